@@ -57,6 +57,7 @@ class EncodedCall:
     peer: str = "ipv4:127.0.0.1:50000"
     deadline_ms: int | None = None
     received_ns: int = 0
+    request_data: bytes = b""
     sent: list[bytes] = field(default_factory=list)
     code: StatusCode | None = None
 

@@ -53,6 +53,7 @@ MODULES: Final = (
     "tandemmq/core/metadata/subscription_group_table",
     "tandemmq/core/routing/queue_choice",
     "tandemmq/core/delivery/handout",
+    "tandemmq/core/delivery/held_queue",
     "tandemmq/core/delivery/lease_state",
     "tandemmq/core/delivery/lease_table",
     "tandemmq/core/delivery/queue_progress",

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
@@ -75,8 +76,9 @@ class BrokerAssembly:
         )
         self.store.load()
         nonces = itertools.count(1)
+        self.queues = StoreQueueReader(self.store, confirmed_offset=lambda: self.confirmed_offset)
         self.leases = LeaseTable(
-            StoreQueueReader(self.store, confirmed_offset=lambda: self.confirmed_offset),
+            self.queues,
             options=delivery or DeliveryOptions(consume_from_earliest=True),
             broker_name=broker_name,
             nonce=lambda: next(nonces),
@@ -102,7 +104,14 @@ class BrokerAssembly:
         self._held: list[tuple[list[AppendResult], PutAnswer]] = []
         self.tracing = tracing
         self.send_tracer: SendTracer | None = None
+        # Client planes of other broker groups, by name.
+        self.group_endpoints: dict[str, str] = {}
+        self.group_calls = GroupCalls(self.group_endpoints.get, now_ms=clock.monotonic_ms)
         self.api = ClientApi(self, tracing)
+        for _ in self.api.transactions.recovery():
+            pass
+        for record in self.api.transactions.take_missing():
+            self.store.put(record)
 
     @property
     def read_refusal(self) -> str | None:

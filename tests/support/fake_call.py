@@ -23,6 +23,7 @@ class FakeCall:
     peer: str = "ipv4:127.0.0.1:50000"
     deadline_ms: int | None = None
     received_ns: int = 0
+    request_data: bytes = b""
     sent: list[Message] = field(default_factory=list)
     code: StatusCode | None = None
     detail: str = ""

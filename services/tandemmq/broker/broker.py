@@ -266,6 +266,7 @@ class Broker:
                 for task in (
                     self._links.run(),
                     self._retention.run(),
+                    *[held.run() for held in parts.held],
                     self._departure.run(),
                     self._report.run(),
                     self._audit.mending.run(),
@@ -464,6 +465,7 @@ class Broker:
             # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
             await self._links.unregister(is_log_closed=True)
         await self._forwarder.close()
+        await parts.group_calls.close()
         if self._failover is not None:
             await self._failover.close()
         await self._audit.close_helper()
@@ -483,6 +485,8 @@ class Broker:
             # The abort file stays: recovery has to find out what the log really holds.
             return 1
         parts.role.close_files()
+        for held in parts.held:
+            held.close()
         parts.store.close()
         parts.log_end.close()
         log.info("broker_stopped", end_offset=parts.store.end_offset)

@@ -35,17 +35,17 @@ class GroupMembers:
 
     def _master(self) -> RegisteredBroker | None:
         """Whoever registered as master, and never ourselves; one that serves before one that recovers."""
-        masters = [broker for broker in self.registered() if broker.is_master and broker.identity != self._identity]
-        return max(masters, key=lambda broker: (not broker.recovering, broker.role_epoch), default=None)
+        return _newest_master([member for member in self.registered() if member.identity != self._identity])
 
     def server_client(self) -> str | None:
         """The client plane of another member that is the master, or serves reads without one; None: there is none, or
         it is ourselves."""
-        master = self._master()
-        if master is not None and not master.recovering:
-            return master.endpoints.client or None
-        readers = (each for each in self.registered() if each.endpoints.reads and each.identity != self._identity)
-        return next((reader.endpoints.client for reader in readers), None)
+        return _serving([member for member in self.registered() if member.identity != self._identity])
+
+    def client_of_group(self, broker_name: str) -> str | None:
+        """The same of another broker group of the cluster."""
+        group = (self._identity.cluster, broker_name)
+        return _serving([broker for broker in self._view().brokers if _group_of(broker) == group])
 
     def master_metadata(self) -> str | None:
         """The master's metadata plane."""
@@ -68,12 +68,27 @@ class GroupMembers:
     def registered(self) -> list[RegisteredBroker]:
         """The group's members that are registered now."""
         group = (self._identity.cluster, self._identity.broker_name)
-        return [
-            broker for broker in self._view().brokers if (broker.identity.cluster, broker.identity.broker_name) == group
-        ]
+        return [broker for broker in self._view().brokers if _group_of(broker) == group]
 
     def _by_id(self) -> dict[int, RegisteredBroker]:
         return {broker.identity.broker_id: broker for broker in self.registered()}
+
+
+def _group_of(broker: RegisteredBroker) -> tuple[str, str]:
+    return broker.identity.cluster, broker.identity.broker_name
+
+
+def _newest_master(members: Sequence[RegisteredBroker]) -> RegisteredBroker | None:
+    masters = [member for member in members if member.is_master]
+    return max(masters, key=lambda member: (not member.recovering, member.role_epoch), default=None)
+
+
+def _serving(members: Sequence[RegisteredBroker]) -> str | None:
+    """The client plane of the one that serves clients."""
+    master = _newest_master(members)
+    if master is not None and not master.recovering:
+        return master.endpoints.client or None
+    return next((member.endpoints.client for member in members if member.endpoints.reads), None)
 
 
 # Dials what this broker must reach: its NameServers and the members of its group.

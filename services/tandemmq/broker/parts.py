@@ -17,17 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.held_messages import HeldMessages
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite, NotSpread
 from tandemmq.broker.posix_disk import PosixDisk
-from tandemmq.broker.put import PutAnswer, PutDone
+from tandemmq.broker.put import PutMessages
+from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
@@ -35,16 +38,19 @@ from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.held_queue import HeldQueue, timer_due_ms
 from tandemmq.core.delivery.lease_table import LeaseTable
-from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.delivery.queue_reader import QueueReader
+from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.subscription_group_table import (
     CreationLimit,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
+from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable, is_system_topic
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
+from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import FlushJob, NextSegmentJob
 from tandemmq.core.storage.index_table import PagesAheadJob
@@ -53,14 +59,13 @@ from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.name_server_link import NameServerLinks
-from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     # Both are built on this module.
     from tandemmq.broker.metrics import TurnLimit
     from tandemmq.broker.retention import Floor
 
-__all__ = ["READS_ONLY", "BrokerParts", "PutMessages", "Role", "StoreWorkers"]
+__all__ = ["READS_ONLY", "BrokerParts", "Role", "StoreWorkers"]
 
 READS_ONLY: Final = (
     "this broker is a slave: it gives messages while its group has no master, and takes none; send to another broker "
@@ -70,19 +75,6 @@ READS_ONLY: Final = (
 
 # Topic, properties and fixed fields of a record beside its body.
 _RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
-
-
-class PutMessages(Protocol):
-    """`BrokerServices.put`."""
-
-    def __call__(
-        self,
-        messages: Sequence[OutgoingMessage],
-        done: PutAnswer | PutDone,
-        call: Call | None = None,
-        traceparents: Sequence[str] = (),
-    ) -> None:
-        """Stores messages of one topic, all or none, and tells `done` their final results."""
 
 
 class Role(Protocol):
@@ -384,17 +376,31 @@ class BrokerParts:
         self.topics: TopicTable = self.tables.topics
         self.groups: SubscriptionGroupTable = self.tables.groups
         self.damaged_entries = DamagedEntries()
+        self.queues: QueueReader = StoreQueueReader(
+            self.store,
+            self.damaged_entries,
+            confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
+        )
         self.leases = LeaseTable(
-            StoreQueueReader(
-                self.store,
-                self.damaged_entries,
-                confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
-            ),
+            self.queues,
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
             stored_offset=self.tables.consumer_offsets.offset,
         )
+        self.held_timers = HeldMessages(
+            HeldQueue(TIMER_TOPIC, TIMER_OP_TOPIC, due_ms=timer_due_ms),
+            store=self.store,
+            reader=self.queues,
+            disk=self.disk,
+            pages=CommitLogPages(
+                Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
+            ),
+            clock=clock,
+            store_host=self.store_host,
+        )
+        self.held: Sequence[HeldMessages] = (self.held_timers,)
+        """All that waits to be released: whoever is master has taken over each of them before it serves."""
         self.workers = StoreWorkers(
             settings,
             store=self.store,
@@ -409,12 +415,17 @@ class BrokerParts:
         self.options = ApiOptions(
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,
+            transaction_timeout_ms=settings.transaction_time_out,
+            transaction_check_interval_ms=settings.transaction_check_interval,
+            transaction_check_max=settings.transaction_check_max,
+            transactions_max=settings.transactions_max,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,
             per_client_per_second=settings.new_groups_per_client_per_second,
             count_max=settings.subscription_groups_max,
         )
+        self.group_calls = GroupCalls(self.members.client_of_group, now_ms=self.clock.monotonic_ms)
         self.client_api = ClientApi(self, self.observability.tracing)
         self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
 

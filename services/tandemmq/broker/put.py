@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from tandemmq.core.histogram import Histogram, HistogramReading
 from tandemmq.core.message.record import OutgoingMessage
@@ -22,6 +22,7 @@ __all__ = [
     "Put",
     "PutAnswer",
     "PutDone",
+    "PutMessages",
     "PutMeter",
     "TopicPuts",
     "answer_of",
@@ -60,6 +61,19 @@ class _Function(PutAnswer):
 def answer_of(done: PutAnswer | PutDone) -> PutAnswer:
     """The same, whichever way it is to be told."""
     return done if isinstance(done, PutAnswer) else _Function(done)
+
+
+class PutMessages(Protocol):
+    """`BrokerServices.put`."""
+
+    def __call__(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: PutAnswer | PutDone,
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
+        """Stores messages, all or none, and tells `done` their final results."""
 
 
 # The server's span, its parent, and the contexts it is linked with.

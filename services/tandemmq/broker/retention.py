@@ -17,6 +17,7 @@ from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.held_queue import HeldQueue
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
@@ -205,7 +206,8 @@ class _Place(NamedTuple):
 
 
 class MasterFloor:
-    """A master keeps what a slave or a consumer group needs.
+    """A master keeps what a slave or a consumer group needs, what waits to be released (`held`), and undecided
+    transactions.
 
     `absent_replicas` gives the last known end of the log of slaves by broker id, of this run or before; connected ones
     may be among them. `forget_replica` when one has left for good.
@@ -224,6 +226,8 @@ class MasterFloor:
         is_system_topic: Callable[[str], bool],
         slaves: Callable[[], Sequence[SlaveView]],
         slave_count: int,
+        transactions: Callable[[], Hold | None] = lambda: None,
+        held: Sequence[HeldQueue] = (),
         absent_replicas: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._store = store
@@ -234,6 +238,8 @@ class MasterFloor:
         self._is_system_topic = is_system_topic
         self._slaves = slaves
         self._slave_count = slave_count
+        self._transactions = transactions
+        self._held = held
         self._absent_replicas = absent_replicas
         self._heard: dict[int, int] = {}
         """Last acknowledged offset by broker id."""
@@ -251,6 +257,9 @@ class MasterFloor:
         if wish.is_empty:
             return RetentionFloor(replica=self._replica_hold())
         reader, unread = await self._reader_holds()
+        undecided = self._transactions()
+        if undecided is not None and (reader is None or undecided.offset < reader.offset):
+            reader = undecided
         # After the wait: a slave may have come meanwhile.
         return RetentionFloor(replica=self._replica_hold(), reader=reader, unread=unread)
 
@@ -345,6 +354,10 @@ class MasterFloor:
                     places[topic, queue_id] = before._replace(group_count=before.group_count + 1)
             if turn.is_reached:
                 await turn.pause()
+        for held in self._held:
+            lowest = held.lowest_offset
+            if lowest is not None:
+                places[held.held_topic, 0] = _Place(lowest, "a message that waits for its time or its transaction", 0)
         return places, group_counts
 
     def _physical_offset(self, queue: ConsumeQueue, offset: int) -> int | None:

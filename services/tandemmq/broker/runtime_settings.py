@@ -214,6 +214,15 @@ def setting_appliers(
     return appliers
 
 
+_OF_API: Final = (
+    "autoCreateSubscriptionGroup",
+    "transactionTimeOut",
+    "transactionCheckInterval",
+    "transactionCheckMax",
+    "transactionsMax",
+)
+
+
 def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, api_options: ApiOptions) -> dict[str, Applier]:
     """Those that only a master's clients would notice, by key."""
     to_store, to_leases = partial(_to_store, store), partial(_to_leases, leases)
@@ -222,7 +231,7 @@ def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, api_opti
         "unreplicatedReservedTime": to_store,
         "deleteUnreadWhenFull": to_store,
         "maxMessageSize": partial(_to_messages, store, api_options),
-        "autoCreateSubscriptionGroup": partial(_to_api, api_options),
+        **dict.fromkeys(_OF_API, partial(_to_api, api_options)),
         # Asked for with each new topic.
         "defaultTopicQueueNums": _to_nobody,
         "consumeFromEarliest": to_leases,
@@ -241,6 +250,10 @@ def _to_messages(store: MessageStore, api_options: ApiOptions, settings: BrokerS
 
 def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
     api_options.auto_create_subscription_group = settings.auto_create_subscription_group
+    api_options.transaction_timeout_ms = settings.transaction_time_out
+    api_options.transaction_check_interval_ms = settings.transaction_check_interval
+    api_options.transaction_check_max = settings.transaction_check_max
+    api_options.transactions_max = settings.transactions_max
 
 
 def _to_leases(leases: LeaseTable, settings: BrokerSettings) -> None:

@@ -380,6 +380,32 @@ class BrokerSettings(ServiceSettings):
         description="Delivered, unacknowledged messages per group and queue.",
     )
 
+    # Transactions
+    transaction_time_out: Milliseconds = Field(
+        6_000,
+        alias="transactionTimeOut",
+        description="An undecided half message so old, in ms, has its producer asked; a topic's attribute "
+        "transaction.timeout goes before it.",
+    )
+    transaction_check_interval: Milliseconds = Field(
+        30_000,
+        alias="transactionCheckInterval",
+        description="Pause before it is asked again, in ms; attribute transaction.check.interval.",
+    )
+    transaction_check_max: int = Field(
+        15,
+        ge=1,
+        alias="transactionCheckMax",
+        description="Questions after which the message goes to TRANS_CHECK_MAX_TIME_TOPIC; attribute "
+        "transaction.check.max. Rounds without a connected producer do not count.",
+    )
+    transactions_max: int = Field(
+        100_000,
+        ge=1,
+        alias="transactionsMax",
+        description="Undecided half messages beyond which new ones are refused; each needs about 500 bytes of memory.",
+    )
+
     # NameServer registration
     broker_heartbeat_interval: Milliseconds = Field(
         1_000, alias="brokerHeartbeatInterval", description="Sign of life to each NameServer, in ms."

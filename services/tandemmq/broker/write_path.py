@@ -134,7 +134,7 @@ class WritePath:
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:
-        """Stores messages of one topic and tells `done` their final results, at once or later.
+        """Stores messages, all or none, and tells `done` their final results, at once or later.
 
         Nothing is acknowledged here that the role does not allow: a result is PUT_OK only when every copy and flush
         the settings ask for is had. `call` is what the messages came with, and `traceparents` are those that they had
@@ -171,7 +171,7 @@ class WritePath:
             self._finish_at_once(put, now_ns)
             return
         self._appended_ns = now_ns
-        # The messages of one put go to one queue.
+        # The messages of a client go to one queue; those of a release do not, and end with an op record.
         message = messages[0]
         waits = message.wait_store_ok
         if not waits and len(messages) > 1:
@@ -193,13 +193,22 @@ class WritePath:
         if not self._turn_scheduled:
             # Before receives are woken, who look at the end of the turn, too: a slave has the longer way.
             self._schedule_turn()
-        self._appended(message.topic)
-        self._meter.stored(message.topic, len(messages), last.end_offset - first.physical_offset)
+        if len(messages) == 1 or messages[-1].topic == message.topic:
+            self._appended(message.topic)
+            self._meter.stored(message.topic, len(messages), last.end_offset - first.physical_offset)
+        else:
+            self._appended_mixed(messages, results)
         self._waiting_count += 1
         status = self._replica.submit(put, now_ns // _NS_PER_MS)
         if status is not None:
             self._settle(results, status)
             self._unheld.append(put)
+
+    def _appended_mixed(self, messages: Sequence[OutgoingMessage], results: Sequence[AppendResult]) -> None:
+        for topic in {message.topic for message in messages}:
+            self._appended(topic)
+        for message, result in zip(messages, results):
+            self._meter.stored(message.topic, 1, result.end_offset - result.physical_offset)
 
     def flushed(self) -> None:
         """The flush worker finished a job."""

@@ -57,12 +57,14 @@ class GrpcCall:
         "_over",
         "_peer",
         "_received_ns",
+        "_request_data",
         "_undelivered",
         "_wakeup",
     )
 
-    def __init__(self, context: _Context, clock: Clock) -> None:
+    def __init__(self, context: _Context, clock: Clock, request_data: bytes = b"") -> None:
         self._context = context
+        self._request_data = request_data
         self._clock = clock
         self._received_ns = clock.monotonic_ns()
         # Asked for now: once the call has ended, asking the library is asking freed memory.
@@ -104,6 +106,10 @@ class GrpcCall:
     def received_ns(self) -> int:
         """When the library gave us the call: it does not tell when it read it."""
         return self._received_ns
+
+    @property
+    def request_data(self) -> bytes:
+        return self._request_data
 
     def send(self, message: Message) -> None:
         """Queues one response; past the outbox limits the call ends with RESOURCE_EXHAUSTED instead."""
@@ -263,7 +269,7 @@ def _refusal(detail: str) -> _RpcMethodHandler:
 def _unary(method: UnaryMethod[RequestT], clock: Clock) -> Callable[[bytes, _Context], Awaitable[bytes]]:
     async def serve(data: bytes, context: _Context) -> bytes:
         request = await _decoded(method.request_type, data, context)
-        call = GrpcCall(context, clock)
+        call = GrpcCall(context, clock, data)
         try:
             method.handler(request, call)
             return await call.single_response()
@@ -277,7 +283,7 @@ def _unary(method: UnaryMethod[RequestT], clock: Clock) -> Callable[[bytes, _Con
 def _server_stream(method: ServerStreamMethod[RequestT], clock: Clock) -> Callable[[bytes, _Context], Awaitable[None]]:
     async def serve(data: bytes, context: _Context) -> None:
         request = await _decoded(method.request_type, data, context)
-        call = GrpcCall(context, clock)
+        call = GrpcCall(context, clock, data)
         try:
             method.handler(request, call)
             await call.write_out()

@@ -134,6 +134,10 @@ class Http2Call(Stream):
         """When the last bytes of the request were read."""
         return int(self.connection.now * _NS_PER_S)
 
+    @property
+    def request_data(self) -> bytes:
+        return self._request or b""
+
     def send(self, message: Message) -> None:
         if not self.is_finished:
             self.send_encoded(message.SerializeToString())
@@ -250,7 +254,9 @@ class Http2Call(Stream):
             self.end(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
             return
         try:
+            self._request = data
             handler(request, self)
+            self._request = None
         except Exception:
             self._handler_failed()
 

@@ -58,6 +58,10 @@ class Call(Protocol):
     def received_ns(self) -> int:
         """When the request was read, on the monotonic clock in ns; for a handler to ask before it returns."""
 
+    @property
+    def request_data(self) -> bytes:
+        """The one request as its caller encoded it; for a handler that passes it on to ask before it returns."""
+
     def send(self, message: Message) -> None:
         """Queues one response message; a stream sends several, a unary call exactly one.
 

@@ -50,6 +50,7 @@ class FakeCall:
     peer: str = "test"
     deadline_ms: int | None = None
     received_ns: int = 0
+    request_data: bytes = b""
     sent: list[Message] = field(default_factory=list)
     code: StatusCode | None = None
 

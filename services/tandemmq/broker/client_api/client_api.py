@@ -11,6 +11,7 @@ from tandemmq.broker.client_api.sent_message import SendRequest
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.settle import AckRequest, SettleHandler
 from tandemmq.broker.client_api.telemetry import AssignmentHandler, TelemetryHandler
+from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import ReceiveTracer
@@ -38,10 +39,11 @@ class ClientApi:
         self.delivery_meter: Final = DeliveryMeter()
         tracer = ReceiveTracer(tracing) if tracing is not None else None
         dead_letters = self._dead_letters = DeadLetterQueues(services, self.delivery_meter)
-        self._send = SendHandler(services)
+        self._telemetry = TelemetryHandler(services)
+        self.transactions: Final = Transactions(services, self._telemetry.publishers)
+        self._send = SendHandler(services, self.transactions)
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
-        self._telemetry = TelemetryHandler(services)
 
     @property
     def waiting_receive_count(self) -> int:
@@ -78,6 +80,7 @@ class ClientApi:
                 "ForwardMessageToDeadLetterQueue": UnaryMethod(
                     self._settle.forward_to_dead_letter_queue, pb.ForwardMessageToDeadLetterQueueRequest
                 ),
+                "EndTransaction": UnaryMethod(self.transactions.end_transaction, pb.EndTransactionRequest),
                 "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
                 "NotifyClientTermination": UnaryMethod(
                     self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest
@@ -109,8 +112,10 @@ class ClientApi:
         services.leases.expire(services.clock.monotonic_ms())
         services.persist_leases()
         self._receive.wake_visible()
+        self.transactions.look()
 
     def drain(self) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""
+        self.transactions.stop()
         self._receive.end_polls()
         self._telemetry.end_streams()

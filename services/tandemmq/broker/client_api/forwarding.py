@@ -1,31 +1,41 @@
-"""Passes clients' calls on to the group's master, as bytes: of a member that is not master.
+"""Passes clients' calls on, as bytes: of a member that is not master to its group's master (`CallForwarder`), and of
+any broker to the master of another broker group (`GroupCalls`).
 
-In a group that fails over all of them. Where roles are fixed only how deliveries end: consumers may have got them from
-this slave, while there was no master.
+Official clients ask for routes each 30 s. Until then they call a broker that was master. In a group that fails over it
+forwards all of their calls; where roles are fixed only how deliveries end: consumers may have got them from this slave,
+while there was no master. Where no master is known the member answers itself: it refuses at once. What tells where
+masters are (QueryRoute, QueryAssignment) it answers itself, too.
 
-Official clients ask for routes each 30 s. Until then they call a broker that was master; it forwards, one hop, with the
-deadline that is left. Where no master is known, or the call was forwarded before, the member answers itself: it refuses
-at once. What tells where masters are (QueryRoute, QueryAssignment) it answers itself, too.
+Clients also call the wrong group: Rust sends receives and acknowledgements to the access point, others RecallMessage,
+and each language finds another home for a message group. There the handler, who has read the request, names the group
+that it is for. What the owner does not answer, the handler refuses in the body: clients understand that.
+
+A call takes each of the two steps at most once, whatever routes say: `FORWARDED_HEADER` tells which it took. It keeps
+its caller's headers and what is left of its deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import grpc
 import structlog
 
+from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.service.rpc import Call, StreamHandler
 
-__all__ = ["SETTLING", "CallForwarder"]
+__all__ = ["FORWARDED_HEADER", "SETTLING", "CallForwarder", "GroupCalls", "came_from_group"]
 
 log = structlog.get_logger(__name__)
 
 FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
+# What it holds: a digit for each step taken.
+_BY_MEMBER: Final = "1"
+_BY_GROUP: Final = "2"
 # The connection's own, or made anew.
-_OWN_HEADERS: Final = frozenset({"te", "content-type", "user-agent", "host"})
+_OWN_HEADERS: Final = frozenset({"te", "content-type", "user-agent", "host", FORWARDED_HEADER})
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 SETTLING: Final = frozenset({"AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"})
@@ -34,6 +44,82 @@ _IN_FLIGHT_MAX: Final = 2_048
 _UNREAD_MAX: Final = 64
 _LIMIT_S: Final = 30.0
 _MESSAGE_BYTES_MAX: Final = 64 << 20
+
+
+class _Calls:
+    """Calls under way to other brokers, and one channel for each of these. Event loop only."""
+
+    def __init__(self, now_ms: Callable[[], int], *, channels_max: int) -> None:
+        self._now_ms = now_ms
+        self._channels_max = channels_max
+        # By endpoint, the one used last at the end.
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def channel(self, endpoint: str) -> grpc.aio.Channel:
+        """Made if there is none; the one that was not used for longest gives way, after the calls it carries."""
+        channel = self._channels.pop(endpoint, None)
+        if channel is None:
+            if len(self._channels) >= self._channels_max:
+                oldest = next(iter(self._channels))
+                self.spawn(_closed(self._channels.pop(oldest)))
+            options = [
+                ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 1_000),
+                ("grpc.enable_retries", 0),
+            ]
+            channel = grpc.aio.insecure_channel(endpoint, options=options)
+        self._channels[endpoint] = channel
+        return channel
+
+    def spawn(self, work: Coroutine[Any, Any, None], call: Call | None = None) -> asyncio.Task[None]:
+        """Runs `work`; the end of `call` ends it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if call is not None:
+            call.on_cancel(lambda: _cancel(task))
+        return task
+
+    def limit_s(self, call: Call) -> float:
+        """What is left of the call's deadline."""
+        deadline_ms = call.deadline_ms
+        return _LIMIT_S if deadline_ms is None else max(0.001, (deadline_ms - self._now_ms()) / 1_000)
+
+    async def close(self) -> None:
+        """Ends all that is under way."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close(grace=None)
+
+
+async def _answers(
+    channel: grpc.aio.Channel,
+    path: str,
+    data: bytes,
+    answered: Callable[[bytes], object],
+    *,
+    limit_s: float,
+    metadata: list[tuple[str, str]],
+) -> None:
+    """Makes the call and hands its answers on. Raises AioRpcError."""
+    if path.removeprefix(_SERVICE) in _STREAMED:
+        async for answer in channel.unary_stream(path, None, None)(data, timeout=limit_s, metadata=metadata):
+            answered(answer)
+    else:
+        answered(await channel.unary_unary(path, None, None)(data, timeout=limit_s, metadata=metadata))
+
+
+# From a member to its group's master.
 
 
 class CallForwarder:
@@ -48,10 +134,7 @@ class CallForwarder:
     ) -> None:
         self._master = master
         self._names = names
-        self._now_ms = now_ms
-        self._endpoint = ""
-        self._channel: grpc.aio.Channel | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._calls = _Calls(now_ms, channels_max=1)
         self.forwarded_count = 0
 
     def takes(self, path: str, call: Call, data: bytes) -> bool:
@@ -59,25 +142,21 @@ class CallForwarder:
         channel = self._channel_for(path, call)
         if channel is None:
             return False
-        is_streamed = path.removeprefix(_SERVICE) in _STREAMED
-        self._spawn(self._pass_on(channel, path, call, data, is_streamed=is_streamed), call)
+        self.forwarded_count += 1
+        self._calls.spawn(self._pass_on(channel, path, call, data), call)
         return True
 
     def opened(self, path: str, call: Call) -> StreamHandler[Any] | None:
         """The handler of a stream that goes to the master, to be given bytes; None: it is this broker's own."""
         channel = self._channel_for(path, call)
-        return None if channel is None else _ForwardedStream(self, channel, path, call)
+        if channel is None:
+            return None
+        self.forwarded_count += 1
+        return _ForwardedStream(self._calls, channel, path, call)
 
     async def close(self) -> None:
         """Ends all that is under way: this broker is the master now, or stops."""
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        channel, self._channel, self._endpoint = self._channel, None, ""
-        if channel is not None:
-            await channel.close(grace=None)
+        await self._calls.close()
 
     # Inside
 
@@ -87,46 +166,15 @@ class CallForwarder:
             return None  # Health and reflection are each broker's own.
         if self._names is not None and name not in self._names:
             return None
-        if len(self._tasks) >= _IN_FLIGHT_MAX or call.header(FORWARDED_HEADER):
+        if len(self._calls) >= _IN_FLIGHT_MAX or _BY_MEMBER in call.header(FORWARDED_HEADER):
             return None
         endpoint = self._master()
-        if not endpoint:
-            return None
-        if endpoint != self._endpoint:
-            if self._channel is not None:
-                self._spawn(_closed(self._channel), None)
-            options = [
-                ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1_000),
-                ("grpc.enable_retries", 0),
-            ]
-            self._channel, self._endpoint = grpc.aio.insecure_channel(endpoint, options=options), endpoint
-        return self._channel
+        return self._calls.channel(endpoint) if endpoint else None
 
-    def _spawn(self, work: Any, call: Call | None) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if call is not None:
-            self.forwarded_count += 1
-            call.on_cancel(lambda: _cancel(task))
-
-    def limit_s(self, call: Call) -> float:
-        """What is left of the call's deadline."""
-        deadline_ms = call.deadline_ms
-        return _LIMIT_S if deadline_ms is None else max(0.001, (deadline_ms - self._now_ms()) / 1_000)
-
-    async def _pass_on(
-        self, channel: grpc.aio.Channel, path: str, call: Call, data: bytes, *, is_streamed: bool
-    ) -> None:
-        limit_s, metadata = self.limit_s(call), metadata_of(call)
+    async def _pass_on(self, channel: grpc.aio.Channel, path: str, call: Call, data: bytes) -> None:
+        limit_s, metadata = self._calls.limit_s(call), _metadata_of(call, _BY_MEMBER)
         try:
-            if is_streamed:
-                async for answer in channel.unary_stream(path, None, None)(data, timeout=limit_s, metadata=metadata):
-                    call.send_encoded(answer)
-            else:
-                call.send_encoded(await channel.unary_unary(path, None, None)(data, timeout=limit_s, metadata=metadata))
+            await _answers(channel, path, data, call.send_encoded, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             call.finish(error.code(), f"the group's master did not answer: {error.details() or error.code().name}")
         except asyncio.CancelledError:
@@ -139,12 +187,12 @@ class CallForwarder:
 class _ForwardedStream:
     """One bidirectional call. Implements `StreamHandler[bytes]`."""
 
-    def __init__(self, forwarder: CallForwarder, channel: grpc.aio.Channel, path: str, call: Call) -> None:
+    def __init__(self, calls: _Calls, channel: grpc.aio.Channel, path: str, call: Call) -> None:
         self._call = call
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue(_UNREAD_MAX)
-        self._stream = channel.stream_stream(path, None, None)(None, metadata=metadata_of(call))
-        forwarder._spawn(self._read(), call)
-        forwarder._spawn(self._write(), None)
+        self._stream = channel.stream_stream(path, None, None)(None, metadata=_metadata_of(call, _BY_MEMBER))
+        calls.spawn(self._read(), call)
+        calls.spawn(self._write())
 
     def message(self, message: bytes, /) -> None:
         """Passes a request on; a client that sends faster than the master reads is refused."""
@@ -191,14 +239,135 @@ class _ForwardedStream:
             self._end_requests()
 
 
-def metadata_of(call: Call) -> list[tuple[str, str]]:
-    """What the master has to know of the caller, and that it comes from here."""
+# To the master of another broker group.
+
+_GROUPS_MAX: Final = 64
+# Under way to one group: those that wait for messages, and all others. One that does not answer holds up no other.
+_PER_GROUP_MAX: Final = 1_024
+# Of the requests under way to all groups.
+_BYTES_MAX: Final = 64 << 20
+# The refusal must reach the client before its deadline does.
+_ANSWER_MARGIN_S: Final = 0.1
+
+
+def came_from_group(call: Call) -> bool:
+    """Another broker group passed the call on to this one, which is to answer it itself."""
+    return _BY_GROUP in call.header(FORWARDED_HEADER)
+
+
+class GroupCalls:
+    """`address` names the client plane, host:port, of whoever answers for a broker group of this cluster; None: nobody
+    is known to. Event loop only.
+    """
+
+    def __init__(self, address: Callable[[str], str | None], *, now_ms: Callable[[], int]) -> None:
+        self._address = address
+        self._calls = _Calls(now_ms, channels_max=_GROUPS_MAX)
+        # By broker group, and whether it waits for messages.
+        self._under_way: dict[tuple[str, bool], int] = {}
+        self._bytes = 0
+        self.forwarded_counts: Final[dict[str, int]] = {}
+        """By method."""
+        self.failed_counts: Final[dict[str, int]] = {}
+        """By method: those the other group did not answer, or that were not passed on to it."""
+
+    def pass_on(self, method: str, call: Call, *, broker_name: str, refused: Callable[[Outcome], object]) -> None:
+        """Has the group `broker_name` answer the call, whose handler is running. `refused` is called at once or later
+        with why there is no answer; nothing was sent then, and the call still has to be answered."""
+        endpoint = self._address(broker_name)
+        if came_from_group(call):
+            refusal = _no_answer(broker_name, "the call was passed on before; routes change, try again")
+        elif endpoint is None:
+            refusal = _no_answer(broker_name, "no master of it is registered")
+        elif self._is_full(method, call, broker_name):
+            refusal = Outcome(
+                Code.TOO_MANY_REQUESTS,
+                f"too many calls wait here for broker group {broker_name}; call it directly, or try again later",
+                retryable=True,
+            )
+        else:
+            self.forwarded_counts[method] = self.forwarded_counts.get(method, 0) + 1
+            self._start(method, call, broker_name, self._calls.channel(endpoint), refused)
+            return
+        self._failed(method)
+        refused(refusal)
+
+    async def close(self) -> None:
+        """Ends all that is under way: this broker stops."""
+        await self._calls.close()
+
+    def _is_full(self, method: str, call: Call, broker_name: str) -> bool:
+        under_way = self._under_way.get((broker_name, method in _STREAMED), 0)
+        # A single request always passes: the port's own limit judges its size.
+        is_long = self._bytes > 0 and self._bytes + len(call.request_data) > _BYTES_MAX
+        return under_way >= _PER_GROUP_MAX or is_long
+
+    def _failed(self, method: str) -> None:
+        self.failed_counts[method] = self.failed_counts.get(method, 0) + 1
+
+    def _start(
+        self, method: str, call: Call, broker_name: str, channel: grpc.aio.Channel, refused: Callable[[Outcome], object]
+    ) -> None:
+        data, key = call.request_data, (broker_name, method in _STREAMED)
+        self._under_way[key] = self._under_way.get(key, 0) + 1
+        self._bytes += len(data)
+
+        def ended(_: object) -> None:
+            self._bytes -= len(data)
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+        work = self._pass_on(channel, method, call, data, broker_name, refused)
+        self._calls.spawn(work, call).add_done_callback(ended)
+
+    async def _pass_on(
+        self,
+        channel: grpc.aio.Channel,
+        method: str,
+        call: Call,
+        data: bytes,
+        broker_name: str,
+        refused: Callable[[Outcome], object],
+    ) -> None:
+        limit_s = max(0.001, self._calls.limit_s(call) - _ANSWER_MARGIN_S)
+        answer_count = 0
+
+        def answered(answer: bytes) -> None:
+            nonlocal answer_count
+            answer_count += 1
+            call.send_encoded(answer)
+
+        try:
+            metadata = _metadata_of(call, _BY_GROUP)
+            await _answers(channel, _SERVICE + method, data, answered, limit_s=limit_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            self._failed(method)
+            if answer_count:
+                call.finish(error.code(), f"broker group {broker_name} ended the call: {error.details()}")
+            else:
+                refused(_no_answer(broker_name, error.details() or error.code().name))
+        except asyncio.CancelledError:
+            call.finish(grpc.StatusCode.UNAVAILABLE, "the broker is stopping; try another")
+            raise
+        else:
+            call.finish()
+
+
+def _no_answer(broker_name: str, reason: str) -> Outcome:
+    return Outcome(
+        Code.PROXY_TIMEOUT, f"broker group {broker_name}, which this is for, did not answer: {reason}", retryable=True
+    )
+
+
+def _metadata_of(call: Call, step: str) -> list[tuple[str, str]]:
+    """What the other broker has to know of the caller, and which steps the call took."""
     passed = [
         (name, value)
         for name, value in call.metadata.items()
         if not name.startswith((":", "grpc-")) and name not in _OWN_HEADERS
     ]
-    return [*passed, (FORWARDED_HEADER, "1")]
+    return [*passed, (FORWARDED_HEADER, call.header(FORWARDED_HEADER) + step)]
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -160,9 +160,13 @@ class ReceiveHandler:
     def receive_message(self, request: pb.ReceiveMessageRequest, call: Call) -> None:
         """Leases messages to the caller, now or when they come."""
         trace = self._tracer.receive_began(call) if self._tracer is not None else None
+        refuse = partial(self._refuse, call, request.group.name, request.message_queue.topic.name, trace=trace)
         receive = self._accepted(request, call)
         if isinstance(receive, Outcome):
-            self._refuse(call, request.group.name, request.message_queue.topic.name, receive, trace)
+            refuse(receive)
+            return
+        if isinstance(receive, str):
+            self._services.group_calls.pass_on("ReceiveMessage", call, broker_name=receive, refused=refuse)
             return
         receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
@@ -213,14 +217,16 @@ class ReceiveHandler:
 
     # One request
 
-    def _accepted(self, request: pb.ReceiveMessageRequest, call: Call) -> _Receive | Outcome:
-        """The request as it will be served, or why not."""
+    def _accepted(self, request: pb.ReceiveMessageRequest, call: Call) -> _Receive | str | Outcome:
+        """The request as it will be served, or the broker group that it is for, or why not."""
         services = self._services
         group, topic = request.group.name, request.message_queue.topic.name
         if refused := check_client_id(call) or check_topic(topic) or check_group(group):
             return refused
-        if refused := self._check_broker(request.message_queue, topic):
-            return refused
+        if (reason := services.read_refusal) is not None:
+            return Outcome(Code.FORBIDDEN, reason, retryable=True)
+        if owner := self._other_owner(request.message_queue.broker.name, topic):
+            return owner
         tag_filter = parsed_filter(request.filter_expression)
         if isinstance(tag_filter, Outcome):
             return tag_filter
@@ -274,21 +280,14 @@ class ReceiveHandler:
             retryable=True,
         )
 
-    def _check_broker(self, queue: definition.MessageQueue, topic: str) -> Outcome | None:
-        """Only the broker name selects; an unknown one means whoever is asked. The queue id is ignored."""
+    def _other_owner(self, name: str, topic: str) -> str | None:
+        """The broker group whose messages are asked for, if that is another one. Only its name selects; an unknown one
+        means whoever is asked. The queue id is ignored."""
         services = self._services
-        if (reason := services.read_refusal) is not None:
-            return Outcome(Code.FORBIDDEN, reason, retryable=True)
-        name = queue.broker.name
         if not name or name == services.identity.broker_name:
             return None
         route = services.route(topic)
-        if route is not None and any(group.broker_name == name for group in route.brokers):
-            return Outcome(
-                Code.FORBIDDEN,
-                f"this is broker group {services.identity.broker_name}; ask {name} at its own address for its messages",
-            )
-        return None
+        return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
 
     def _check_topic_readable(self, topic: str) -> Outcome | None:
         config = self._services.topics.get(topic)

@@ -14,6 +14,7 @@ from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
+from tandemmq.broker.client_api.transactions import Transactions, transaction_problem
 from tandemmq.broker.client_api.validation import (
     PUT_OUTCOMES,
     Code,
@@ -39,7 +40,7 @@ from tandemmq.service.rpc import Call
 
 __all__ = ["SendHandler"]
 
-_TYPES_STORED: Final[tuple[int, ...]] = (definition.NORMAL, definition.FIFO)
+_TYPES_STORED: Final[tuple[int, ...]] = (definition.NORMAL, definition.FIFO, definition.TRANSACTION)
 # By the topic's message type.
 _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {
@@ -53,6 +54,7 @@ _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
 # Copies of messages of any kind end up there.
 _TOPICS_OF_ANY_TYPE: Final = ("%RETRY%", "%DLQ%")
 _NORMAL: Final[int] = definition.NORMAL
+_TRANSACTION: Final[int] = definition.TRANSACTION
 # Topics remembered; it forgets everything when it is full.
 _DESTINATIONS_MAX: Final = 16_384
 # How a `traceparent` of the one version there is begins; other texts have the field of the API, too.
@@ -62,8 +64,9 @@ _TRACEPARENT_START: Final = "00-"
 class SendHandler:
     """Serves SendMessage. No task, future or log line per message: the broker calls back when the put is settled."""
 
-    def __init__(self, services: BrokerServices) -> None:
+    def __init__(self, services: BrokerServices, transactions: Transactions) -> None:
         self._services = services
+        self._transactions = transactions
         # Asked for with every message.
         self._clock = services.clock
         self._topics = services.topics
@@ -82,6 +85,9 @@ class SendHandler:
                     traceparents = _traceparents(messages)
                     break
         if isinstance(outgoing, list):
+            if messages[0].message_type == _TRANSACTION:
+                self._transactions.send(messages, outgoing, call, traceparents)
+                return
             self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
             return
         _refuse(messages, call, outgoing)
@@ -115,8 +121,11 @@ class SendHandler:
             return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
         for sent in messages:
             kind = declared_type(sent)
-            if (kind != _NORMAL or not destination.is_normal) and (refused := _check_type(kind, destination.config)):
-                return refused
+            if kind != _NORMAL or not destination.is_normal:
+                if refused := _check_type(kind, destination.config):
+                    return refused
+                if kind == _TRANSACTION and (refused := transaction_problem(sent) or self._transactions.refusal):
+                    return refused
         if not destination.is_writable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
         message_group = first.message_group
@@ -196,6 +205,8 @@ def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic")
         if sent.message_group != first.message_group:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
+        if (sent.message_type == _TRANSACTION) != (first.message_type == _TRANSACTION):
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must all be TRANSACTION, or none")
     return None
 
 

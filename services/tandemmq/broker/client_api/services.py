@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicTable
@@ -29,6 +31,12 @@ class ApiOptions:
     # A consumer group that is not known is created at its first receive (`autoCreateSubscriptionGroup`). Off, such a
     # receive is refused with CONSUMER_GROUP_NOT_FOUND.
     auto_create_subscription_group: bool = True
+    # When the producer of an undecided half message is asked first, and then each time (`transactionTimeOut`,
+    # `transactionCheckInterval`), how often at most (`transactionCheckMax`), and how many may be undecided.
+    transaction_timeout_ms: int = 6_000
+    transaction_check_interval_ms: int = 30_000
+    transaction_check_max: int = 15
+    transactions_max: int = 100_000
 
 
 class Timer(Protocol):
@@ -97,12 +105,20 @@ class BrokerServices(Protocol):
         """Consumer groups of this broker group."""
 
     @property
+    def queues(self) -> QueueReader:
+        """What the store holds."""
+
+    @property
     def leases(self) -> LeaseTable:
         """What is delivered and not yet acknowledged."""
 
     @property
     def sessions(self) -> ClientSessions:
         """Clients heard of."""
+
+    @property
+    def group_calls(self) -> GroupCalls:
+        """Has another broker group answer a call that is for it."""
 
     def route(self, topic: str) -> TopicRoute | None:
         """Who serves a topic in the cluster, this broker group included; None when nobody does."""
@@ -118,7 +134,7 @@ class BrokerServices(Protocol):
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:
-        """Stores messages of one topic, all or none, and tells `done` their final results, at once or later.
+        """Stores messages, all or none, and tells `done` their final results, at once or later.
 
         Final means: every flush and copy the settings ask for was had, or is known to be missing. `call` is what the
         messages came with, and `traceparents` are those that they had themselves.

@@ -29,7 +29,12 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTracer, SettleTrace
-from tandemmq.core.delivery.lease_state import read_handle
+from tandemmq.core.delivery.lease_state import (
+    HANDLE_SEPARATOR,
+    broker_of_handle,
+    encode_broker_name,
+    read_handle,
+)
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
 
@@ -158,6 +163,8 @@ class SettleHandler:
         self._dead_letters = dead_letters
         self._settled = settled
         self._tracer = tracer
+        # What the handles of this broker group end with.
+        self._handle_end = HANDLE_SEPARATOR + encode_broker_name(services.identity.broker_name)
         # Acknowledged in this turn of the event loop, not yet written to the journal.
         self._unanswered: list[tuple[Call, bytes, AckRequest]] = []
         # When the first of them came.
@@ -172,14 +179,18 @@ class SettleHandler:
         journal at once, and answered after that.
         """
         handles = request.handles
+        if (owner := self._other_owner(handles)) is not None and self._refused(
+            request.group, request.topic, call
+        ) is None:
+            refused = partial(self._refuse_ack, request, call)
+            self._services.group_calls.pass_on(_ACK, call, broker_name=owner, refused=refused)
+            return
         if not self._unanswered:
             # Leases end by the millisecond, not by the microsecond: one time will do for a turn.
             self._turn_ms = self._clock.monotonic_ms()
         outcomes = self._acknowledged(request.group, request.topic, handles, call)
         if isinstance(outcomes, Outcome):
-            call.send_encoded(encoded_ack(request.entries, [outcomes] * max(1, len(handles))))
-            call.finish()
-            self._trace(_ACK, request.topic, request.group, call, handles, outcomes)
+            self._refuse_ack(request, call, outcomes)
             return
         if not self._unanswered:
             self._services.timers.call_soon(self.answer_acknowledged)
@@ -190,6 +201,24 @@ class SettleHandler:
             )
             if trace is not None:
                 self._traced.append(trace)
+
+    def _refuse_ack(self, request: AckRequest, call: Call, outcome: Outcome) -> None:
+        call.send_encoded(encoded_ack(request.entries, [outcome] * max(1, len(request.handles))))
+        call.finish()
+        self._trace(_ACK, request.topic, request.group, call, request.handles, outcome)
+
+    def _other_owner(self, handles: Sequence[str]) -> str | None:
+        """The broker group that made the handles, if that is another one. Clients send handles of one group at a
+        time; of several none is passed on."""
+        own = self._handle_end
+        for handle in handles:
+            if not handle.endswith(own):
+                break
+        else:
+            return None
+        owners = {broker_of_handle(handle) for handle in handles}
+        owner = owners.pop()
+        return owner if not owners and owner != self._services.identity.broker_name else None
 
     def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
         """What became of each, or why the request is refused."""
@@ -250,6 +279,10 @@ class SettleHandler:
         invisible_ms = request.invisible_duration.ToMilliseconds()
         outcome = self._refused(group, topic, call) or check_lease(invisible_ms, min_ms=0) or OK
         handle: str = request.receipt_handle
+        if outcome is OK and (owner := self._other_owner((handle,))) is not None:
+            refused = partial(self._end_change, request, call, handle, True)
+            self._services.group_calls.pass_on(_CHANGE, call, broker_name=owner, refused=refused)
+            return
         if outcome is OK:
             changed = self._services.leases.change_invisible(
                 group=group,
@@ -298,6 +331,10 @@ class SettleHandler:
         refused = self._refused(group, topic, call, puts=True)
         if refused is not None:
             self._end_forward(request, call, refused, began_ns=None)
+            return
+        if (owner := self._other_owner((request.receipt_handle,))) is not None:
+            no_answer = partial(self._end_forward, request, call, began_ns=None)
+            self._services.group_calls.pass_on(_FORWARD, call, broker_name=owner, refused=no_answer)
             return
         leased = self._services.leases.leased(
             group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.monotonic_ms()

@@ -6,7 +6,7 @@ those that clients repeat every few minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tandemmq.broker.client_api.services import BrokerServices
@@ -89,10 +89,16 @@ class TelemetryHandler:
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
         self._streams: set[TelemetryStream] = set()
+        # Of producers, by the topics that they publish.
+        self._publishers: dict[str, dict[TelemetryStream, None]] = {}
+
+    def publishers(self, topic: str) -> Sequence[TelemetryStream]:
+        """Streams of connected producers that publish the topic."""
+        return list(self._publishers.get(topic, ()))
 
     def telemetry(self, call: Call) -> TelemetryStream:
         """A client opened its stream."""
-        stream = TelemetryStream(self._services, call, self._streams.discard)
+        stream = TelemetryStream(self._services, call, published=self._published, ended=self._stream_ended)
         self._streams.add(stream)
         if refused := check_client_id(call):
             call.send(pb.TelemetryCommand(status=status_of(refused)))
@@ -119,6 +125,21 @@ class TelemetryHandler:
         for stream in tuple(self._streams):
             stream.end(StatusCode.UNAVAILABLE, "the broker is stopping")
 
+    def _published(self, stream: TelemetryStream, before: Iterable[str], now: Iterable[str]) -> None:
+        """The topics that a stream's producer publishes are others."""
+        for topic in before:
+            streams = self._publishers.get(topic)
+            if streams is not None:
+                streams.pop(stream, None)
+                if not streams:
+                    del self._publishers[topic]
+        for topic in now:
+            self._publishers.setdefault(topic, {})[stream] = None
+
+    def _stream_ended(self, stream: TelemetryStream) -> None:
+        self._streams.discard(stream)
+        self._published(stream, stream.topics, ())
+
     def _beat(self, request: pb.HeartbeatRequest, call: Call) -> Outcome | None:
         if request.client_type not in _CLIENT_TYPES_OFFERED:
             return Outcome(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not offered")
@@ -135,12 +156,31 @@ class TelemetryHandler:
 
 
 class TelemetryStream:
-    """One client's stream, a `tandemmq.service.rpc.StreamHandler`."""
+    """One client's stream, a `tandemmq.service.rpc.StreamHandler`. `published` is told of the topics of a producer,
+    those before and those now."""
 
-    def __init__(self, services: BrokerServices, call: Call, ended: Callable[[TelemetryStream], None]) -> None:
+    def __init__(
+        self,
+        services: BrokerServices,
+        call: Call,
+        *,
+        published: Callable[[TelemetryStream, Iterable[str], Iterable[str]], None],
+        ended: Callable[[TelemetryStream], None],
+    ) -> None:
         self._services = services
         self._call = call
+        self._published = published
         self._ended = ended
+        self.topics: dict[str, definition.Resource] = {}
+        """What its producer publishes, as it names them."""
+
+    def resource_of(self, topic: str) -> definition.Resource:
+        """The topic as the producer names it."""
+        return self.topics.get(topic) or definition.Resource(name=topic)
+
+    def command(self, command: pb.TelemetryCommand, /) -> None:
+        """Sends it to the client."""
+        self._call.send(command)
 
     def message(self, command: pb.TelemetryCommand, /) -> None:
         """Settings are answered. Whatever else clients send are answers to questions this broker does not ask."""
@@ -189,6 +229,9 @@ class TelemetryStream:
         session.version = settings.user_agent.version
         session.peer = self._call.peer
         if is_producer:
+            topics = {topic.name: topic for topic in settings.publishing.topics}
+            self._published(self, self.topics, topics)
+            self.topics = topics
             session.subscriptions = {topic.name: "" for topic in settings.publishing.topics}
         else:
             session.group = settings.subscription.group.name

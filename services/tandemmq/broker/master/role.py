@@ -23,6 +23,7 @@ from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.retention import MasterFloor
 from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
 from tandemmq.broker.write_path import WritePath
+from tandemmq.core.delivery.half_messages import HALF_TOPIC, TRANSACTION_GROUP
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
@@ -116,6 +117,8 @@ class MasterRole:
             is_system_topic=parts.is_system_topic,
             slaves=self.replica.slaves,
             slave_count=parts.settings.total_replicas - 1,
+            transactions=parts.client_api.transactions.hold,
+            held=[held.queue for held in parts.held],
             absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in parts.member.replicas},
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
@@ -379,12 +382,25 @@ class MasterRole:
         await asyncio.to_thread(parts.store.trust_tail)
         parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
+        await self._recover_transactions()
+        for held in parts.held:
+            await held.take_over()
+        parts.log_end.note(parts.store.end_offset)
         if self.progress is not None:
             self.progress.start(tasks)
         self.require()
         self.ha.start(host=parts.settings.bind_address, port=parts.settings.ha_listen_port)
         parts.ports["haListenPort"] = self.ha.port
         self.is_serving = True
+
+    async def _recover_transactions(self) -> None:
+        """Before anything else is appended: behind another record a commit without its end would not be found."""
+        parts, transactions = self._parts, self._parts.client_api.transactions
+        from_offset = parts.tables.consumer_offsets.offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
+        for _ in transactions.recovery(from_offset=from_offset or 0):
+            await asyncio.sleep(0)
+        for record in transactions.take_missing():
+            parts.store.put(record)
 
     async def answer_sends(self, deadline_ms: int) -> None:
         """Answers what slaves and disk still confirm until the deadline, and fails the rest; after a failure all."""

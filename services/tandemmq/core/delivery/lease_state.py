@@ -24,6 +24,7 @@ from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.subscription import Subscription
 
 __all__ = [
+    "HANDLE_SEPARATOR",
     "MAX_INVISIBLE_MS",
     "MIN_INVISIBLE_MS",
     "DeliveryOptions",
@@ -57,7 +58,7 @@ _AFTER_OFFSET: Final = Struct(">Qq")
 _unpack: Final = _NUMBERS.unpack
 _from_hex: Final = bytes.fromhex
 _NUMBERS_LENGTH: Final = 2 * _NUMBERS.size
-_SEPARATOR: Final = "."
+HANDLE_SEPARATOR: Final = "."
 _HEX: Final = tuple(f"{byte:02x}" for byte in range(256))
 
 
@@ -77,7 +78,7 @@ def make_handles(
 ) -> list[str]:
     """Handles of the messages of one lease. All parts but the last byte of the offset are put into text once."""
     head = _BEFORE_OFFSET.pack(_VERSION, queue_id).hex()
-    tail = f"{_AFTER_OFFSET.pack(nonce, deadline_ms).hex()}{_SEPARATOR}{encoded_broker_name}"
+    tail = f"{_AFTER_OFFSET.pack(nonce, deadline_ms).hex()}{HANDLE_SEPARATOR}{encoded_broker_name}"
     handles: list[str] = []
     block = -1
     head_of_block = ""
@@ -111,7 +112,7 @@ def read_numbers(text: str) -> tuple[int, ...] | None:
 
 def broker_of_handle(text: str) -> str | None:
     """Name of the broker group that made the handle; None for a text that is no handle of ours."""
-    if read_handle(text) is None or text[_NUMBERS_LENGTH : _NUMBERS_LENGTH + 1] != _SEPARATOR:
+    if read_handle(text) is None or text[_NUMBERS_LENGTH : _NUMBERS_LENGTH + 1] != HANDLE_SEPARATOR:
         return None
     encoded = text[_NUMBERS_LENGTH + 1 :]
     try:

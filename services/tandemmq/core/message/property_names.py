@@ -48,6 +48,10 @@ PROPERTY_TRANSACTION_ID: Final = "__transactionId__"
 PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 PROPERTY_TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 PROPERTY_CHECK_IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_TRANSACTION_RESOLUTION: Final = "TRAN_RESOLUTION"
+"""On a record that ends a half message: how. Our own, as the next; RocketMQ writes neither and passes over both."""
+PROPERTY_TRANSACTION_UNDECIDED_FROM: Final = "TRAN_UNDECIDED_FROM"
+"""On the same: below this place in the half topic all have ended."""
 
 # Retries and dead letters.
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"

@@ -17,6 +17,9 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 
 __all__ = [
     "ATTRIBUTE_MESSAGE_TYPE",
+    "ATTRIBUTE_TRANSACTION_CHECK_INTERVAL",
+    "ATTRIBUTE_TRANSACTION_CHECK_MAX",
+    "ATTRIBUTE_TRANSACTION_TIMEOUT",
     "AUTO_CREATE_TOPIC",
     "GROUP_NAME_LENGTH_MAX",
     "MAX_QUEUE_COUNT",
@@ -27,6 +30,8 @@ __all__ = [
     "PERM_WRITE",
     "RESERVED_TOPICS",
     "SYSTEM_GROUPS",
+    "TIMER_OP_TOPIC",
+    "TIMER_TOPIC",
     "TOPIC_NAME_LENGTH_MAX",
     "TopicConfig",
     "TopicTable",
@@ -48,6 +53,10 @@ MAX_QUEUE_COUNT: Final = 1024
 """A queue costs a ConsumeQueue; RocketMQ's own largest topic, BenchmarkTest, has as many."""
 
 ATTRIBUTE_MESSAGE_TYPE: Final = "message.type"
+ATTRIBUTE_TRANSACTION_TIMEOUT: Final = "transaction.timeout"
+"""In place of the broker's `transactionTimeOut`, ms; likewise the next two, a time in ms and a count."""
+ATTRIBUTE_TRANSACTION_CHECK_INTERVAL: Final = "transaction.check.interval"
+ATTRIBUTE_TRANSACTION_CHECK_MAX: Final = "transaction.check.max"
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -165,6 +174,10 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""Delayed messages wait in its one queue, as in RocketMQ."""
+TIMER_OP_TOPIC: Final = "rmq_sys_wheel_timer_op"
+"""Names those that were delivered or recalled. RocketMQ has none: it keeps that in local files."""
 _SYSTEM_PREFIX: Final = "rmq_sys_"
 _FIXED_TOPICS: Final = {
     "SELF_TEST_TOPIC": 1,
@@ -173,7 +186,8 @@ _FIXED_TOPICS: Final = {
     "SCHEDULE_TOPIC_XXXX": 18,
     "RMQ_SYS_TRANS_HALF_TOPIC": 1,
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
-    "rmq_sys_wheel_timer": 1,
+    TIMER_TOPIC: 1,
+    TIMER_OP_TOPIC: 1,
 }
 """Name and number of queues."""
 _CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"

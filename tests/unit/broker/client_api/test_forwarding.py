@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from support.manual_time import ManualTime
-from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder
+from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls
+from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.http2_front import Http2Front
@@ -205,3 +206,142 @@ async def test_the_new_master_is_asked_as_soon_as_it_is_known() -> None:
             masters[0] = two
             assert await heartbeat(channel) == "second"
             await asyncio.sleep(0)
+
+
+# Between broker groups.
+
+
+class Sender:
+    """A handler that passes each acknowledgement on to `owner`, and what it refused."""
+
+    def __init__(self, endpoints: dict[str, str], owner: str = "broker-b") -> None:
+        self.calls = GroupCalls(endpoints.get, now_ms=ManualTime().monotonic_ms)
+        self.owner = owner
+
+    def ack_message(self, request: pb.AckMessageRequest, call: Call) -> None:
+        def refused(outcome: Outcome) -> None:
+            call.send(pb.AckMessageResponse(status=status_of(outcome)))
+            call.finish()
+
+        self.calls.pass_on("AckMessage", call, broker_name=self.owner, refused=refused)
+
+    def receive(self, request: pb.ReceiveMessageRequest, call: Call) -> None:
+        def refused(outcome: Outcome) -> None:
+            call.send(pb.ReceiveMessageResponse(status=status_of(outcome)))
+            call.finish()
+
+        self.calls.pass_on("ReceiveMessage", call, broker_name=self.owner, refused=refused)
+
+    def table(self) -> MethodTable:
+        return MethodTable(
+            SERVICE,
+            {
+                "AckMessage": UnaryMethod(self.ack_message, pb.AckMessageRequest),
+                "ReceiveMessage": ServerStreamMethod(self.receive, pb.ReceiveMessageRequest),
+            },
+        )
+
+
+@asynccontextmanager
+async def other_group(sender: Sender) -> AsyncIterator[grpc.aio.Channel]:
+    server = Http2Front("127.0.0.1", 0, clock=ManualTime())
+    server.add(sender.table())
+    port = await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            yield channel
+        finally:
+            await sender.calls.close()
+            await server.stop(limit_ms=100)
+
+
+async def acknowledge(channel: grpc.aio.Channel, *, timeout_s: float = 10, **headers: str) -> definition.Status:
+    call = channel.unary_unary(
+        f"/{SERVICE}/AckMessage",
+        request_serializer=pb.AckMessageRequest.SerializeToString,
+        response_deserializer=pb.AckMessageResponse.FromString,
+    )
+    metadata = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    answer = await call(pb.AckMessageRequest(group={"name": "g"}), metadata=metadata, timeout=timeout_s)
+    assert isinstance(answer, pb.AckMessageResponse)
+    return answer.status
+
+
+async def test_the_owner_of_a_call_answers_it() -> None:
+    async with front("owner", []) as (_, endpoint):
+        sender = Sender({"broker-b": endpoint})
+        async with other_group(sender) as channel:
+            assert (await acknowledge(channel)).message == "owner"
+            receive = channel.unary_stream(
+                f"/{SERVICE}/ReceiveMessage",
+                request_serializer=pb.ReceiveMessageRequest.SerializeToString,
+                response_deserializer=pb.ReceiveMessageResponse.FromString,
+            )
+            answers = [answer.status.message async for answer in receive(pb.ReceiveMessageRequest(), timeout=10)]
+            assert answers == ["owner 0", "owner 1", "owner 2"]
+            assert sender.calls.forwarded_counts == {"AckMessage": 1, "ReceiveMessage": 1}
+
+
+async def test_an_owner_nobody_knows_is_refused_in_the_body() -> None:
+    sender = Sender({})
+    async with other_group(sender) as channel:
+        status = await acknowledge(channel)
+        assert status.code == definition.PROXY_TIMEOUT
+        assert "broker-b" in status.message
+        assert sender.calls.failed_counts == {"AckMessage": 1}
+
+
+async def test_an_owner_that_is_gone_is_refused_in_the_body() -> None:
+    async with front("owner", []) as (_, endpoint):
+        pass
+    async with other_group(Sender({"broker-b": endpoint})) as channel:
+        assert (await acknowledge(channel)).code == definition.PROXY_TIMEOUT
+
+
+@asynccontextmanager
+async def silent_owner() -> AsyncIterator[str]:
+    """It takes calls and answers none."""
+
+    def acknowledge(request: pb.AckMessageRequest, call: Call) -> None:
+        """Never."""
+
+    server = Http2Front("127.0.0.1", 0, clock=ManualTime())
+    server.add(MethodTable(SERVICE, {"AckMessage": UnaryMethod(acknowledge, pb.AckMessageRequest)}))
+    try:
+        yield f"127.0.0.1:{await server.start()}"
+    finally:
+        await server.stop(limit_ms=100)
+
+
+async def test_an_owner_that_is_silent_is_given_up_before_the_callers_deadline() -> None:
+    async with silent_owner() as endpoint, other_group(Sender({"broker-b": endpoint})) as channel:
+        assert (await acknowledge(channel, timeout_s=1)).code == definition.PROXY_TIMEOUT
+
+
+async def test_a_call_that_came_from_another_group_goes_no_further() -> None:
+    async with front("owner", []) as (_, endpoint), other_group(Sender({"broker-b": endpoint})) as channel:
+        assert (await acknowledge(channel, x_tandemmq_forwarded="2")).code == definition.PROXY_TIMEOUT
+        # A member that is not master may have passed it on to this one.
+        assert (await acknowledge(channel, x_tandemmq_forwarded="1")).message == "owner"
+
+
+async def test_a_former_master_passes_on_what_another_group_sent_it() -> None:
+    seen: list[dict[str, str]] = []
+    async with front("master", seen) as (_, endpoint), member(lambda: endpoint, []) as (channel, _):
+        assert await heartbeat(channel, x_tandemmq_forwarded="2") == "master"
+        assert seen[0][FORWARDED_HEADER] == "21"
+
+
+async def test_too_many_calls_that_wait_for_one_group_are_refused_and_do_not_hold_up_another() -> None:
+    async with silent_owner() as silent, front("owner", []) as (_, endpoint):
+        sender = Sender({"broker-b": silent, "broker-c": endpoint})
+        async with other_group(sender) as channel:
+            waiting = [asyncio.create_task(acknowledge(channel, timeout_s=60)) for _ in range(1_024)]
+            while sender.calls.forwarded_counts.get("AckMessage", 0) < len(waiting):
+                await asyncio.sleep(0.01)
+            assert (await acknowledge(channel)).code == definition.TOO_MANY_REQUESTS
+            sender.owner = "broker-c"
+            assert (await acknowledge(channel)).message == "owner"
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)

@@ -12,6 +12,7 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.validation import OK, Outcome, common_status, status_of
+from tandemmq.core.delivery.lease_state import encode_broker_name, make_handles
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -416,3 +417,17 @@ def test_a_slave_refuses_groups_of_whose_progress_it_knows_nothing(broker: Broke
     broker.become_reads_only()
     assert receive(broker, receive_request(group="strangers")).code == Code.FORBIDDEN
     assert broker.groups.get("strangers") is None
+
+
+def test_handles_of_another_broker_group_are_for_that_group_to_honour(broker: BrokerAssembly) -> None:
+    """Nobody is registered for it here: a push consumer repeats the call until somebody is."""
+    [own] = delivered(broker, b"a")
+    [foreign] = make_handles([7], queue_id=0, nonce=1, deadline_ms=1, encoded_broker_name=encode_broker_name("b-2"))
+    assert ack(broker, foreign).status.code == Code.PROXY_TIMEOUT
+    assert ack(broker, foreign).entries[0].receipt_handle == foreign
+    assert forward(broker, foreign) == Code.PROXY_TIMEOUT
+    changed = change(broker, foreign, 10_000)
+    assert (changed.status.code, changed.receipt_handle) == (Code.PROXY_TIMEOUT, foreign)
+    # No client sends handles of two groups at once.
+    mixed = ack(broker, foreign, own)
+    assert [entry.status.code for entry in mixed.entries] == [Code.INVALID_RECEIPT_HANDLE, Code.OK]

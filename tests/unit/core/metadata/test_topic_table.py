@@ -106,6 +106,7 @@ def test_first_boot_makes_the_system_topics() -> None:
         "rmq_sys_REVIVE_LOG_C": (8, 6),
         "rmq_sys_SYNC_BROKER_MEMBER_a": (1, 1),
         "rmq_sys_wheel_timer": (1, 6),
+        "rmq_sys_wheel_timer_op": (1, 6),
     }
     for topic in topics.values():
         topic.check()

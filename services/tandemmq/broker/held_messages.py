@@ -1,0 +1,277 @@
+"""Held messages of one kind on this broker: followed in every role, released by a master.
+
+    HeldMessages(HeldQueue(...), ...)   in BrokerParts.held: one for timers, one for half messages
+    run()                 a task of the broker, from its start to its stop
+    take_over()           a master that begins: knows all, and finishes what its predecessor had half released
+    queue.take_due(...)   what may be released now (or `queue.take`, when a client decides)
+    records(...)          their records, from a disk that may be slow
+    release(...)          copies and op record in one put
+
+Why one put is enough. Copies and op record are appended as one run of bytes. A log can lose its end, and then it may
+end between a copy and the op record; never can something else lie between them. So a new master looks at the last
+`RELEASE_WINDOW_BYTES` of its log, behind the last op record: a copy there whose held message still waits was delivered.
+It puts the op record first of all, before anything else is appended. A copy names its held message by the field
+`preparedTransactionOffset` of its record: that message's place in the log, as RocketMQ writes it for committed
+transactions.
+
+A put that was stored, but not confirmed by slaves in time, is as good as any: copy and op record are in the log or are
+lost together. Only what was refused is given out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from tandemmq.broker.put import PutDone, PutMessages
+from tandemmq.broker.queries.stored_records import Pages
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.held_queue import OP_TAG, HeldQueue, op_body
+from tandemmq.core.delivery.queue_reader import QueueReader
+from tandemmq.core.message.properties import decode_properties, encode_properties
+from tandemmq.core.message.property_names import PROPERTY_REAL_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.storage.consume_queue import ConsumeQueue, first_false
+from tandemmq.core.storage.disk import Disk, DiskError, RecordCorrupt
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.put_result import AppendResult
+from tandemmq.service.rpc import Call
+
+__all__ = ["RELEASE_BYTES_MAX", "HeldMessages"]
+
+log = structlog.get_logger(__name__)
+
+RELEASE_BYTES_MAX: Final = 1 << 20
+"""Of the copies of one put, unless it is one copy."""
+RELEASE_WINDOW_BYTES: Final = 2 << 20
+"""Every copy of the last put ends in so much of the log: room for heads and the op record."""
+_LOOK_S: Final = 1.0
+_HOT_BYTES: Final = 32 << 20
+"""So much of the log's end is in memory: it was written a moment ago."""
+_RECORDS_PER_TURN: Final = 512
+_SAVE_INTERVAL_S: Final = 300.0
+_SAVED_RECORDS_MIN: Final = 10_000
+"""Reading fewer again takes a tenth of a second."""
+
+
+class HeldMessages:
+    """See the module's docstring. Event loop only."""
+
+    def __init__(
+        self,
+        queue: HeldQueue,
+        *,
+        store: MessageStore,
+        reader: QueueReader,
+        disk: Disk,
+        pages: Pages,
+        clock: Clock,
+        store_host: Host,
+    ) -> None:
+        self.queue: Final = queue
+        self._store = store
+        self._reader = reader
+        self._disk = disk
+        self._pages = pages
+        self._clock = clock
+        self._store_host = store_host
+        self._path: Final = f"config/{queue.held_topic}.held"
+        self._one_follows: Final = asyncio.Lock()
+        self._kicked: Final = asyncio.Event()
+        self._is_loaded = False
+        self._unsaved_records = 0
+        self._saved_at_ms = clock.monotonic_ms()
+        self._told_expired = 0
+
+    # Following
+
+    async def run(self) -> None:
+        """Follows the log until cancelled, and now and then saves what it knows."""
+        while True:
+            await self.follow()
+            await self._save_if_due()
+            self._kicked.clear()
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._kicked.wait()
+            except TimeoutError:
+                pass
+
+    def kick(self) -> None:
+        """Something was put: `run` reads it soon."""
+        self._kicked.set()
+
+    async def follow(self) -> None:
+        """Reads all that the log has; others have their turns meanwhile."""
+        async with self._one_follows:
+            if not self._is_loaded:
+                self._is_loaded = True
+                await self._load()
+            while True:
+                if self.queue.is_cut(self._reader, cuts=self._store.log_cuts):
+                    log.info("held_queue_cut", topic=self.queue.held_topic)
+                    await self._load()
+                ranges = self.queue.next_range(self._reader, max_records=_RECORDS_PER_TURN)
+                if not ranges:
+                    break
+                if min(start for start, _ in ranges) < self._store.end_offset - _HOT_BYTES:
+                    await self._pages.fetch(ranges)
+                    if self.queue.is_cut(self._reader, cuts=self._store.log_cuts):
+                        continue
+                if not (count := self.queue.follow(self._reader, max_records=_RECORDS_PER_TURN)):
+                    break
+                self._unsaved_records += count
+                await asyncio.sleep(0)
+            self._tell_expired()
+
+    def _tell_expired(self) -> None:
+        if self.queue.expired_count > self._told_expired:
+            count = self.queue.expired_count - self._told_expired
+            log.error("held_messages_expired", topic=self.queue.held_topic, messages=count)
+        self._told_expired = self.queue.expired_count
+
+    # The saved state
+
+    async def _load(self) -> None:
+        """The state that was saved, if it is of this log; nothing otherwise: all is read again."""
+        data = await asyncio.to_thread(self._disk.read_file, self._path)
+        if data is None or not await asyncio.to_thread(self.queue.load, data):
+            self.queue.clear()
+        if self.queue.is_cut(self._reader, cuts=self._store.log_cuts):
+            self.queue.clear()
+            self.queue.is_cut(self._reader, cuts=self._store.log_cuts)
+
+    async def _save_if_due(self) -> None:
+        elapsed_s = (self._clock.monotonic_ms() - self._saved_at_ms) / 1000
+        if self._unsaved_records >= _SAVED_RECORDS_MIN and elapsed_s >= _SAVE_INTERVAL_S:
+            state = self.queue.state()
+            self._unsaved_records, self._saved_at_ms = 0, self._clock.monotonic_ms()
+            try:
+                await asyncio.to_thread(lambda: self._disk.write_file(self._path, state.to_bytes()))
+            except DiskError as error:
+                # Without it the next start reads more; a disk that fails is found out by those who need it.
+                log.warning("held_queue_not_saved", topic=self.queue.held_topic, error=str(error))
+
+    def close(self) -> None:
+        """An orderly stop: the next start need not read the queue. Blocks; while the store is still open."""
+        if self._unsaved_records and self._is_loaded:
+            try:
+                self._disk.write_file(self._path, self.queue.state().to_bytes())
+            except DiskError as error:
+                log.warning("held_queue_not_saved", topic=self.queue.held_topic, error=str(error))
+
+    # As a master
+
+    async def take_over(self) -> None:
+        """Before a master puts anything else, its store being writable already: reads all there is, and finishes what
+        was delivered and is not known to be."""
+        await self.follow()
+        delivered = await self._delivered_at_end()
+        if delivered:
+            log.warning("held_messages_were_released", topic=self.queue.held_topic, offsets=delivered)
+            result = self._store.put(self.op_record(delivered))
+            assert result.status.stored, f"a new master cannot put: {result.status}"
+            self._store.write_appended()
+            await self.follow()
+
+    async def _delivered_at_end(self) -> list[int]:
+        """Waiting entries whose copies lie at the log's very end, with no op record behind them."""
+        store, queue = self._store, self.queue
+        start_offset = store.end_offset - RELEASE_WINDOW_BYTES
+        ops = store.queues.get(queue.op_topic, 0)
+        if ops is not None:
+            start_offset = max(start_offset, ops.last_physical_end)
+        delivered: list[int] = []
+        for candidate in list(store.queues):
+            if candidate.last_physical_end <= start_offset or candidate.topic in (queue.op_topic, queue.held_topic):
+                continue
+            start = _first_behind(candidate, start_offset)
+            for number, offset in enumerate(range(start, candidate.max_offset)):
+                entry = candidate.entry(offset)
+                held_offset = self._held_offset_of(entry.physical_offset, entry.size)
+                if held_offset is not None:
+                    delivered.append(held_offset)
+                if number % 64 == 63:
+                    await asyncio.sleep(0)
+        return delivered
+
+    def _held_offset_of(self, physical_offset: int, size: int) -> int | None:
+        """Of the waiting message that this record is a copy of."""
+        try:
+            copy = self._store.message_at(physical_offset, size)
+            held = self._store.message_at(copy.prepared_transaction_offset)
+        except RecordCorrupt:
+            return None
+        if held.topic != self.queue.held_topic or not self.queue.is_waiting(held.queue_offset):
+            return None
+        # The first record of a log lies at 0, which every other message's field says as well.
+        theirs, own = decode_properties(held.properties), decode_properties(copy.properties)
+        is_copy = theirs.get(PROPERTY_REAL_TOPIC) == copy.topic
+        is_same = theirs.get(PROPERTY_UNIQUE_KEY) == own.get(PROPERTY_UNIQUE_KEY)
+        return held.queue_offset if is_copy and is_same else None
+
+    def op_record(self, offsets: Sequence[int]) -> OutgoingMessage:
+        """Finishes these once it is in the log."""
+        return OutgoingMessage(
+            topic=self.queue.op_topic,
+            queue_id=0,
+            body=op_body(offsets),
+            properties=encode_properties([(PROPERTY_TAGS, OP_TAG)]),
+            tags_code=tags_code(OP_TAG),
+            index_keys=(),
+            tag=OP_TAG,
+            born_timestamp_ms=self._clock.wall_ms(),
+            born_host=self._store_host,
+        )
+
+    async def records(self, offsets: Sequence[int]) -> list[MessageRecord | None]:
+        """The held records of entries that are given out; None for one that cannot be read now."""
+        topic, reader = self.queue.held_topic, self._reader
+        places = []
+        for offset in offsets:
+            entries = reader.entries(topic, 0, offset, 1)
+            places.append(entries[0] if entries else None)
+        ranges = [(entry.physical_offset, entry.physical_offset + entry.size) for entry in places if entry is not None]
+        if ranges and min(ranges)[0] < self._store.end_offset - _HOT_BYTES:
+            await self._pages.fetch(ranges)
+        return [
+            None if entry is None else reader.record(topic, 0, offset, entry) for offset, entry in zip(offsets, places)
+        ]
+
+    def release(
+        self,
+        copies: Sequence[OutgoingMessage],
+        offsets: Sequence[int],
+        *,
+        put: PutMessages,
+        retry_ms: int,
+        done: PutDone,
+        call: Call | None = None,
+    ) -> None:
+        """Delivers copies and finishes the entries `offsets`, which are given out, in one put; without copies it only
+        finishes them. `done` is told as by any put, the op record's result last; what is refused is put back first,
+        to be given out again at `retry_ms`.
+
+        Copies have at most RELEASE_BYTES_MAX in all, or are one; each names its held message by
+        `prepared_transaction_offset`.
+        """
+
+        def answered(results: list[AppendResult]) -> None:
+            if results[0].status.stored:
+                self.kick()
+            else:
+                for offset in offsets:
+                    self.queue.put_back(offset, retry_ms)
+            done(results)
+
+        put([*copies, self.op_record(offsets)], answered, call)
+
+
+def _first_behind(queue: ConsumeQueue, physical_offset: int) -> int:
+    """The first entry whose record ends behind that place of the log."""
+    return first_false(
+        queue.min_offset, queue.max_offset, lambda offset: queue.entry(offset).physical_end <= physical_offset
+    )
