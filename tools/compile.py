@@ -52,6 +52,7 @@ MODULES: Final = (
     "tandemmq/core/metadata/topic_table",
     "tandemmq/core/metadata/subscription_group_table",
     "tandemmq/core/routing/queue_choice",
+    "tandemmq/core/delivery/half_messages",
     "tandemmq/core/delivery/handout",
     "tandemmq/core/delivery/held_queue",
     "tandemmq/core/delivery/lease_state",
@@ -93,6 +94,7 @@ MODULES: Final = (
     "tandemmq/broker/client_api/receive",
     "tandemmq/broker/client_api/send",
     "tandemmq/broker/client_api/sent_message",
+    "tandemmq/broker/client_api/transactions",
     "tandemmq/broker/client_api/validation",
 )
 

@@ -33,6 +33,7 @@ from tandemmq.admin.operations.values import (
     Setting,
     TestMessage,
     TopicSummary,
+    Transaction,
 )
 
 KEPT_TAIL = KeptTail(
@@ -59,6 +60,13 @@ WAITS = AcceptedLoss(
 __all__ = ["FakeCluster"]
 
 
+def _undecided(now_ms: int) -> list[Transaction]:
+    return [
+        Transaction("broker-a", "djE=", "orders", "PAY-1", now_ms - 90_000, 2, "shop-1", 120),
+        Transaction("broker-b", "djI=", "refunds", "PAY-2", now_ms - 7_000, 0, "", 4_096),
+    ]
+
+
 class FakeCluster:
     """Content of a cluster. Tests may read and replace all of it.
 
@@ -77,6 +85,11 @@ class FakeCluster:
         self.resets: dict[tuple[str, str], list[OffsetReset]] = {}
         self.sent: list[TestMessage] = []
         self.resent: list[DeadLetterResult] = []
+        self.transactions: dict[str, Transaction] = (
+            {} if empty else {one.transaction_id: one for one in _undecided(now_ms)}
+        )
+        """By id; those that were ended are gone."""
+        self.ended: dict[str, str] = {}
         self.kept_tails: list[KeptTail] = [] if empty else [KEPT_TAIL]
         self.waits: dict[str, AcceptedLoss] = {}
         self.masters: dict[str, tuple[int, int]] = dict.fromkeys(MASTERS, (0, 1))

@@ -25,6 +25,7 @@ from tandemmq.admin.operations.values import (
     Change,
     ChangeResult,
     Client,
+    ClientReply,
     ConfigChange,
     DeadLetterResult,
     EventLine,
@@ -55,6 +56,8 @@ from tandemmq.admin.operations.values import (
     TopicChange,
     TopicDetail,
     TopicSummary,
+    Transaction,
+    TransactionPage,
     UnreadableRange,
     Unseen,
 )
@@ -333,6 +336,44 @@ class FakeOperations(Operations):
         if not dry_run:
             self.cluster.resent += results
         return results
+
+    # Transactions, and clients' streams
+
+    async def transactions(self, *, topic: str = "", limit: int = 200) -> TransactionPage:
+        self._check("transactions")
+        found = [one for one in self.cluster.transactions.values() if topic in ("", one.topic)]
+        return TransactionPage(tuple(found[:limit]), len(found), self.unseen)
+
+    async def resolve_transaction(self, transaction_id: str, end: str, *, dry_run: bool = False) -> Transaction:
+        self._check("resolve_transaction")
+        before = self.cluster.ended.get(transaction_id)
+        if before not in (None, end):
+            raise OperationFailed(FailureKind.REFUSED, "the transaction was not ended", cause=f"it ended by {before}")
+        found = self.cluster.transactions.get(transaction_id)
+        if found is None:
+            if before is None:
+                raise OperationFailed(FailureKind.INVALID, f"transaction id {transaction_id!r} is none")
+            return Transaction("broker-a", transaction_id, "", "PAY-1", -1, 0, "", 0)
+        if not dry_run:
+            self.cluster.ended[transaction_id] = end
+            del self.cluster.transactions[transaction_id]
+        return found
+
+    async def command_client(
+        self,
+        client_id: str,
+        command: str,
+        *,
+        broker_name: str = "",
+        topic: str = "",
+        queue_id: int = 0,
+        queue_offset: int = 0,
+    ) -> Sequence[ClientReply]:
+        self._check("command_client")
+        known = [client for client in self.cluster.clients if client.client_id == client_id]
+        if not known:
+            raise OperationFailed(FailureKind.NOT_FOUND, f"client {client_id} was not told")
+        return [ClientReply(broker, "OK", f"{command} {topic} {queue_offset}") for broker in known[0].brokers]
 
     # Kept tails
 

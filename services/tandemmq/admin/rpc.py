@@ -229,6 +229,23 @@ class BrokerOperationsCalls:
         reply_type = operations_pb.ResendDeadLettersResponse
         return await self._call("ResendDeadLetters", request, reply_type, _SEARCH_TIMEOUT_S)
 
+    async def transactions(
+        self, request: operations_pb.ListTransactionsRequest
+    ) -> operations_pb.ListTransactionsResponse:
+        """Undecided transactions; masters only."""
+        return await self._call("ListTransactions", request, operations_pb.ListTransactionsResponse, _READ_TIMEOUT_S)
+
+    async def resolve_transaction(
+        self, request: operations_pb.ResolveTransactionRequest
+    ) -> operations_pb.ResolveTransactionResponse:
+        """Ends one; masters only."""
+        reply_type = operations_pb.ResolveTransactionResponse
+        return await self._call("ResolveTransaction", request, reply_type, _SEARCH_TIMEOUT_S)
+
+    async def command_client(self, request: operations_pb.CommandClientRequest) -> operations_pb.CommandClientResponse:
+        """Tells a client something over its stream."""
+        return await self._call("CommandClient", request, operations_pb.CommandClientResponse, _SEARCH_TIMEOUT_S)
+
     async def config(self) -> operations_pb.GetConfigResponse:
         """All settings."""
         request = operations_pb.GetConfigRequest()

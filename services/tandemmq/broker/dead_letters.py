@@ -166,7 +166,7 @@ _LETTERS_AT_ONCE: Final = 8
 """Read and put before their outcomes are waited for: as many bodies are in memory."""
 PUT_LIMIT_S: Final = 8.0
 """For all; callers wait for 10."""
-_TYPES_TAKEN: Final = ("NORMAL", "FIFO", "MIXED")
+_TYPES_TAKEN: Final = ("NORMAL", "FIFO", "TRANSACTION", "MIXED")
 _INTERNAL_TOPICS: Final = ("%RETRY%", "%DLQ%")
 KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 """How to read body and tags. What else a sysFlag says is of the record it stands in."""

@@ -23,6 +23,7 @@ from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.half_messages import Resolution
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Backlog
 from tandemmq.core.histogram import Histogram
@@ -592,10 +593,24 @@ class MasterRoleMetrics:
         samples.add("rocketmq_broker_writable", _permission(self._parts) == PERM_READ_WRITE)
         samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
         samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
+        self._tell_transactions(samples)
         samples.add("rocketmq_store_ha_start_waiting_seconds", self._recovery.waited_ms / 1_000)
         self._slaves.tell(samples)
         await self._messages.tell(samples, turn)
         await self._consumers.tell(samples, turn)
+
+    def _tell_transactions(self, samples: MetricSamples) -> None:
+        transactions = self._parts.client_api.transactions
+        samples.add("rocketmq_broker_transactions_undecided", transactions.undecided_count)
+        samples.add("rocketmq_broker_transactions_oldest_age_seconds", transactions.oldest_age_ms / 1_000)
+        samples.add("rocketmq_half_messages_total", transactions.half_count)
+        samples.add("rocketmq_commit_messages_total", transactions.ended_counts[Resolution.COMMIT])
+        samples.add("rocketmq_rollback_messages_total", transactions.ended_counts[Resolution.ROLLBACK])
+        samples.add("rocketmq_broker_transactions_given_up_total", transactions.ended_counts[Resolution.GIVEN_UP])
+        samples.add("rocketmq_broker_transaction_checks_total", transactions.check_count)
+        samples.add("rocketmq_broker_transaction_checks_without_producer_total", transactions.unasked_count)
+        samples.add("rocketmq_broker_transactions_doubled_total", transactions.doubled_count)
+        samples.add("rocketmq_broker_transactions_lost_total", transactions.lost_count)
 
 
 def _permission(parts: BrokerParts) -> int:

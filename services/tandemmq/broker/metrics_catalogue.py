@@ -57,6 +57,35 @@ _SENDS: Final = (
     _gauge("rocketmq_broker_writable", "1", "1 when a master takes writes, 0 when it refuses them."),
 )
 
+_TRANSACTIONS: Final = (
+    _gauge("rocketmq_broker_transactions_undecided", "{message}", "Half messages neither committed nor rolled back."),
+    _gauge("rocketmq_broker_transactions_oldest_age_seconds", "s", "Age of the oldest of them; 0 without one."),
+    _counter("rocketmq_half_messages_total", "{message}", "Half messages stored."),
+    _counter("rocketmq_commit_messages_total", "{message}", "Half messages committed."),
+    _counter("rocketmq_rollback_messages_total", "{message}", "Half messages rolled back."),
+    _counter(
+        "rocketmq_broker_transactions_given_up_total",
+        "{message}",
+        "Half messages put aside in TRANS_CHECK_MAX_TIME_TOPIC after `transactionCheckMax` questions.",
+    ),
+    _counter("rocketmq_broker_transaction_checks_total", "{call}", "Questions to producers after a half message."),
+    _counter(
+        "rocketmq_broker_transaction_checks_without_producer_total",
+        "{call}",
+        "Questions that were due while no producer of the topic was connected.",
+    ),
+    _counter(
+        "rocketmq_broker_transactions_doubled_total",
+        "{message}",
+        "Half messages that the log shows committed twice. Never above 0; a bug if it is.",
+    ),
+    _counter(
+        "rocketmq_broker_transactions_lost_total",
+        "{message}",
+        "Half messages deleted while undecided, because a setting lets needed files go.",
+    ),
+)
+
 _RECEIVES: Final = (
     _counter("rocketmq_messages_out_total", "{message}", "Messages delivered.", *_OUT),
     _counter("rocketmq_throughput_out_total", "By", "Bytes of those messages as delivered.", *_OUT),
@@ -285,5 +314,5 @@ _BROKER: Final = (
     ),
 )
 
-BROKER_METRICS: Final = (*_SENDS, *_RECEIVES, *_REPLICATION, *_STORE, *_BROKER)
+BROKER_METRICS: Final = (*_SENDS, *_TRANSACTIONS, *_RECEIVES, *_REPLICATION, *_STORE, *_BROKER)
 """In the order in which they are told."""

@@ -17,6 +17,7 @@ from tandemmq.cli.commands.repair import repair
 from tandemmq.cli.commands.smoke import smoke
 from tandemmq.cli.commands.topics import topic_app
 from tandemmq.cli.commands.trace import trace
+from tandemmq.cli.commands.transactions import client_app, transaction_app
 from tandemmq.cli.commands.transfer import consume, produce
 from tandemmq.cli.commands.verify import verify
 from tandemmq.cli.doctor.command import doctor
@@ -58,6 +59,8 @@ app.add_typer(topic_app, name="topic", rich_help_panel=_CHANGE)
 app.add_typer(group_app, name="group", rich_help_panel=_CHANGE)
 app.add_typer(broker_app, name="broker", rich_help_panel=_CHANGE)
 app.add_typer(dead_letter_app, name="dlq", rich_help_panel=_CHANGE)
+app.add_typer(transaction_app, name="transaction", rich_help_panel=_CHANGE)
+app.add_typer(client_app, name="client", rich_help_panel=_CHANGE)
 app.command(rich_help_panel=_CHANGE)(failover)
 app.command(rich_help_panel=_CHANGE)(repair)
 app.command(rich_help_panel=_CHANGE)(restore_kept_tail)

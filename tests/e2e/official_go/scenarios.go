@@ -30,28 +30,30 @@ var scenarios map[string]func(name string) string
 
 func init() {
 	scenarios = map[string]func(string) string{
-		"start_stop":           startStop,
-		"round_trip":           roundTrip,
-		"acknowledged_once":    acknowledgedOnce,
-		"lease_end_redelivers": leaseEndRedelivers,
-		"changed_lease":        changedLease,
-		"given_back_at_once":   givenBackAtOnce,
-		"empty_receive":        emptyReceive,
-		"receive_wakes":        receiveWakes,
-		"tag_filter":           tagFilter,
-		"fifo_order":           fifoOrder,
-		"shared_group":         sharedGroup,
-		"concurrent_sends":     concurrentSends,
-		"push_all":             pushAll,
-		"push_retry":           pushRetry,
-		"push_dead_letter":     pushDeadLetter,
-		"fifo_retry_blocks":    fifoRetryBlocks,
-		"fifo_dead_letter":     fifoDeadLetter,
-		"large_body":           largeBody,
-		"refused_messages":     refusedMessages,
-		"unknown_topic":        unknownTopic,
-		"client_restart":       clientRestart,
-		"master_restart":       masterRestart,
+		"start_stop":              startStop,
+		"round_trip":              roundTrip,
+		"acknowledged_once":       acknowledgedOnce,
+		"lease_end_redelivers":    leaseEndRedelivers,
+		"changed_lease":           changedLease,
+		"given_back_at_once":      givenBackAtOnce,
+		"empty_receive":           emptyReceive,
+		"receive_wakes":           receiveWakes,
+		"tag_filter":              tagFilter,
+		"transaction_ends":        transactionEnds,
+		"transaction_asked_after": transactionAskedAfter,
+		"fifo_order":              fifoOrder,
+		"shared_group":            sharedGroup,
+		"concurrent_sends":        concurrentSends,
+		"push_all":                pushAll,
+		"push_retry":              pushRetry,
+		"push_dead_letter":        pushDeadLetter,
+		"fifo_retry_blocks":       fifoRetryBlocks,
+		"fifo_dead_letter":        fifoDeadLetter,
+		"large_body":              largeBody,
+		"refused_messages":        refusedMessages,
+		"unknown_topic":           unknownTopic,
+		"client_restart":          clientRestart,
+		"master_restart":          masterRestart,
 	}
 }
 
@@ -394,6 +396,66 @@ func tagFilter(name string) string {
 	stop(producer)
 	stop(consumer)
 	return ""
+}
+
+func newTransactionProducer(topic string, check func(*rmq.MessageView) rmq.TransactionResolution) rmq.Producer {
+	producer, err := rmq.NewProducer(config(""),
+		rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: check}), rmq.WithTopics(topic))
+	must(err, "new producer")
+	must(producer.Start(), "start producer")
+	return producer
+}
+
+func sendHalf(producer rmq.Producer, half *rmq.Message, transaction rmq.Transaction) string {
+	receipts, err := producer.SendWithTransaction(context.Background(), half, transaction)
+	must(err, "send half")
+	expect(len(receipts) == 1, "%d receipts", len(receipts))
+	return receipts[0].MessageID
+}
+
+func transactionEnds(name string) string {
+	producer := newTransactionProducer(name, func(*rmq.MessageView) rmq.TransactionResolution { return rmq.UNKNOWN })
+	committed := map[string]bool{}
+	for number := 0; number < 10; number++ {
+		transaction := producer.BeginTransaction()
+		id := sendHalf(producer, message(name, fmt.Sprintf("body %d", number)), transaction)
+		if number%2 == 0 {
+			must(transaction.Commit(), "commit")
+			committed[id] = true
+		} else {
+			must(transaction.RollBack(), "roll back")
+		}
+	}
+	consumer := newSimpleConsumer(name, name, rmq.SUB_ALL)
+	for id := range receiveSome(consumer, len(committed)) {
+		expect(committed[id], "%s was rolled back", id)
+	}
+	expect(len(receive(consumer, 32, leaseLong)) == 0, "more than was committed")
+	stop(producer)
+	stop(consumer)
+	return ""
+}
+
+// It does not know at first, and commits when it is asked again.
+func transactionAskedAfter(name string) string {
+	var asked atomic.Int32
+	producer := newTransactionProducer(name, func(*rmq.MessageView) rmq.TransactionResolution {
+		if asked.Add(1) < 2 {
+			return rmq.UNKNOWN
+		}
+		return rmq.COMMIT
+	})
+	started := time.Now()
+	id := sendHalf(producer, message(name, "forgotten"), producer.BeginTransaction())
+	consumer := newSimpleConsumer(name, name, rmq.SUB_ALL)
+	received := receiveSome(consumer, 1)
+	waited := time.Since(started)
+	expect(received[id] != nil, "%v instead of %s", keysOf(received), id)
+	expect(asked.Load() == 2, "asked %d times", asked.Load())
+	expect(len(receive(consumer, 32, leaseLong)) == 0, "committed twice")
+	stop(producer)
+	stop(consumer)
+	return fmt.Sprintf("committed after %.1f s", waited.Seconds())
 }
 
 func fifoOrder(name string) string {

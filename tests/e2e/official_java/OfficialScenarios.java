@@ -34,6 +34,9 @@ import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionChecker;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 import org.apache.rocketmq.client.java.message.MessageViewImpl;
 
 /**
@@ -72,6 +75,8 @@ public final class OfficialScenarios {
         SCENARIOS.put("empty_receive", OfficialScenarios::emptyReceive);
         SCENARIOS.put("receive_wakes", OfficialScenarios::receiveWakes);
         SCENARIOS.put("tag_filter", OfficialScenarios::tagFilter);
+        SCENARIOS.put("transaction_ends", OfficialScenarios::transactionEnds);
+        SCENARIOS.put("transaction_asked_after", OfficialScenarios::transactionAskedAfter);
         SCENARIOS.put("fifo_order", OfficialScenarios::fifoOrder);
         SCENARIOS.put("shared_group", OfficialScenarios::sharedGroup);
         SCENARIOS.put("concurrent_sends", OfficialScenarios::concurrentSends);
@@ -487,6 +492,54 @@ public final class OfficialScenarios {
         expect(more == 0, "%d messages beyond the filter", more);
         close(producer, consumer);
         return "";
+    }
+
+    private static Producer producer(String topic, TransactionChecker checker) throws ClientException {
+        return PROVIDER.newProducerBuilder().setClientConfiguration(configuration()).setTopics(topic)
+            .setTransactionChecker(checker).build();
+    }
+
+    private static String sendHalf(Producer producer, MessageBuilder message, Transaction transaction)
+        throws ClientException {
+        return producer.send(message.build(), transaction).getMessageId().toString();
+    }
+
+    private static String transactionEnds(String name) throws Exception {
+        Producer producer = producer(name, view -> TransactionResolution.UNKNOWN);
+        Set<String> committed = new HashSet<>();
+        for (int number = 0; number < 10; number++) {
+            Transaction transaction = producer.beginTransaction();
+            String id = sendHalf(producer, message(name, "body " + number), transaction);
+            if (number % 2 == 0) {
+                transaction.commit();
+                committed.add(id);
+            } else {
+                transaction.rollback();
+            }
+        }
+        SimpleConsumer consumer = simpleConsumer(name, name);
+        Set<String> received = receiveSome(consumer, committed.size()).keySet();
+        expect(received.equals(committed), "%s instead of %s", received, committed);
+        expect(consumer.receive(32, LONG_LEASE).isEmpty(), "more than was committed");
+        close(producer, consumer);
+        return "";
+    }
+
+    /** It does not know at first, and commits when it is asked again. */
+    private static String transactionAskedAfter(String name) throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        Producer producer = producer(name, view ->
+            asked.incrementAndGet() < 2 ? TransactionResolution.UNKNOWN : TransactionResolution.COMMIT);
+        long started = System.nanoTime();
+        String id = sendHalf(producer, message(name, "forgotten"), producer.beginTransaction());
+        SimpleConsumer consumer = simpleConsumer(name, name);
+        Set<String> received = receiveSome(consumer, 1).keySet();
+        double waited = secondsSince(started);
+        expect(received.equals(Collections.singleton(id)), "%s instead of %s", received, id);
+        expect(asked.get() == 2, "asked %d times", asked.get());
+        expect(consumer.receive(32, LONG_LEASE).isEmpty(), "committed twice");
+        close(producer, consumer);
+        return String.format("committed after %.1f s", waited);
     }
 
     private static String fifoOrder(String name) throws Exception {

@@ -41,6 +41,13 @@ function newProducer(...topics) {
   return started(new Producer({ ...configuration(), topics }));
 }
 
+// As the API has them; the package does not export the enum.
+const TransactionResolution = { UNKNOWN: 0, COMMIT: 1 };
+
+function newTransactionProducer(topic, check) {
+  return started(new Producer({ ...configuration(), topics: [topic], checker: { check: async view => check(view) } }));
+}
+
 function newSimpleConsumer(topic, consumerGroup, filter = '*') {
   const subscriptions = new Map([[topic, filter]]);
   return started(new SimpleConsumer({ ...configuration(), consumerGroup, subscriptions, awaitDuration: AWAIT_MS }));
@@ -271,6 +278,42 @@ const scenarios = {
     assert.equal(tags.join(''), 'a'.repeat(10) + 'b'.repeat(10));
     assert.equal((await consumer.receive(32, LONG_LEASE_MS)).length, 0, 'messages beyond the filter');
     await close(producer, consumer);
+  },
+
+  async transaction_ends(name) {
+    const producer = await newTransactionProducer(name, () => TransactionResolution.UNKNOWN);
+    const committed = new Set();
+    for (let number = 0; number < 10; number++) {
+      const transaction = producer.beginTransaction();
+      const { messageId } = await producer.send(message(name, `body ${number}`), transaction);
+      if (number % 2 === 0) {
+        await transaction.commit();
+        committed.add(messageId);
+      } else {
+        await transaction.rollback();
+      }
+    }
+    const consumer = await newSimpleConsumer(name, name);
+    assert.deepEqual(new Set((await receiveSome(consumer, committed.size)).keys()), committed);
+    assert.equal((await consumer.receive(32, LONG_LEASE_MS)).length, 0, 'more than was committed');
+    await close(producer, consumer);
+  },
+
+  // It does not know at first, and commits when it is asked again.
+  async transaction_asked_after(name) {
+    let asked = 0;
+    const producer = await newTransactionProducer(name, () =>
+      ++asked < 2 ? TransactionResolution.UNKNOWN : TransactionResolution.COMMIT);
+    const started = Date.now();
+    const { messageId } = await producer.send(message(name, 'forgotten'), producer.beginTransaction());
+    const consumer = await newSimpleConsumer(name, name);
+    const received = [...(await receiveSome(consumer, 1)).keys()];
+    const waitedMs = Date.now() - started;
+    assert.deepEqual(received, [messageId]);
+    assert.equal(asked, 2, 'times asked');
+    assert.equal((await consumer.receive(32, LONG_LEASE_MS)).length, 0, 'committed twice');
+    await close(producer, consumer);
+    return `committed after ${waitedMs} ms`;
   },
 
   async fifo_order(name) {

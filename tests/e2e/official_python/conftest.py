@@ -31,7 +31,8 @@ RunAt = Callable[..., Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A serving broker with topic `orders`; new groups begin at the earliest message."""
+    """A serving broker with the topics `orders` and, for transactions, `payments`; new groups begin at the earliest
+    message."""
 
     address: str
     broker: BrokerAssembly
@@ -49,6 +50,7 @@ async def endpoint(request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
     clock = OffsetClock(SystemClock())
     broker = BrokerAssembly(clock=clock, timers=asyncio.get_running_loop())
     broker.add_topic("orders")
+    broker.add_topic("payments", message_type="TRANSACTION")
     async with serving(broker, FRONTS[request.param]) as address:
         yield Endpoint(address, broker, clock)
 

@@ -1,4 +1,4 @@
-"""Scenarios 9, 10, 32, 36 and 46 of the client API with the official Python client."""
+"""Scenarios 9, 10, 22 to 24, 32, 36 and 46 of the client API with the official Python client."""
 
 from __future__ import annotations
 
@@ -29,6 +29,34 @@ async def test_10_what_is_sent_is_what_is_received(run_script: RunScript) -> Non
             "attempt": 1,
             "corrupted": False,
         }
+
+
+async def test_22_a_commit_is_delivered_and_a_rollback_is_not(endpoint: Endpoint, run_script: RunScript) -> None:
+    sent = await run_script("transactions", "--topic", "payments", "commit", "rollback", "commit")
+    received = (await run_script("consume", "--topic", "payments"))["messages"]
+    assert sorted(message["id"] for message in received) == sorted(sent["message_ids"][::2])
+    assert [message["body"] for message in received] == ["commit", "commit"]
+    assert endpoint.broker.api.transactions.undecided_count == 0
+
+
+async def test_23_24_a_producer_is_asked_until_it_knows(endpoint: Endpoint, run_script: RunScript) -> None:
+    endpoint.broker.options.transaction_timeout_ms = 1_000
+    endpoint.broker.options.transaction_check_interval_ms = 1_000
+
+    async def keep_house() -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            endpoint.broker.api.housekeep()
+
+    housekeeping = asyncio.create_task(keep_house())
+    try:
+        sent = await run_script("transactions", "--topic", "payments", "ask 0", "ask 2")
+    finally:
+        housekeeping.cancel()
+    assert sent["asked"] == {"ask 0": 1, "ask 2": 3}
+    received = (await run_script("consume", "--topic", "payments"))["messages"]
+    assert sorted(message["body"] for message in received) == ["ask 0", "ask 2"]
+    assert endpoint.broker.api.transactions.doubled_count == 0
 
 
 async def test_32_acknowledged_messages_do_not_come_again(endpoint: Endpoint, run_script: RunScript) -> None:

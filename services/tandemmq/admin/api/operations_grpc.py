@@ -18,6 +18,7 @@ from tandemmq.admin.api.access import Access, Refusal, request_of
 from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import NotPermitted, Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.transactions import CLIENT_COMMANDS, TRANSACTION_ENDS
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     GroupChange,
@@ -154,6 +155,11 @@ async def _named(found: Awaitable[Any], *fields: str) -> _Fields:
     return dict(zip(fields, things if len(fields) > 1 else (things,), strict=True))
 
 
+def _word(words: Mapping[str, int], constant: int) -> str:
+    """The word that stands for an enum's constant; empty for others, which the operations refuse."""
+    return next((word for word, known in words.items() if known == constant), "")
+
+
 async def _page(found: Awaitable[Page[Any]], items: str) -> _Fields:
     page = await found
     following = str(page.number + 1) if page.number < page.last_number else ""
@@ -235,6 +241,24 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
         to=asked.to_broker_id if asked.HasField("to_broker_id") else None,
         unclean=asked.unclean,
         dry_run=asked.dry_run,
+    ),
+    "ListClusterTransactions": lambda asked, to: to.transactions(
+        topic=asked.topic, limit=_limited("limit", asked.limit, default=_CLIENTS, at_most=_CLIENTS_MAX)
+    ),
+    "ResolveClusterTransaction": lambda asked, to: _named(
+        to.resolve_transaction(asked.transaction_id, _word(TRANSACTION_ENDS, asked.end), dry_run=asked.dry_run),
+        "transaction",
+    ),
+    "CommandClusterClient": lambda asked, to: _named(
+        to.command_client(
+            asked.client_id,
+            _word(CLIENT_COMMANDS, asked.command),
+            broker_name=asked.broker_name,
+            topic=asked.topic,
+            queue_id=asked.queue_id,
+            queue_offset=asked.queue_offset,
+        ),
+        "replies",
     ),
     "ListClusterEvents": lambda asked, to: _named(
         to.events(limit=_limited("limit", asked.limit, default=_EVENTS, at_most=_EVENTS_MAX)), "events", "unseen"

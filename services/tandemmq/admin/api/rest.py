@@ -27,6 +27,7 @@ from tandemmq.admin.operations.values import (
     BrokerSettings,
     ChangeResult,
     Client,
+    ClientReply,
     ConfigChange,
     DeadLetterResult,
     EventLine,
@@ -52,6 +53,8 @@ from tandemmq.admin.operations.values import (
     TopicChange,
     TopicDetail,
     TopicSummary,
+    Transaction,
+    TransactionPage,
     Unseen,
 )
 from tandemmq.admin.traces.reader import TraceFindings, TraceSource
@@ -513,6 +516,22 @@ class ResendBody(Body):
     queue_offsets: list[Annotated[int, Field(ge=0, lt=1 << 63)]] = Field(min_length=1, max_length=100)
 
 
+class TransactionEndBody(Body):
+    """How a transaction ends."""
+
+    end: Literal["commit", "rollback"]
+
+
+class ClientCommandBody(Body):
+    """What a client is told. The message to verify is named by its place."""
+
+    command: Literal["print-stack", "verify-message", "reconnect"]
+    broker_name: str = Field("", max_length=127)
+    topic: str = Field("", max_length=255)
+    queue_id: int = Field(0, ge=0, lt=1 << 31)
+    queue_offset: int = Field(0, ge=0, lt=1 << 63)
+
+
 def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
     """Adds the routes."""
     acting = operations_of(desk)
@@ -574,6 +593,40 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
     ) -> list[DeadLetterResult]:
         """Puts dead letters back into the topics they came from. To list them, search the topic %DLQ% + group."""
         return list(await operations.resend_dead_letters(name, body.broker_name, body.queue_offsets, dry_run=dry_run))
+
+    @app.get("/api/v1/transactions", tags=["transactions"], responses=PROBLEMS)
+    async def transactions(
+        topic: Annotated[str, Query(max_length=127, description="Only those of this topic.")] = "",
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
+        operations: Operations = acting,
+    ) -> TransactionPage:
+        """Transactions that are neither committed nor rolled back, the oldest first."""
+        return await operations.transactions(topic=topic, limit=limit)
+
+    @app.post(
+        "/api/v1/transactions/{transaction_id}/resolve",
+        tags=["transactions"],
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def resolve_transaction(
+        transaction_id: str, body: TransactionEndBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> Transaction:
+        """Commits a transaction, or rolls it back, in its producer's place. Repeating it is safe."""
+        return await operations.resolve_transaction(transaction_id, body.end, dry_run=dry_run)
+
+    @app.post(
+        "/api/v1/clients/{client_id}/command",
+        tags=["clients"],
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def command_client(
+        client_id: str, body: ClientCommandBody, operations: Operations = acting
+    ) -> list[ClientReply]:
+        """Has a client print its stacks, verify a stored message, or connect anew; what it said, by broker."""
+        place = body.model_dump(exclude={"command"})
+        return list(await operations.command_client(client_id, body.command, **place))
 
     @app.get("/api/v1/clients", tags=["clients"], responses=PROBLEMS)
     async def clients(

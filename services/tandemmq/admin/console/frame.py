@@ -85,6 +85,7 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[NavigationEntry]]]] = (
             NavigationEntry("groups", "Groups", "/groups"),
             NavigationEntry("messages", "Messages", "/messages"),
             NavigationEntry("dead-letters", "Dead letters", "/dead-letters"),
+            NavigationEntry("transactions", "Transactions", "/transactions"),
             NavigationEntry("traces", "Traces", "/traces"),
         ),
     ),

@@ -319,7 +319,7 @@ def _kind_note(message: Message, owner: str) -> str:
     if message.topic == DELAYED_TOPIC:
         return "A delayed message of a store taken over from RocketMQ. This version does not deliver delayed messages."
     if message.topic == HALF_TOPIC:
-        return "A half message of a store taken over from RocketMQ. This version does not finish transactions."
+        return "A half message: its transaction is committed, rolled back or undecided, see Transactions."
     return ""
 
 

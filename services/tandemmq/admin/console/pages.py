@@ -13,6 +13,7 @@ from tandemmq.admin.console.overview import add_overview_pages
 from tandemmq.admin.console.replication import add_replication_pages
 from tandemmq.admin.console.topics import add_topic_pages
 from tandemmq.admin.console.traces import add_trace_pages
+from tandemmq.admin.console.transactions import add_transaction_pages
 
 __all__ = ["CONSOLE_PAGES"]
 
@@ -26,5 +27,6 @@ CONSOLE_PAGES: Final[tuple[AddPages, ...]] = (
     add_group_pages,
     add_message_pages,
     add_dead_letter_pages,
+    add_transaction_pages,
     add_trace_pages,
 )

@@ -91,7 +91,7 @@ QUEUES_SHOWN: Final = 256
 READERS_SHOWN: Final = 200
 
 REFUSED_TYPES: Final = ("DELAY", "TRANSACTION")
-"""Types of messages this version does not store."""
+"""Types of messages that a test message cannot be."""
 
 _READ: Final = 4
 _WRITE: Final = 2

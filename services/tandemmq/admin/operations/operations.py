@@ -23,12 +23,14 @@ from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
 from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, each_once
 from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, dead_letter_topic
+from tandemmq.admin.operations.transactions import TransactionOperations
 from tandemmq.admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,
     BrokerSettings,
     ChangeResult,
     Client,
+    ClientReply,
     ConfigChange,
     DeadLetterResult,
     EventLine,
@@ -54,6 +56,8 @@ from tandemmq.admin.operations.values import (
     TopicChange,
     TopicDetail,
     TopicSummary,
+    Transaction,
+    TransactionPage,
     Unseen,
 )
 from tandemmq.admin.rpc import Channels
@@ -128,6 +132,7 @@ class Operations:
         self._brokers = BrokerOperations(known, questions)
         self._failovers = FailoverOperations(known, questions, clock=clock)
         self._kept_tails = KeptTailOperations(known, questions)
+        self._transactions = TransactionOperations(known, questions)
 
     # Topics
 
@@ -275,6 +280,41 @@ class Operations:
     ) -> Sequence[DeadLetterResult]:
         """Puts dead letters, at most 1,000 at a time, back into the topics they came from."""
         return await self._brokers.resend_dead_letters(group, broker_name, queue_offsets, dry_run=dry_run)
+
+    # Transactions, and clients' streams
+
+    async def transactions(self, *, topic: str = "", limit: int = 200) -> TransactionPage:
+        """Transactions that are neither committed nor rolled back, the oldest first; at most 1,000."""
+        return await self._transactions.transactions(topic=topic, limit=limit)
+
+    @_changes(lambda transaction_id, end: (transaction_id, {"end": end}))
+    async def resolve_transaction(self, transaction_id: str, end: str, *, dry_run: bool = False) -> Transaction:
+        """Ends one in its producer's place: `commit` or `rollback`. Idempotent. REFUSED: it ended in the other way, or
+        is not known."""
+        return await self._transactions.resolve(transaction_id, end, dry_run=dry_run)
+
+    @_changes(
+        lambda client_id, command, *, broker_name="", topic="", queue_id=0, queue_offset=0: (
+            client_id,
+            {"command": command}
+            | _given(broker_name=broker_name, topic=topic, queue_id=queue_id, queue_offset=queue_offset),
+        )
+    )
+    async def command_client(
+        self,
+        client_id: str,
+        command: str,
+        *,
+        broker_name: str = "",
+        topic: str = "",
+        queue_id: int = 0,
+        queue_offset: int = 0,
+    ) -> Sequence[ClientReply]:
+        """Tells a client to `print-stack`, to `reconnect`, or to `verify-message` with a stored one. NOT_FOUND: no
+        broker has a stream of it."""
+        return await self._transactions.command_client(
+            client_id, command, broker_name=broker_name, topic=topic, queue_id=queue_id, queue_offset=queue_offset
+        )
 
     # Kept tails
 

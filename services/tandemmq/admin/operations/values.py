@@ -495,6 +495,48 @@ class DeadLetterResult:
     problem: str
 
 
+# Transactions, and clients' streams
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One that is neither committed nor rolled back."""
+
+    broker_name: str
+    transaction_id: str
+    # Where its message goes if it commits; empty: it had ended before.
+    topic: str
+    message_id: str
+    # When its half message was stored.
+    store_ms: int
+    # How often a producer was asked.
+    checks: int
+    # The producer's host; empty: not known.
+    producer: str
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPage:
+    """The oldest of them."""
+
+    transactions: Sequence[Transaction]
+    # Shown or not.
+    total: int
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReply:
+    """What a client said to one broker."""
+
+    # As name:id.
+    broker: str
+    # OK, TIMEOUT, SENT, or a code of the client API.
+    code: str
+    text: str
+
+
 # Kept tails
 
 

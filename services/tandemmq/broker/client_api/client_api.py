@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tandemmq.broker.client_api.client_commands import ClientCommands
 from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import SendHandler
 from tandemmq.broker.client_api.sent_message import SendRequest
@@ -40,6 +41,7 @@ class ClientApi:
         tracer = ReceiveTracer(tracing) if tracing is not None else None
         dead_letters = self._dead_letters = DeadLetterQueues(services, self.delivery_meter)
         self._telemetry = TelemetryHandler(services)
+        self.commands: Final = ClientCommands(services, self._telemetry)
         self.transactions: Final = Transactions(services, self._telemetry.publishers)
         self._send = SendHandler(services, self.transactions)
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)

@@ -7,7 +7,7 @@ those that clients repeat every few minutes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.sessions import GroupPolicy, merged_settings
@@ -31,7 +31,7 @@ from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import message_queue
 from tandemmq.service.rpc import Call, StatusCode
 
-__all__ = ["AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]
+__all__ = ["RECONNECT", "AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]
 
 
 # Consumer groups as the client API treats them: what their configuration means, and when they come into being.
@@ -78,6 +78,13 @@ def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
     return Outcome(Code.FORBIDDEN, f"consumer group {config.group_name} is disabled (consumeEnable=false)")
 
 
+# Commands to clients that wait for their answers, each for some seconds: an operator sends one at a time.
+_ASKED_MAX: Final = 256
+RECONNECT: Final = pb.TelemetryCommand(reconnect_endpoints_command=pb.ReconnectEndpointsCommand(nonce="reconnect"))
+"""Java and Node drop their connection and make a new one, the others wait until they notice."""
+
+Answered: TypeAlias = Callable[[pb.TelemetryCommand], object]
+
 _CLIENT_TYPES_OFFERED: Final = frozenset(
     {definition.PRODUCER, definition.PUSH_CONSUMER, definition.SIMPLE_CONSUMER, definition.PULL_CONSUMER}
 )
@@ -91,14 +98,35 @@ class TelemetryHandler:
         self._streams: set[TelemetryStream] = set()
         # Of producers, by the topics that they publish.
         self._publishers: dict[str, dict[TelemetryStream, None]] = {}
+        # By nonce.
+        self._asked: dict[str, Answered] = {}
 
     def publishers(self, topic: str) -> Sequence[TelemetryStream]:
         """Streams of connected producers that publish the topic."""
         return list(self._publishers.get(topic, ()))
 
+    def streams_of(self, client_id: str) -> Sequence[TelemetryStream]:
+        """Those of one client: mostly one. Looks at all."""
+        return [stream for stream in self._streams if stream.client_id == client_id]
+
+    def ask(self, stream: TelemetryStream, command: pb.TelemetryCommand, nonce: str, done: Answered) -> bool:
+        """Sends a command; `done` is told what the client answers with this nonce, if it does. `forget` when it is not
+        waited for any more. False: too many are under way."""
+        if len(self._asked) >= _ASKED_MAX:
+            return False
+        self._asked[nonce] = done
+        stream.command(command)
+        return True
+
+    def forget(self, nonce: str) -> None:
+        """An answer does not matter any more."""
+        self._asked.pop(nonce, None)
+
     def telemetry(self, call: Call) -> TelemetryStream:
         """A client opened its stream."""
-        stream = TelemetryStream(self._services, call, published=self._published, ended=self._stream_ended)
+        stream = TelemetryStream(
+            self._services, call, published=self._published, answered=self._answered, ended=self._stream_ended
+        )
         self._streams.add(stream)
         if refused := check_client_id(call):
             call.send(pb.TelemetryCommand(status=status_of(refused)))
@@ -123,7 +151,14 @@ class TelemetryHandler:
     def end_streams(self) -> None:
         """The broker stops: clients reopen their streams elsewhere, or here when it is back."""
         for stream in tuple(self._streams):
+            stream.command(RECONNECT)
             stream.end(StatusCode.UNAVAILABLE, "the broker is stopping")
+
+    def _answered(self, nonce: str, command: pb.TelemetryCommand) -> None:
+        """A client answered; nobody may have asked."""
+        done = self._asked.pop(nonce, None)
+        if done is not None:
+            done(command)
 
     def _published(self, stream: TelemetryStream, before: Iterable[str], now: Iterable[str]) -> None:
         """The topics that a stream's producer publishes are others."""
@@ -165,12 +200,15 @@ class TelemetryStream:
         call: Call,
         *,
         published: Callable[[TelemetryStream, Iterable[str], Iterable[str]], None],
+        answered: Callable[[str, pb.TelemetryCommand], None],
         ended: Callable[[TelemetryStream], None],
     ) -> None:
         self._services = services
         self._call = call
         self._published = published
+        self._answered = answered
         self._ended = ended
+        self.client_id: Final = call.header(CLIENT_ID_HEADER)
         self.topics: dict[str, definition.Resource] = {}
         """What its producer publishes, as it names them."""
 
@@ -183,9 +221,17 @@ class TelemetryStream:
         self._call.send(command)
 
     def message(self, command: pb.TelemetryCommand, /) -> None:
-        """Settings are answered. Whatever else clients send are answers to questions this broker does not ask."""
-        if command.WhichOneof("command") == "settings":
+        """Settings are answered. Whatever else clients send are answers themselves."""
+        kind = command.WhichOneof("command")
+        if kind == "settings":
             self._settings(command.settings)
+        elif kind == "thread_stack_trace":
+            self._answered(command.thread_stack_trace.nonce, command)
+        elif kind == "verify_message_result":
+            self._answered(command.verify_message_result.nonce, command)
+        elif kind == "verify_message_command":
+            # Node sends back what it got.
+            self._answered(command.verify_message_command.nonce, command)
 
     def half_closed(self) -> None:
         """An orderly end."""

@@ -174,6 +174,11 @@ class Transactions:
         """What it holds; None while it cannot be read."""
         return self._record_at(HALF_TOPIC, _QUEUE_ID, half.queue_offset)
 
+    def half(self, wanted: TransactionId) -> Half | None:
+        """The half, if it is undecided and this broker group's."""
+        is_ours = wanted.broker_name == self._services.identity.broker_name
+        return self._table.get(wanted) if is_ours else None
+
     def policy(self, topic: str) -> CheckPolicy:
         """By the topic's attributes, else by the settings."""
         options, config = self._services.options, self._services.topics.get(topic)
@@ -324,21 +329,10 @@ class Transactions:
         self.ended_counts[resolution] += 1
 
     def _decide_again(self, wanted: TransactionId, resolution: Resolution, done: Done) -> None:
+        outcome = self.ended_as(wanted, resolution)
         known = self._table.resolution(wanted.queue_offset)
-        record = None if known is None else self._record_at(HALF_TOPIC, _QUEUE_ID, wanted.queue_offset)
-        if known is None or record is None or not _is_of(record, wanted):
-            done(
-                Outcome(
-                    Code.INVALID_TRANSACTION_ID,
-                    f"no transaction of message {wanted.message_id} is known: it ended long ago, or was never stored",
-                )
-            )
-            return
-        before, is_held = known
-        if before is not resolution:
-            done(Outcome(Code.INVALID_TRANSACTION_ID, _CONTRARY[before]))
-        elif is_held:
-            done(OK)
+        if outcome is not OK or known is None or known[1]:
+            done(outcome)
         else:
             services = self._services
             again = op_record(
@@ -350,6 +344,17 @@ class Transactions:
                 is_again=True,
             )
             services.put([again], _AgainAnswer(self._table, wanted.queue_offset, done))
+
+    def ended_as(self, wanted: TransactionId, resolution: Resolution) -> Outcome:
+        """OK if a half that is not undecided has ended so, else what is to be said."""
+        known = self._table.resolution(wanted.queue_offset)
+        record = None if known is None else self._record_at(HALF_TOPIC, _QUEUE_ID, wanted.queue_offset)
+        if known is None or record is None or not _is_of(record, wanted):
+            return Outcome(
+                Code.INVALID_TRANSACTION_ID,
+                f"no transaction of message {wanted.message_id} is known: it ended long ago, or was never stored",
+            )
+        return OK if known[0] is resolution else Outcome(Code.INVALID_TRANSACTION_ID, _CONTRARY[known[0]])
 
     # Asking producers
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 import grpc
+import structlog
 
+from tandemmq.broker.client_api.client_commands import ClientCommands, Unreachable
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
+from tandemmq.broker.client_api.transactions import Transactions
+from tandemmq.broker.client_api.validation import OK, Outcome
 from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
 from tandemmq.broker.metadata_tables import NotSpread
@@ -17,6 +22,9 @@ from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.queries.values import QueriesBusy, TopicUnknown
 from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.half_messages import Half, Resolution
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.property_names import PROPERTY_BORN_HOST
 from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
@@ -25,6 +33,8 @@ from tandemmq.service.logging import EventMemory
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 __all__ = ["BrokerOperationsServicer", "ResendDeadLetters"]
+
+log = structlog.get_logger(__name__)
 
 _CLIENTS: Final = 200
 _CLIENTS_MAX: Final = 1_000
@@ -41,6 +51,9 @@ _TAIL_READ_BYTES_MAX: Final = 1 << 20
 _FINGERPRINTS_MAX: Final = 256
 _RESTORED_MAX: Final = 64
 _RESTORED_BYTES_MAX: Final = 4 << 20
+_TRANSACTIONS: Final = 200
+_TRANSACTIONS_MAX: Final = 1_000
+_ENDS: Final = {pb.TRANSACTION_END_COMMIT: Resolution.COMMIT, pb.TRANSACTION_END_ROLLBACK: Resolution.ROLLBACK}
 _MEMBERS_NAMED: Final = 3
 _VALUES_MAX: Final = 200
 _KEY_CHARACTERS_MAX: Final = 100
@@ -62,6 +75,8 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         events: EventMemory,
         resend_dead_letters: ResendDeadLetters | None,
         kept_tails: KeptTails | None,
+        transactions: Transactions,
+        commands: ClientCommands,
         process_start_ms: int,
         refusal: Callable[[], str | None],
         clock: Clock,
@@ -72,6 +87,8 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         self._events = events
         self._resend_dead_letters = resend_dead_letters
         self._kept_tails = kept_tails
+        self._transactions = transactions
+        self._commands = commands
         self._process_start_ms = process_start_ms
         self._refusal = refusal
         self._clock = clock
@@ -175,6 +192,96 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await _refuse(context, f"queue_offsets: {count} are named; name 1 to {_DEAD_LETTERS_MAX}")
         letters = await self._resend_dead_letters(request.group, request.queue_offsets, request.dry_run)
         return pb.ResendDeadLettersResponse(letters=letters)
+
+    # Transactions
+
+    async def ListTransactions(  # noqa: N802
+        self, request: pb.ListTransactionsRequest, context: _Context
+    ) -> pb.ListTransactionsResponse:
+        await self._masters_only(context)
+        limit = await _limit(request.limit, context, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
+        matching = [
+            (half, transaction_id)
+            for half, transaction_id in self._transactions.undecided()
+            if request.topic in ("", half.topic)
+        ]
+        matching.sort(key=lambda pair: pair[0].queue_offset)
+        answer = pb.ListTransactionsResponse(total_count=len(matching))
+        turn = TurnLimit(self._clock)
+        for half, transaction_id in matching[:limit]:
+            answer.transactions.append(self._transaction_view(half, transaction_id))
+            if turn.is_reached:
+                await turn.pause()
+        return answer
+
+    async def ResolveTransaction(  # noqa: N802
+        self, request: pb.ResolveTransactionRequest, context: _Context
+    ) -> pb.ResolveTransactionResponse:
+        await self._masters_only(context)
+        resolution = _ENDS.get(request.end)
+        if resolution is None:
+            await _refuse(context, "end: choose commit or rollback")
+        wanted = self._transactions.wanted(request.transaction_id)
+        if isinstance(wanted, Outcome):
+            await _refuse(context, f"transaction_id: {wanted.text}")
+        half = self._transactions.half(wanted)
+        view = pb.TransactionView(transaction_id=request.transaction_id, message_id=wanted.message_id)
+        if half is not None:
+            view = self._transaction_view(half, request.transaction_id)
+        if request.dry_run and half is not None:
+            return pb.ResolveTransactionResponse(transaction=view)
+        if request.dry_run:
+            # Whatever it says now it says again, and it changes nothing: the half has ended.
+            outcome = self._transactions.ended_as(wanted, resolution)
+        else:
+            settled: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            self._transactions.decide(wanted, resolution, settled.set_result)
+            outcome = await settled
+            log.info(
+                "transaction_resolved",
+                by="operator",
+                message_id=wanted.message_id,
+                topic=view.topic,
+                end=resolution.value,
+                outcome=outcome.text,
+            )
+        if outcome is not OK:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, outcome.text)
+        return pb.ResolveTransactionResponse(transaction=view)
+
+    def _transaction_view(self, half: Half, transaction_id: str) -> pb.TransactionView:
+        record = self._transactions.record(half)
+        view = pb.TransactionView(
+            transaction_id=transaction_id,
+            topic=half.topic,
+            message_id=half.message_id,
+            check_count=half.check_count,
+        )
+        view.store_time.FromMilliseconds(half.stored_wall_ms)
+        if record is not None:
+            view.producer = decode_properties(record.properties).get(PROPERTY_BORN_HOST, "")
+            view.body_bytes = len(record.body)
+        return view
+
+    # Clients' streams
+
+    async def CommandClient(  # noqa: N802
+        self, request: pb.CommandClientRequest, context: _Context
+    ) -> pb.CommandClientResponse:
+        commands, client_id = self._commands, request.client_id
+        try:
+            if request.command == pb.CLIENT_COMMAND_PRINT_STACK:
+                reply = await commands.print_stack(client_id)
+            elif request.command == pb.CLIENT_COMMAND_VERIFY_MESSAGE:
+                reply = await commands.verify(client_id, request.topic, request.queue_id, request.queue_offset)
+            elif request.command == pb.CLIENT_COMMAND_RECONNECT:
+                reply = commands.reconnect(client_id)
+            else:
+                await _refuse(context, "command: choose print_stack, verify_message or reconnect")
+        except Unreachable as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise AssertionError("abort raises") from error
+        return pb.CommandClientResponse(code=reply.code, text=reply.text)
 
     # Kept tails
 

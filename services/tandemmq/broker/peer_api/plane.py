@@ -113,6 +113,8 @@ class MetadataPlane:
                 kept_tails=KeptTails(
                     disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
                 ),
+                transactions=parts.client_api.transactions,
+                commands=parts.client_api.commands,
                 process_start_ms=parts.incarnation,
                 refusal=lambda: parts.refusal,
                 clock=parts.clock,

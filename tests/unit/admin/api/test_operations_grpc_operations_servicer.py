@@ -24,6 +24,10 @@ from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessageQuery, Unseen
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
+from tandemmq.proto.admin.v1.broker_operations_service_pb2 import (
+    CLIENT_COMMAND_PRINT_STACK,
+    TRANSACTION_END_ROLLBACK,
+)
 from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 
 _GOLDEN = Path(__file__).with_name("operations_answers.txt")
@@ -111,6 +115,15 @@ _QUESTIONS: tuple[tuple[str, Message], ...] = (
     ("FailOverGroup", pb.FailOverGroupRequest(broker_name="broker-a", to_broker_id=0)),
     ("FailOverGroup", pb.FailOverGroupRequest(broker_name="broker-a")),
     ("ListClusterEvents", pb.ListClusterEventsRequest(limit=3)),
+    ("ListClusterTransactions", pb.ListClusterTransactionsRequest(limit=1)),
+    (
+        "ResolveClusterTransaction",
+        pb.ResolveClusterTransactionRequest(transaction_id="djI=", end=TRANSACTION_END_ROLLBACK, dry_run=True),
+    ),
+    (
+        "CommandClusterClient",
+        pb.CommandClusterClientRequest(client_id="billing-7d9f@4711@1", command=CLIENT_COMMAND_PRINT_STACK),
+    ),
 )
 
 
@@ -230,6 +243,28 @@ async def test_stopping_ends_what_is_in_progress() -> None:
     await asyncio.sleep(0)
     await service.servicer.stop()
     assert call.code is StatusCode.UNAVAILABLE
+
+
+async def test_a_transaction_is_listed_and_ended() -> None:
+    service = _Service()
+    listed = await service.ask("ListClusterTransactions", pb.ListClusterTransactionsRequest())
+    first = listed.transactions[0]
+    assert (listed.total_count, first.broker_name, first.transaction.check_count) == (2, "broker-a", 2)
+    assert first.transaction.store_time.seconds > 0
+    request = pb.ResolveClusterTransactionRequest(
+        transaction_id=first.transaction.transaction_id, end=TRANSACTION_END_ROLLBACK
+    )
+    ended = await service.ask("ResolveClusterTransaction", request)
+    assert ended.transaction.transaction.message_id == "PAY-1"
+    assert service.operations.cluster.ended == {"djE=": "rollback"}
+
+
+async def test_a_client_is_told_something() -> None:
+    service = _Service()
+    client = service.operations.cluster.clients[0]
+    request = pb.CommandClusterClientRequest(client_id=client.client_id, command=CLIENT_COMMAND_PRINT_STACK)
+    answer = await service.ask("CommandClusterClient", request)
+    assert [(one.broker, one.code) for one in answer.replies] == [(broker, "OK") for broker in client.brokers]
 
 
 async def test_a_kept_tail_is_listed_and_restored_in_parts() -> None:

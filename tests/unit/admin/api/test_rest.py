@@ -159,6 +159,31 @@ async def test_a_message_is_sent_and_its_body_never_logged() -> None:
     assert "secret" not in str(lines)
 
 
+async def test_a_transaction_is_listed_and_ended_by_an_operator() -> None:
+    async with admin_in_memory() as admin:
+        listed = (await admin.client.get("/api/v1/transactions", params={"topic": "orders"})).json()
+        path = "/api/v1/transactions/djE=/resolve"
+        planned = await admin.client.post(path, params={"dry_run": True}, json={"end": "commit"})
+        done = await admin.client.post(path, json={"end": "commit"})
+        contrary = await admin.client.post(path, json={"end": "rollback"})
+        unclear = await admin.client.post(path, json={"end": "perhaps"})
+        lines = admin.audit_log.lines()
+    assert (listed["total"], listed["transactions"][0]["message_id"]) == (1, "PAY-1")
+    assert (planned.json(), done.status_code) == (done.json(), 200)
+    assert (contrary.status_code, unclear.status_code) == (409, 422)
+    assert {line.fields["action"] for line in lines} == {"resolve_transaction"}
+
+
+async def test_a_client_is_told_something() -> None:
+    async with admin_in_memory() as admin:
+        client_id = admin.operations.cluster.clients[0].client_id
+        body = {"command": "verify-message", "broker_name": "broker-a", "topic": "orders", "queue_offset": 7}
+        told = await admin.client.post(f"/api/v1/clients/{client_id}/command", json=body)
+        nobody = await admin.client.post("/api/v1/clients/nobody/command", json={"command": "reconnect"})
+    assert (told.json()[0]["code"], told.json()[0]["text"]) == ("OK", "verify-message orders 7")
+    assert nobody.status_code == 404
+
+
 async def test_a_kept_tail_is_listed_and_restored_in_parts() -> None:
     async with admin_in_memory() as admin:
         [tail] = (await admin.client.get("/api/v1/kept-tails")).json()["tails"]

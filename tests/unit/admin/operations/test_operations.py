@@ -58,6 +58,23 @@ _CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, str]]] = {
             "queue_offsets": "0,7",
         },
     ),
+    "resolve_transaction": (
+        ("djE=", "commit"),
+        {},
+        {"action": "resolve_transaction", "subject": "djE=", "end": "commit"},
+    ),
+    "command_client": (
+        ("host@1", "verify-message"),
+        {"broker_name": "broker-a", "topic": "orders", "queue_offset": 7},
+        {
+            "action": "command_client",
+            "subject": "host@1",
+            "command": "verify-message",
+            "broker_name": "broker-a",
+            "topic": "orders",
+            "queue_offset": "7",
+        },
+    ),
     "restore_kept_tail": (
         ("broker-a:1", "00000000000000004096-1700000000000.log"),
         {"page_token": "second"},
@@ -98,7 +115,7 @@ def _desk() -> OperationsDesk:
 
 def test_what_can_be_tried_dry_changes_something_and_a_message_is_sent_for_good() -> None:
     dry = {name for name, signature in _METHODS.items() if "dry_run" in signature.parameters}
-    assert set(CHANGES) == dry | {"send"} == set(_CALLS)
+    assert set(CHANGES) == dry | {"send", "command_client"} == set(_CALLS)
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
@@ -119,7 +136,7 @@ async def test_a_viewer_changes_nothing_and_the_log_says_who_tried_what(name: st
     assert list(_line(desk.audit_log).items()) == list((who | said | end).items())
 
 
-@pytest.mark.parametrize("name", sorted(set(_CALLS) - {"send", "accept_loss"}))
+@pytest.mark.parametrize("name", sorted(set(_CALLS) - {"send", "accept_loss", "command_client"}))
 async def test_what_an_operator_does_is_done_and_recorded(name: str) -> None:
     desk = _desk()
     arguments, options, said = _CALLS[name]

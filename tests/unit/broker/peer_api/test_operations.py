@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import grpc
 import pytest
 
+from support.broker_assembly import BrokerAssembly
 from support.group_operations import ConsumedBroker
+from support.manual_time import ManualTime
+from support.transactions import TOPIC, Producer, bodies_in, end, send_half
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as client_pb
 from tandemmq.service.logging import EventMemory
 from tandemmq.service.settings import load_settings
 
@@ -38,6 +44,8 @@ class Edge:
 
     def __init__(self) -> None:
         self.broker = ConsumedBroker()
+        self.assembly = BrokerAssembly(clock=self.broker.clock, timers=ManualTime())
+        self.assembly.add_topic(TOPIC, message_type="TRANSACTION")
         self.events = EventMemory()
         self.refusal: str | None = None
         self.resent: list[tuple[str, list[int], bool]] = []
@@ -49,6 +57,8 @@ class Edge:
             events=self.events,
             resend_dead_letters=self._resend,
             kept_tails=None,
+            transactions=self.assembly.api.transactions,
+            commands=self.assembly.api.commands,
             process_start_ms=1_700_000_000_000,
             refusal=lambda: self.refusal,
             clock=self.broker.clock,
@@ -212,3 +222,132 @@ async def test_events_are_told_from_where_the_asker_is() -> None:
     assert answer.process_start_time.ToMilliseconds() == 1_700_000_000_000
     newest = await edge.ask("ListEvents", pb.ListEventsRequest(limit=1))
     assert [event.sequence for event in newest.events] == [3]
+
+
+# Transactions
+
+
+async def test_undecided_transactions_are_listed_the_oldest_first() -> None:
+    edge = Edge()
+    halves = [send_half(edge.assembly, body) for body in (b"a", b"bb", b"ccc")]
+    answer = await edge.ask("ListTransactions", pb.ListTransactionsRequest(limit=2))
+    assert [view.transaction_id for view in answer.transactions] == [half.transaction_id for half in halves[:2]]
+    assert answer.total_count == 3
+    view = answer.transactions[1]
+    assert (view.topic, view.message_id, view.body_bytes) == (TOPIC, halves[1].message_id, 2)
+    assert (view.producer, view.check_count) == ("client-host", 0)
+    assert view.HasField("store_time")
+    other = await edge.ask("ListTransactions", pb.ListTransactionsRequest(topic="other"))
+    assert (len(other.transactions), other.total_count) == (0, 0)
+
+
+async def test_an_operator_ends_a_transaction_after_a_look() -> None:
+    edge = Edge()
+    half = send_half(edge.assembly, b"pay")
+    request = pb.ResolveTransactionRequest(
+        transaction_id=half.transaction_id, end=pb.TRANSACTION_END_COMMIT, dry_run=True
+    )
+    planned = await edge.ask("ResolveTransaction", request)
+    assert (planned.transaction.topic, bodies_in(edge.assembly)) == (TOPIC, [])
+    request.dry_run = False
+    await edge.ask("ResolveTransaction", request)
+    assert bodies_in(edge.assembly) == [b"pay"]
+    again = await edge.ask("ResolveTransaction", request)
+    assert (again.transaction.topic, again.transaction.message_id) == ("", half.message_id)
+    assert bodies_in(edge.assembly) == [b"pay"]
+    for dry_run in (True, False):
+        contrary = pb.ResolveTransactionRequest(
+            transaction_id=half.transaction_id, end=pb.TRANSACTION_END_ROLLBACK, dry_run=dry_run
+        )
+        code, text = await edge.refused("ResolveTransaction", contrary)
+        assert (code, "was committed" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+
+
+async def test_what_ends_no_transaction_is_refused() -> None:
+    edge = Edge()
+    half = send_half(edge.assembly)
+    unclear = pb.ResolveTransactionRequest(transaction_id=half.transaction_id)
+    assert (await edge.refused("ResolveTransaction", unclear))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    nonsense = pb.ResolveTransactionRequest(transaction_id="x", end=pb.TRANSACTION_END_COMMIT)
+    assert (await edge.refused("ResolveTransaction", nonsense))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    edge.refusal = "a slave"
+    for method, request in (
+        ("ListTransactions", pb.ListTransactionsRequest()),
+        ("ResolveTransaction", unclear),
+    ):
+        assert (await edge.refused(method, request))[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert end(edge.assembly, half, definition.ROLLBACK).code == definition.OK
+
+
+# Clients' streams
+
+
+def _answer_next(producer: Producer, answer: client_pb.TelemetryCommand) -> None:
+    """The client answers the command it got last, with its nonce."""
+    command = producer.call.sent[-1]
+    assert isinstance(command, client_pb.TelemetryCommand)
+    asked = getattr(command, str(command.WhichOneof("command")))
+    getattr(answer, str(answer.WhichOneof("command"))).nonce = asked.nonce
+    producer.stream.message(answer)
+
+
+async def test_a_client_prints_its_stacks() -> None:
+    edge = Edge()
+    client = Producer(edge.assembly, TOPIC)
+    request = pb.CommandClientRequest(client_id="producer@1", command=pb.CLIENT_COMMAND_PRINT_STACK)
+    asked = asyncio.ensure_future(edge.ask("CommandClient", request))
+    await asyncio.sleep(0)
+    stacks = client_pb.TelemetryCommand(thread_stack_trace=client_pb.ThreadStackTrace(thread_stack_trace="main: run"))
+    # An answer to another question does not count.
+    client.stream.message(stacks)
+    stacks.status.code = definition.OK
+    _answer_next(client, stacks)
+    answer = await asked
+    assert (answer.code, answer.text) == ("OK", "main: run")
+
+
+@pytest.mark.parametrize("code", [definition.OK, definition.FAILED_TO_CONSUME_MESSAGE])
+async def test_a_client_verifies_a_stored_message(code: definition.Code) -> None:
+    edge = Edge()
+    client = Producer(edge.assembly, TOPIC)
+    end(edge.assembly, send_half(edge.assembly, b"pay"), definition.COMMIT)
+    queue_id = next(queue.queue_id for queue in edge.assembly.store.queues if queue.topic == TOPIC)
+    request = pb.CommandClientRequest(
+        client_id="producer@1", command=pb.CLIENT_COMMAND_VERIFY_MESSAGE, topic=TOPIC, queue_id=queue_id
+    )
+    asked = asyncio.ensure_future(edge.ask("CommandClient", request))
+    await asyncio.sleep(0)
+    command = client.call.sent[-1]
+    assert isinstance(command, client_pb.TelemetryCommand)
+    assert command.verify_message_command.message.body == b"pay"
+    result = client_pb.TelemetryCommand(verify_message_result=client_pb.VerifyMessageResult(nonce="?"))
+    result.status.code = code
+    _answer_next(client, result)
+    answer = await asked
+    assert answer.code == definition.Code.Name(code)
+    assert "the message" in answer.text
+    request.queue_offset = 99
+    assert (await edge.refused("CommandClient", request))[0] is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_client_connects_anew_and_an_unknown_one_is_told_of() -> None:
+    edge = Edge()
+    client = Producer(edge.assembly, TOPIC)
+    request = pb.CommandClientRequest(client_id="producer@1", command=pb.CLIENT_COMMAND_RECONNECT)
+    assert (await edge.ask("CommandClient", request)).code == "SENT"
+    command = client.call.sent[-1]
+    assert isinstance(command, client_pb.TelemetryCommand)
+    assert command.HasField("reconnect_endpoints_command")
+    request.client_id = "other"
+    assert (await edge.refused("CommandClient", request))[0] is grpc.StatusCode.NOT_FOUND
+    request.ClearField("command")
+    assert (await edge.refused("CommandClient", request))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandemmq.broker.client_api.client_commands._LIMIT_S", 0.01)
+    edge = Edge()
+    Producer(edge.assembly, TOPIC)
+    request = pb.CommandClientRequest(client_id="producer@1", command=pb.CLIENT_COMMAND_PRINT_STACK)
+    answer = await edge.ask("CommandClient", request)
+    assert (answer.code, "did not answer" in answer.text) == ("TIMEOUT", True)
