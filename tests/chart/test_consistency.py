@@ -299,5 +299,5 @@ def test_the_admin_may_start_runs_only_if_it_is_let(tmp_path: Path) -> None:
     assert set(cron_jobs["resourceNames"]) == {f"mq-consistency-{tier}" for tier in TIERS}
     assert (jobs["resources"], set(jobs["verbs"])) == (["jobs"], {"get", "list", "create"})
     configured = render(*ON, *let).one("Deployment", "mq-admin")["spec"]["template"]["metadata"]["annotations"]
-    assert "consistencyCronJobs=mq-consistency\n" in configured["tandemmq.io/admin.conf"]
+    assert "\nconsistencyCronJobs=mq-consistency" in configured["tandemmq.io/admin.conf"]
     assert "startConsistency" in refusal("--set", "consistency.enabled=false", *let)
