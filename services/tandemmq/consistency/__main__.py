@@ -83,8 +83,7 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     results = ResultsStore(settings.results)
     with _runner(settings) as (runner, application_id):
         stopping = _stop_on_signals(runner)
-        is_person = settings.progress is ProgressKind.PERSON
-        with Progress(in_flight=runner.bytes_done, is_person=is_person) as progress:
+        with Progress(in_flight=runner.bytes_done, kind=settings.progress) as progress:
             report = audit(
                 settings,
                 discovery,

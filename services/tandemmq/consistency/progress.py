@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from rich.console import Console
 
+from tandemmq.consistency.settings import ProgressKind
 from tandemmq.service.logging import get_logger
 
 __all__ = ["Progress"]
@@ -18,13 +19,16 @@ _LINE_INTERVAL_S: Final = 0.5
 _TEXT_INTERVAL_S: Final = 5.0
 """Where nothing can be drawn over."""
 _LOG_INTERVAL_S: Final = 10.0
+_PROGRAM_INTERVAL_S: Final = 1.0
 _MB: Final = 1_000_000
 
 
 class Progress:
     """Counts bytes over all replicas and groups. A context: shows itself while it is open. For any thread."""
 
-    def __init__(self, *, in_flight: Callable[[], int], shown: bool = True, is_person: bool = False) -> None:
+    def __init__(
+        self, *, in_flight: Callable[[], int], shown: bool = True, kind: ProgressKind = ProgressKind.LOG
+    ) -> None:
         self._in_flight = in_flight
         self._lock = threading.Lock()
         self._planned = 0
@@ -34,8 +38,9 @@ class Progress:
         self._groups_done = 0
         self._started = time.monotonic()
         self._ended = threading.Event()
-        self._is_person = is_person
-        self._is_terminal = shown and sys.stderr.isatty()
+        self._is_person = kind is ProgressKind.PERSON
+        self._is_terminal = shown and kind is not ProgressKind.PROGRAM and sys.stderr.isatty()
+        self._log_interval_s = _PROGRAM_INTERVAL_S if kind is ProgressKind.PROGRAM else _LOG_INTERVAL_S
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True) if shown else None
 
     def __enter__(self) -> Self:
@@ -97,7 +102,7 @@ class Progress:
             while not self._ended.wait(_TEXT_INTERVAL_S):
                 sys.stderr.write(f"{_line(self.values())}\n")
             return
-        while not self._ended.wait(_LOG_INTERVAL_S):
+        while not self._ended.wait(self._log_interval_s):
             get_logger().info("progress", **self.values())
 
 

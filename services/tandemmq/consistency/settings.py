@@ -71,6 +71,7 @@ class ProgressKind(StrEnum):
 
     LOG = "log"
     PERSON = "person"
+    PROGRAM = "program"
 
 
 class ConsistencySettings(ServiceSettings):
@@ -211,7 +212,7 @@ class ConsistencySettings(ServiceSettings):
         ProgressKind.LOG,
         alias="progress",
         description="log: how far a run is, in its log. person: in a line on standard error, and only warnings in the "
-        "log.",
+        "log. program: in its log each second.",
     )
     spark_master: str = Field(
         "local[*]", alias="sparkMaster", description="local[N], or k8s://https://kubernetes.default.svc in a pod."
