@@ -55,6 +55,7 @@ MODULES: Final = (
     "tandemmq/core/delivery/handout",
     "tandemmq/core/delivery/lease_state",
     "tandemmq/core/delivery/lease_table",
+    "tandemmq/core/delivery/message_groups",
     "tandemmq/core/delivery/queue_progress",
     "tandemmq/core/delivery/subscription",
     "tandemmq/core/delivery/journal",
