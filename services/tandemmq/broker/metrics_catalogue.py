@@ -78,8 +78,8 @@ _RECEIVES: Final = (
     _gauge(
         "rocketmq_consumer_ready_messages",
         "{message}",
-        "Messages in nobody's hands: never found by a receive, or, with is_retry, to be delivered again, or found while "
-        "their message group was held.",
+        "Messages in nobody's hands: never found by a receive, or, with is_retry, to be delivered again, or found "
+        "while their message group was held.",
         *_CONSUMER,
     ),
     _gauge(
