@@ -165,3 +165,23 @@ def test_separator_in_the_trace_context_is_refused(broker: BrokerAssembly) -> No
     sent = message()
     sent.system_properties.trace_context = "a\x02REAL_TOPIC\x01b"
     assert refused(broker, sent) == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
+
+
+def test_a_message_group_of_another_broker_group_is_not_stored_here(broker: BrokerAssembly) -> None:
+    broker.add_topic("ordered", message_type="FIFO")
+    broker.message_group_home = "broker-b"
+    sent = call(broker, "SendMessage", send_request(message("ordered", message_group="g")))
+    response = sent.only(pb.SendMessageResponse)
+    assert response.status.code == response.entries[0].status.code == definition.PROXY_TIMEOUT
+    assert "broker-b" in response.status.message
+    assert not any(broker.store.queue_max_offset("ordered", queue_id) for queue_id in range(4))
+
+
+def test_a_message_group_has_one_queue_and_a_request_without_group_stays_here(broker: BrokerAssembly) -> None:
+    broker.add_topic("ordered", message_type="MIXED")
+    for _ in range(3):
+        call(broker, "SendMessage", send_request(message("ordered", message_group="g")))
+    assert sorted(broker.store.queue_max_offset("ordered", queue_id) for queue_id in range(4)) == [0, 0, 0, 3]
+    broker.message_group_home = "broker-b"
+    sent = call(broker, "SendMessage", send_request(message("ordered")))
+    assert sent.only(pb.SendMessageResponse).status.code == definition.OK
