@@ -21,6 +21,7 @@ from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.held_messages import HeldMessages
@@ -400,6 +401,14 @@ class BrokerParts:
         )
         self.held: Sequence[HeldMessages] = (self.held_timers,)
         """All that waits to be released: whoever is master has taken over each of them before it serves."""
+        self.delayed = DelayedMessages(
+            self.held_timers,
+            clock=clock,
+            topics=self.topics,
+            put=lambda messages, done, call=None, traceparents=(): self.put(messages, done, call, traceparents),
+            roll_after_ms=settings.file_reserved_time * 3_600_000,
+            batch_bytes_max=settings.mapped_file_size_commit_log // 4,
+        )
         self.workers = StoreWorkers(
             settings,
             store=self.store,
@@ -414,6 +423,7 @@ class BrokerParts:
         self.options = ApiOptions(
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,
+            max_delay_ms=settings.max_delay_ms,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,

@@ -223,6 +223,8 @@ def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, api_opti
         "deleteUnreadWhenFull": to_store,
         "maxMessageSize": partial(_to_messages, store, api_options),
         "autoCreateSubscriptionGroup": partial(_to_api, api_options),
+        "maxDelayTimeMills": partial(_to_api, api_options),
+        "timerMaxDelaySec": partial(_to_api, api_options),
         # Asked for with each new topic.
         "defaultTopicQueueNums": _to_nobody,
         "consumeFromEarliest": to_leases,
@@ -241,6 +243,7 @@ def _to_messages(store: MessageStore, api_options: ApiOptions, settings: BrokerS
 
 def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
     api_options.auto_create_subscription_group = settings.auto_create_subscription_group
+    api_options.max_delay_ms = settings.max_delay_ms
 
 
 def _to_leases(leases: LeaseTable, settings: BrokerSettings) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
@@ -30,6 +31,8 @@ class ApiOptions:
     # A consumer group that is not known is created at its first receive (`autoCreateSubscriptionGroup`). Off, such a
     # receive is refused with CONSUMER_GROUP_NOT_FOUND.
     auto_create_subscription_group: bool = True
+    # Farthest delivery time of a DELAY message (the lower of `maxDelayTimeMills` and `timerMaxDelaySec`).
+    max_delay_ms: int = 24 * 3_600_000
 
 
 class Timer(Protocol):
@@ -100,6 +103,10 @@ class BrokerServices(Protocol):
     @property
     def leases(self) -> LeaseTable:
         """What is delivered and not yet acknowledged."""
+
+    @property
+    def delayed(self) -> DelayedMessages:
+        """Messages that wait for their delivery time."""
 
     @property
     def sessions(self) -> ClientSessions:
