@@ -593,9 +593,19 @@ class MasterRoleMetrics:
         samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
         samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
         samples.add("rocketmq_store_ha_start_waiting_seconds", self._recovery.waited_ms / 1_000)
+        self._tell_delayed(samples)
         self._slaves.tell(samples)
         await self._messages.tell(samples, turn)
         await self._consumers.tell(samples, turn)
+
+    def _tell_delayed(self, samples: MetricSamples) -> None:
+        delayed = self._parts.delayed
+        samples.add("rocketmq_timing_messages", delayed.waiting_count)
+        samples.add("rocketmq_timer_dequeue_total", delayed.delivered_count)
+        samples.add("rocketmq_timer_dequeue_latency", delayed.overdue_ms)
+        samples.add("rocketmq_timer_recalled_total", delayed.recalled_count)
+        samples.add("rocketmq_timer_rolled_total", delayed.rolled_count)
+        samples.add_histogram("rocketmq_timer_lateness_seconds", delayed.lateness_s.reading())
 
 
 def _permission(parts: BrokerParts) -> int:

@@ -1,4 +1,4 @@
-"""Scenarios 9, 10, 32, 36 and 46 of the client API with the official Python client."""
+"""Scenarios 9, 10, 19, 20, 32, 36 and 46 of the client API with the official Python client."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ async def test_10_what_is_sent_is_what_is_received(run_script: RunScript) -> Non
             "attempt": 1,
             "corrupted": False,
         }
+
+
+async def test_19_a_delayed_message_comes_at_its_time_and_20_a_recalled_one_never(run_script: RunScript) -> None:
+    result = await run_script("delay", "--topic", "reminders")
+    assert result["bodies"] == ["kept"]
+    # The client sends whole seconds.
+    assert 0 <= result["late_s"] < 2
+    assert result["recalled"] == result["recalled_id"]
+    assert "40400" in result["again"]
+    assert "40400" in result["late_recall"]
 
 
 async def test_32_acknowledged_messages_do_not_come_again(endpoint: Endpoint, run_script: RunScript) -> None:

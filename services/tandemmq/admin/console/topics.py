@@ -91,7 +91,7 @@ QUEUES_SHOWN: Final = 256
 READERS_SHOWN: Final = 200
 
 REFUSED_TYPES: Final = ("DELAY", "TRANSACTION")
-"""Types of messages this version does not store."""
+"""Types of messages that are not sent from here."""
 
 _READ: Final = 4
 _WRITE: Final = 2
@@ -345,6 +345,7 @@ _CREATED_TYPES: Final = (
     ("FIFO", "FIFO, in order"),
     ("DELAY", "DELAY"),
     ("TRANSACTION", "TRANSACTION"),
+    ("MIXED", "MIXED, any of these"),
 )
 
 
