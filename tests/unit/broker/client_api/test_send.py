@@ -150,13 +150,6 @@ def test_fifo_message_to_a_normal_topic_conflicts_with_its_type(broker: BrokerAs
     assert refused(broker, message(message_group="g")) == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
-def test_a_kind_not_offered_yet_is_refused_clearly(broker: BrokerAssembly) -> None:
-    sent = message("mixed")
-    sent.system_properties.message_type = definition.DELAY
-    sent.system_properties.delivery_timestamp.FromMilliseconds(broker.clock.wall_ms() + 5_000)
-    assert refused(broker, sent) == Code.NOT_IMPLEMENTED
-
-
 def test_one_bad_message_refuses_its_companions(broker: BrokerAssembly) -> None:
     assert refused(broker, message(), message(body=b""), message()) == Code.MESSAGE_BODY_EMPTY
 
