@@ -13,7 +13,7 @@ from tandemmq.consistency.digest_algorithms import DIGEST_BYTES
 from tandemmq.consistency.group_store import ExtentTable, GroupStore
 from tandemmq.consistency.planning import GroupMemory, chunks, in_waves, merged
 from tandemmq.consistency.progress import Progress
-from tandemmq.consistency.tasks import DigestTask, Replica, Task, TaskAnswer, TaskRunner
+from tandemmq.consistency.tasks import CheckTask, DigestTask, Replica, Task, TaskAnswer, TaskRunner
 from tandemmq.core.audit.findings import extents_of
 from tandemmq.core.replication.log_history import LogRange
 
@@ -132,7 +132,11 @@ class ExtentReading:
         *,
         chunk_bytes: int,
         verified_at: datetime,
+        with_checks: bool = False,
     ) -> None:
+        """`with_checks`: every record of what is read is checked on the way, where the bytes are read from here."""
+        self.checked: Final[list[tuple[CheckTask, TaskAnswer]]] = []
+        """What those checks answered; problems are not here."""
         self.done: Final[list[LogRange]] = []
         """Pieces of which every replica that still answered gave its digests, ascending."""
         self.differing: Final[list[LogRange]] = []
@@ -149,6 +153,7 @@ class ExtentReading:
         self._chunk_bytes = chunk_bytes
         self._width = DIGEST_BYTES[memory.algorithm]
         self._verified_at = verified_at
+        self._with_checks = with_checks
         self._earlier: dict[tuple[int, int], bytes] = {}
         """Of suspects."""
 
@@ -194,7 +199,7 @@ class ExtentReading:
         )
 
     def _read_wave(self, wave: Sequence[LogRange], readable: Sequence[Replica]) -> None:
-        found = self._digests(wave, readable, self._questions.ask_once)
+        found = self._digests(wave, readable, self._questions.ask_once, with_checks=self._with_checks)
         earlier = self._store.earlier_digests(self._memory, wave)
         for piece in wave:
             digests = {broker_id: by_piece[piece] for broker_id, by_piece in found.items() if piece in by_piece}
@@ -206,23 +211,24 @@ class ExtentReading:
         self,
         wave: Sequence[LogRange],
         readable: Sequence[Replica],
-        ask: Callable[[Sequence[DigestTask]], list[TaskAnswer]],
+        ask: Callable[[Sequence[DigestTask | CheckTask]], list[TaskAnswer]],
+        *,
+        with_checks: bool = False,
     ) -> dict[int, dict[LogRange, _PieceDigests]]:
         """By broker id and piece. A replica that did not answer for all of the wave is not there."""
-        tasks = [
-            DigestTask(replica, (piece,), self._memory.extent_bytes, self._memory.algorithm)
-            for piece in wave
-            for replica in readable
-            if not _is_asked_alone(replica)
-        ]
-        tasks += [
-            DigestTask(replica, tuple(wave), self._memory.extent_bytes, self._memory.algorithm)
-            for replica in readable
-            if _is_asked_alone(replica)
-        ]
+
+        def task_for(replica: Replica, pieces: tuple[LogRange, ...]) -> DigestTask | CheckTask:
+            # A broker checks and digests by two calls, and reads twice either way.
+            kind = CheckTask if with_checks and not replica.spec.is_broker else DigestTask
+            return kind(replica, pieces, self._memory.extent_bytes, self._memory.algorithm)
+
+        tasks = [task_for(replica, (piece,)) for piece in wave for replica in readable if not _is_asked_alone(replica)]
+        tasks += [task_for(replica, tuple(wave)) for replica in readable if _is_asked_alone(replica)]
         found: dict[int, dict[LogRange, _PieceDigests]] = {}
         for task, answer in zip(tasks, ask(tasks)):
             if not answer.problem:
+                if isinstance(task, CheckTask):
+                    self.checked.append((task, answer))
                 by_piece = found.setdefault(task.replica.facts.broker_id, {})
                 by_piece |= dict(zip(task.ranges, _decoded(answer)))
         return {

@@ -41,6 +41,7 @@ from tandemmq.consistency.tasks import (
     DescribeTask,
     NameTask,
     Replica,
+    TaskAnswer,
     TaskRunner,
 )
 from tandemmq.core.audit.causes import one_for_each_cause
@@ -251,15 +252,15 @@ class GroupAudit:
             scrub=self._options.scrub,
             now_s=self._now.timestamp(),
         )
-        planned_bytes = total_bytes(plan.ranges) * len(holding) * (2 if self._is_deep else 1)
+        planned_bytes = self._planned_bytes(plan, holding)
         self._progress.planned(planned_bytes)
         self._questions.expect(planned_bytes)
-        reading = self._reading(holding, memory)
+        reading = self._reading(holding, memory, with_checks=self._is_deep)
         if not reading.read(plan.ranges, is_over=self._is_over):
             self._problems.append("the deadline came first; the next run goes on from here")
         compared = [*self._bounds(replicas, memory), *self._compare(reading, replicas)]
         compared += self._compare_between_some(holding, memory)
-        checked = self._check_all(described, compared) if self._is_deep else []
+        checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
         compared += self._compare_metadata(described)
         findings = _with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), holding)
         if memory.deep_findings and not self._is_deep:
@@ -269,7 +270,16 @@ class GroupAudit:
             )
         return self._conclude(memory, plan, reading, replicas, findings)
 
-    def _reading(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> ExtentReading:
+    def _planned_bytes(self, plan: RangePlan, holding: Mapping[int, Replica]) -> int:
+        """What will be read of all replicas: of a deep run what they hold, and again what brokers digest."""
+        if not self._is_deep:
+            return total_bytes(plan.ranges) * len(holding)
+        held = sum(replica.facts.end_offset - replica.facts.min_offset for replica in holding.values())
+        return held + total_bytes(plan.ranges) * sum(replica.spec.is_broker for replica in holding.values())
+
+    def _reading(
+        self, replicas: Mapping[int, Replica], memory: GroupMemory, *, with_checks: bool = False
+    ) -> ExtentReading:
         return ExtentReading(
             replicas,
             memory,
@@ -277,6 +287,7 @@ class GroupAudit:
             self._store,
             chunk_bytes=self._options.chunk_bytes,
             verified_at=self._now,
+            with_checks=with_checks,
         )
 
     def _compare_between_some(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> list[Finding]:
@@ -425,19 +436,38 @@ class GroupAudit:
 
     # What is wrong with one alone
 
-    def _check_all(self, described: Mapping[int, _Described], compared: Sequence[Finding]) -> list[Finding]:
-        findings = []
+    def _check_all(
+        self,
+        described: Mapping[int, _Described],
+        compared: Sequence[Finding],
+        done: Sequence[tuple[CheckTask, TaskAnswer]],
+    ) -> list[Finding]:
+        """All records of all replicas; `done` were checked while they were digested."""
+        findings: list[Finding] = []
         replicas = {
             broker_id: found.replica
             for broker_id, found in sorted(described.items())
             if not is_empty(found.replica.facts)
         }
-        spans: dict[int, list[Sequence[QueueSpan]]] = {broker_id: [] for broker_id in replicas}
+        found: dict[int, list[tuple[LogRange, Sequence[QueueSpan]]]] = {broker_id: [] for broker_id in replicas}
+
+        def take(task: CheckTask, answer: TaskAnswer) -> None:
+            findings.extend(answer.findings)
+            self._records += answer.values["records"]
+            for log_range, of_range in zip(task.ranges, answer.values["spans"]):
+                found[task.broker_ids[0]].append((log_range, [QueueSpan.from_json(span) for span in of_range]))
+
+        for task, answer in done:
+            take(task, answer)
         tasks = [
             CheckTask(replica, (piece,))
-            for replica in replicas.values()
+            for broker_id, replica in replicas.items()
             for piece in chunks(
-                [LogRange(replica.facts.min_offset, replica.facts.end_offset)], self._options.chunk_bytes
+                _without(
+                    LogRange(replica.facts.min_offset, replica.facts.end_offset),
+                    [log_range for log_range, _ in found[broker_id]],
+                ),
+                self._options.chunk_bytes,
             )
         ]
         at_once = self._questions.slots * _CHECKS_PER_SLOT
@@ -450,11 +480,10 @@ class GroupAudit:
             ]
             for task, answer in zip(wave, self._questions.ask_once(wave)):
                 if not answer.problem:
-                    findings += answer.findings
-                    self._records += answer.values["records"]
-                    spans[task.broker_ids[0]] += [
-                        [QueueSpan.from_json(span) for span in of_range] for of_range in answer.values["spans"]
-                    ]
+                    take(task, answer)
+        spans = {
+            broker_id: [own for _, own in sorted(parts, key=lambda part: part[0])] for broker_id, parts in found.items()
+        }
         for broker_id, parts in spans.items():
             damaged = _ranges_of(broker_id, [*compared, *findings])
             findings += seam_gaps(self._group, broker_id, parts, damaged=damaged)
@@ -728,6 +757,17 @@ def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:
         overlaps = [_overlap(part, hole) for part in parts for hole in replica.facts.holes]
         parts = [part for part in overlaps if part.start_offset < part.end_offset]
     return merged(parts) if reading.readable else ()
+
+
+def _without(whole: LogRange, parts: Iterable[LogRange]) -> list[LogRange]:
+    """What is left of a range."""
+    left = []
+    start = whole.start_offset
+    for part in merged(parts):
+        if start < part.start_offset:
+            left.append(LogRange(start, part.start_offset))
+        start = max(start, part.end_offset)
+    return [*left, LogRange(start, whole.end_offset)] if start < whole.end_offset else left
 
 
 def _overlap(first: LogRange, second: LogRange) -> LogRange:

@@ -58,13 +58,7 @@ class LocalRunner:
         with self._lock:
             processes, self._processes = self._processes, []
         for process in processes:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                # One that was killed leaves what it was not given.
-                with suppress(BrokenPipeError):
-                    if pipe is not None:
-                        pipe.close()
+            _end(process)
 
     @property
     def slots(self) -> int:
@@ -176,10 +170,21 @@ class LocalRunner:
             start_new_session=True,
         )
         with self._lock:
-            if self._is_cancelled.is_set():
-                process.kill()
-            self._processes.append(process)
-        return process
+            if not self._is_cancelled.is_set():
+                self._processes.append(process)
+                return process
+        _end(process)
+        raise TasksFailed("the run was stopped")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        # One that was killed leaves what it was not given.
+        with suppress(BrokenPipeError):
+            if pipe is not None:
+                pipe.close()
 
 
 def _without_cpu(text: str) -> TaskAnswer:

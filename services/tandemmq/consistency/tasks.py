@@ -20,7 +20,7 @@ from tandemmq.consistency.digest_algorithms import DIGEST_BYTES, hash_maker
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import Source, open_source
 from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messages, with_messages
-from tandemmq.core.audit.findings import Finding
+from tandemmq.core.audit.findings import ExtentDigest, Finding
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, metadata_texts
 from tandemmq.core.replication.log_history import LogRange
@@ -237,7 +237,6 @@ class DigestTask(_RangesTask):
         """See Task. A list for each range: its digests one behind the other in base 64; zeros for an extent that no
         file holds, whose places `holes` names.
         """
-        nothing = bytes(DIGEST_BYTES[self.algorithm])
         answers, bytes_read = [], 0
         with open_source(self.replica.spec) as source:
             for log_range in self.ranges:
@@ -245,26 +244,60 @@ class DigestTask(_RangesTask):
                     self.replica.facts, log_range, extent_bytes=self.extent_bytes, algorithm=self.algorithm
                 )
                 bytes_read += sum(extent.end_offset - extent.start_offset for extent in found if extent.digest)
-                joined = b"".join(extent.digest or nothing for extent in found)
-                holes = [place for place, extent in enumerate(found) if not extent.digest]
-                answers.append({"digests": base64.b64encode(joined).decode(), "holes": holes})
+                answers.append(_digest_values(found, self.algorithm))
         return {"ranges": answers}, bytes_read
 
 
 @dataclass(frozen=True, slots=True)
 class CheckTask(_RangesTask):
-    """Every record of some ranges of one replica, by itself and against its ConsumeQueue and index."""
+    """Every record of some ranges of one replica, by itself and against its ConsumeQueue and index, and the digests of
+    the extents besides if an algorithm is given."""
 
     kind: ClassVar[str] = "check"
 
+    extent_bytes: int = 0
+    algorithm: str = ""
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        key = _range_key(self.kind, self.replica, self.ranges)
+        return f"{key}:{self.algorithm}/{self.extent_bytes}" if self.algorithm else key
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {
+            "replica": self.replica.to_json(),
+            "ranges": self.ranges,
+            "extent_bytes": self.extent_bytes,
+            "algorithm": self.algorithm,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(
+            Replica.from_json(values["replica"]), _ranges(values["ranges"]), values["extent_bytes"], values["algorithm"]
+        )
+
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task. A list of spans for each range."""
+        """See Task. A list of spans for each range, and its digests as DigestTask has them."""
+        checks, digests = [], []
         with open_source(self.replica.spec) as source:
-            checks = [source.check(self.replica.facts, log_range) for log_range in self.ranges]
+            for log_range in self.ranges:
+                if self.algorithm:
+                    check, found = source.check_and_digest(
+                        self.replica.facts, log_range, extent_bytes=self.extent_bytes, algorithm=self.algorithm
+                    )
+                    digests.append(_digest_values(found, self.algorithm))
+                else:
+                    check = source.check(self.replica.facts, log_range)
+                checks.append(check)
         return {
             "findings": [finding.to_json() for check in checks for finding in check.findings],
             "spans": [[span.to_json() for span in check.queue_spans] for check in checks],
             "records": sum(check.records for check in checks),
+            "ranges": digests,
         }, sum(check.bytes_read for check in checks)
 
 
@@ -550,6 +583,14 @@ def run_tasks(texts: Iterable[str]) -> Iterator[str]:
         except ReplicaUnreadable as error:
             answer = TaskAnswer(task.key, problem=str(error), cpu_seconds=time.thread_time() - started)
         yield json.dumps(answer.to_json(), separators=(",", ":"))
+
+
+def _digest_values(found: Sequence[ExtentDigest], algorithm: str) -> dict[str, Any]:
+    """The digests one behind the other in base 64; zeros for an extent that no file holds: its place is in `holes`."""
+    nothing = bytes(DIGEST_BYTES[algorithm])
+    joined = b"".join(extent.digest or nothing for extent in found)
+    holes = [place for place, extent in enumerate(found) if not extent.digest]
+    return {"digests": base64.b64encode(joined).decode(), "holes": holes}
 
 
 def _fingerprint(source: Source, facts: ReplicaFacts, log_range: LogRange) -> str:

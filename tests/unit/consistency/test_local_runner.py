@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import pyarrow.parquet as parquet
 import pytest
 
 from support.audit_stores import copy_group
@@ -116,3 +117,20 @@ def test_replica_that_cannot_be_read_is_an_answer() -> None:
     with LocalRunner(slots=1) as runner:
         (answer,) = runner.run([DescribeTask(broker)], label="a")
     assert "127.0.0.1:1" in answer.problem
+
+
+def test_deep_run_reads_what_is_held_and_no_byte_twice(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group, tmp_path / "group")
+    runner = InlineRunner()
+    report = run_inline(tmp_path / "results", f"path={';'.join(map(str, folders))}", "tier=deep", runner=runner)
+    (group,) = report.summary.groups
+    held = sum(replica.end_offset - replica.min_offset for replica in group.replicas)
+    planned = sum(task.expected_bytes for task in runner.performed)
+    assert planned == held == 3 * group.watermark
+    assert {task.kind for task in runner.performed} == {"describe", "check", "bounds", "derived"}
+    # What the deep run digested on its way is what a quick one compares with.
+    (memory,) = (tmp_path / "results" / "extents").glob("*/*.parquet")
+    deep = parquet.read_table(memory).select(["start_offset", "digest"])
+    run_inline(tmp_path / "quick", f"path={';'.join(map(str, folders))}")
+    (memory,) = (tmp_path / "quick" / "extents").glob("*/*.parquet")
+    assert parquet.read_table(memory).select(["start_offset", "digest"]) == deep

@@ -311,7 +311,7 @@ def test_run_that_was_cut_off_goes_on_where_it_was(group: list[Path], tmp_path: 
     broken, resumed, whole = InlineRunner(), InlineRunner(), InlineRunner()
 
     def break_down(tasks: Sequence[Task]) -> None:
-        if len(_digests(broken)) and any(isinstance(task, DigestTask) for task in tasks):
+        if len(_digests(broken)) and any(isinstance(task, DigestTask | CheckTask) for task in tasks):
             raise TasksFailed("the pod was removed")
 
     broken.before_run = break_down
@@ -358,7 +358,7 @@ def test_runs_that_overlap_take_nothing_from_each_other(group: list[Path], tmp_p
     inner: list[AuditReport] = []
 
     def let_another_run(tasks: Sequence[Task]) -> None:
-        if not inner and any(isinstance(task, DigestTask) for task in tasks):
+        if not inner and any(isinstance(task, DigestTask | CheckTask) for task in tasks):
             write_at(group[0] / "commitlog" / f"{0:020d}", 1_000, b"\xff\x00\xff\x00")
             inner.append(run_inline(results, _path(group)))
             for path, content in sound.items():

@@ -153,6 +153,13 @@ class BrokerSource:
             bytes_read=replies[-1].totals.read_bytes,
         )
 
+    def check_and_digest(
+        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
+    ) -> tuple[RecordCheck, list[ExtentDigest]]:
+        """See Source; the broker reads the range twice."""
+        digests = self.digests(facts, log_range, extent_bytes=extent_bytes, algorithm=algorithm)
+        return self.check(facts, log_range), digests
+
 
 def _all(stream: Iterable[AnswerT]) -> list[AnswerT]:
     return list(stream)

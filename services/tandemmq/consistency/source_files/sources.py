@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tandemmq.consistency.digest_algorithms import hash_maker
 from tandemmq.consistency.source_files.posix_files import PosixFiles, SourceKind, SourceSpec
-from tandemmq.core.audit.findings import ExtentDigest, digest_extents
+from tandemmq.core.audit.findings import DigestingStore, ExtentDigest, digest_extents
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
 from tandemmq.core.replication.log_history import LogRange
 
@@ -63,6 +63,11 @@ class Source(Protocol):
     def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
         """Every record that starts in the range, by itself and against ConsumeQueue and index."""
 
+    def check_and_digest(
+        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
+    ) -> tuple[RecordCheck, list[ExtentDigest]]:
+        """Both."""
+
 
 class FileSource:
     """A replica whose files this process reads."""
@@ -88,6 +93,16 @@ class FileSource:
         from tandemmq.core.audit.record_check import check_records
 
         return check_records(ReplicaStore(self.files, facts), log_range.start_offset, log_range.end_offset)
+
+    def check_and_digest(
+        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
+    ) -> tuple[RecordCheck, list[ExtentDigest]]:
+        """See Source; the log is read once."""
+        from tandemmq.core.audit.record_check import check_records
+
+        store = DigestingStore(self.files, facts, log_range, extent_bytes=extent_bytes, new_hash=hash_maker(algorithm))
+        check = check_records(store, log_range.start_offset, log_range.end_offset)
+        return check, store.digests()
 
 
 @contextmanager

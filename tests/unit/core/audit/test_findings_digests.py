@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from support.audit_stores import copy_group, open_group
 from support.replica_folders import open_replica
-from tandemmq.core.audit.findings import digest_extents, extents_of
+from tandemmq.core.audit.findings import DigestingStore, digest_extents, extents_of
 from tandemmq.core.replication.log_history import LogRange
 
 EXTENT_BYTES = 100_000
@@ -57,3 +60,30 @@ def test_extent_in_a_hole_has_no_digest(equal_group: list[Path], tmp_path: Path)
         if not extent.digest
     ]
     assert reached == [200_000, 300_000, 400_000, 500_000]
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_digests_on_the_way_are_the_same_whatever_is_read_in_which_order(
+    equal_group: list[Path], tmp_path: Path, data: st.DataObject
+) -> None:
+    """What reads may skip, repeat, overlap and jump; and one file is missing, or not."""
+    folder = tmp_path / data.draw(st.sampled_from(("whole", "holed")))
+    if not folder.exists():
+        copy_group([equal_group[0]], folder)
+        if folder.name == "holed":
+            sorted((folder / "0" / "commitlog").iterdir())[1].unlink()
+    plain = open_replica(folder / "0")
+    end = plain.facts.end_offset
+    start = data.draw(st.integers(0, end - 1))
+    log_range = LogRange(start, data.draw(st.integers(start, end)))
+    expected = list(digest_extents(plain, log_range, extent_bytes=EXTENT_BYTES, new_hash=hashlib.md5))
+    store = DigestingStore(plain.files, plain.facts, log_range, extent_bytes=EXTENT_BYTES, new_hash=hashlib.md5)
+    place = start
+    for _ in range(data.draw(st.integers(0, 12))):
+        place = max(0, min(end, place + data.draw(st.sampled_from((0, 0, 0, -70_000, 5, 3_000, 90_000, 400_000)))))
+        length = data.draw(st.integers(0, 250_000))
+        read = store.read_log(place, min(end, place + length))
+        assert bytes(read) == bytes(plain.read_log(place, min(end, place + length)))
+        place = min(end, place + length)
+    assert store.digests() == expected
