@@ -70,6 +70,8 @@ _CHECKED_TAG: Final = "c"
 _KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 # What a client repeats comes within minutes; some 200 bytes each.
 _REMEMBERED_MAX: Final = 65_536
+# Places of ended halves that may stand in the heaps, beside as many as there are undecided.
+_SLACK: Final = 1_024
 
 
 class Resolution(Enum):
@@ -238,6 +240,10 @@ class HalfMessages:
         """The half is about to end: to be called right before its record is appended."""
         del self._undecided[half.queue_offset]
         self._remember(half.queue_offset, resolution)
+        if len(self._order) > 2 * len(self._undecided) + _SLACK or len(self._due) > 4 * len(self._undecided) + _SLACK:
+            # One old half must not keep the places of all that have ended since.
+            self._order = sorted(self._undecided)
+            self._due = sorted([(other.due_ms, place) for place, other in self._undecided.items()])
 
     def take_back(self, half: Half) -> None:
         """Nothing was appended: it is undecided still."""
