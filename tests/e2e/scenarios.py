@@ -50,6 +50,8 @@ SIDE_BY_SIDE: Final = (
     Scenario("push_dead_letter", 49, retries=1),
     Scenario("transaction_ends", 22, message_type="TRANSACTION"),
     Scenario("transaction_asked_after", 24, message_type="TRANSACTION"),
+    Scenario("delayed", 19, message_type="DELAY", queues=2),
+    Scenario("recalled", 20, message_type="MIXED", queues=2),
     Scenario("fifo_order", 27, message_type="FIFO", queues=2, ordered=True),
     Scenario("fifo_retry_blocks", 29, message_type="FIFO", queues=1, ordered=True),
     Scenario("fifo_dead_letter", 30, message_type="FIFO", queues=1, ordered=True, retries=1),

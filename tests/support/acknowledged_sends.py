@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -90,13 +91,7 @@ class AcknowledgedSender(ClientThread):
     ) -> None:
         while not self._stopping.is_set():
             message_id = f"01{next(self._numbers):032X}"
-            message = definition.Message(
-                topic=definition.Resource(name=self._topic),
-                body=body_of(message_id, self._body_bytes),
-                system_properties=definition.SystemProperties(
-                    message_id=message_id, message_type=definition.NORMAL, body_encoding=definition.IDENTITY
-                ),
-            )
+            message = self._message(message_id)
             try:
                 answer = await call(service.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=5)
             except grpc.aio.AioRpcError:
@@ -109,3 +104,23 @@ class AcknowledgedSender(ClientThread):
             else:
                 self.refused += 1
                 await asyncio.sleep(max(0.01, self._pause_s))
+
+    def _message(self, message_id: str) -> definition.Message:
+        return definition.Message(
+            topic=definition.Resource(name=self._topic),
+            body=body_of(message_id, self._body_bytes),
+            system_properties=definition.SystemProperties(
+                message_id=message_id, message_type=definition.NORMAL, body_encoding=definition.IDENTITY
+            ),
+        )
+
+
+class DelayedSender(AcknowledgedSender):
+    """The same with DELAY messages, due 1 to 4 seconds later."""
+
+    def _message(self, message_id: str) -> definition.Message:
+        message = super()._message(message_id)
+        message.system_properties.message_type = definition.DELAY
+        delay_ms = 1_000 + int(message_id, 16) * 37 % 3_000
+        message.system_properties.delivery_timestamp.FromMilliseconds(time.time_ns() // 1_000_000 + delay_ms)
+        return message

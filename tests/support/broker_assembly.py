@@ -17,15 +17,25 @@ from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.delayed_messages import DelayedMessages
+from tandemmq.broker.held_messages import HeldMessages
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
+from tandemmq.broker.queries.stored_records import LogRange
 from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.held_queue import HeldQueue, timer_due_ms
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
+from tandemmq.core.metadata.topic_table import (
+    ATTRIBUTE_MESSAGE_TYPE,
+    TIMER_OP_TOPIC,
+    TIMER_TOPIC,
+    TopicConfig,
+    TopicTable,
+)
 from tandemmq.core.routing.values import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
 from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.message_store import MessageStore
@@ -33,7 +43,7 @@ from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.rpc import Call
 
-__all__ = ["BrokerAssembly"]
+__all__ = ["BrokerAssembly", "held_timers"]
 
 _STORE_OPTIONS = StoreOptions(
     commit_log_file_bytes=16 << 20,
@@ -41,6 +51,26 @@ _STORE_OPTIONS = StoreOptions(
     index_slot_count=1_000,
     index_entry_count=4_000,
 )
+
+
+class _WarmPages:
+    """Everything is in memory."""
+
+    async def fetch(self, ranges: Sequence[LogRange]) -> None:
+        pass
+
+
+def held_timers(store: MessageStore, *, disk: Disk, clock: Clock) -> HeldMessages:
+    """Of a broker over this store."""
+    return HeldMessages(
+        HeldQueue(TIMER_TOPIC, TIMER_OP_TOPIC, due_ms=timer_due_ms),
+        store=store,
+        reader=StoreQueueReader(store),
+        disk=disk,
+        pages=_WarmPages(),
+        clock=clock,
+        store_host=Host.parse("127.0.0.1", 10_911),
+    )
 
 
 class BrokerAssembly:
@@ -68,8 +98,9 @@ class BrokerAssembly:
         self.options = options or ApiOptions()
         self.topics = TopicTable()
         self.groups = SubscriptionGroupTable()
+        store_disk = disk or SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms)
         self.store = MessageStore(
-            disk or SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms),
+            store_disk,
             clock,
             store_options,
             store_host=self.store_host,
@@ -107,6 +138,14 @@ class BrokerAssembly:
         # Client planes of other broker groups, by name.
         self.group_endpoints: dict[str, str] = {}
         self.group_calls = GroupCalls(self.group_endpoints.get, now_ms=clock.monotonic_ms)
+        self.held_timers = held_timers(self.store, disk=store_disk, clock=clock)
+        self.delayed = DelayedMessages(
+            self.held_timers,
+            clock=clock,
+            topics=self.topics,
+            put=lambda messages, done, call=None, traceparents=(): self.put(messages, done, call, traceparents),
+            roll_after_ms=72 * 3_600_000,
+        )
         self.api = ClientApi(self, tracing)
         for _ in self.api.transactions.recovery():
             pass

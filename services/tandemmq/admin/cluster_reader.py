@@ -14,6 +14,7 @@ from tandemmq.admin.cluster_state import (
     BrokerState,
     BrokerStatus,
     ClusterState,
+    DelayedState,
     DiskState,
     ExpectedBroker,
     FailoverReplica,
@@ -173,6 +174,13 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         start_wait=_start_wait(reply.start_wait) if reply.HasField("start_wait") else None,
         problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
         failover=failover_state(reply.failover) if reply.HasField("failover") else None,
+        delayed=DelayedState(
+            waiting_count=reply.delayed.waiting_count,
+            next_due_ms=reply.delayed.next_due_ms,
+            overdue_ms=reply.delayed.overdue_ms,
+            delivered_count=reply.delayed.delivered_count,
+            recalled_count=reply.delayed.recalled_count,
+        ),
     )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "BrokerStatus",
     "ChangeOfMaster",
     "ClusterState",
+    "DelayedState",
     "DiskState",
     "ExpectedBroker",
     "FailoverReplica",
@@ -196,6 +197,21 @@ class FailoverState:
 
 
 @dataclass(frozen=True, slots=True)
+class DelayedState:
+    """DELAY messages of a broker group, as one broker knows them."""
+
+    # Neither delivered nor recalled.
+    waiting_count: int = 0
+    # None is due before, in ms since 1970; 0: none waits.
+    next_due_ms: int = 0
+    # How long the first that is due has not been delivered.
+    overdue_ms: int = 0
+    # Since the start of the process.
+    delivered_count: int = 0
+    recalled_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """A broker's own answer. Offsets are physical, in bytes; ranges are half-open."""
 
@@ -252,6 +268,7 @@ class BrokerStatus:
     problems: tuple[tuple[str, str], ...] = ()
     # Of a group that fails over.
     failover: FailoverState | None = None
+    delayed: DelayedState = DelayedState()
 
     @property
     def role_in_words(self) -> str:

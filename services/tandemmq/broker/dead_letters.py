@@ -166,7 +166,7 @@ _LETTERS_AT_ONCE: Final = 8
 """Read and put before their outcomes are waited for: as many bodies are in memory."""
 PUT_LIMIT_S: Final = 8.0
 """For all; callers wait for 10."""
-_TYPES_TAKEN: Final = ("NORMAL", "FIFO", "TRANSACTION", "MIXED")
+_TYPES_TAKEN: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 _INTERNAL_TOPICS: Final = ("%RETRY%", "%DLQ%")
 KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 """How to read body and tags. What else a sysFlag says is of the record it stands in."""
@@ -188,6 +188,7 @@ _LEFT_BEHIND: Final = frozenset(
         property_names.PROPERTY_TIMER_OUT_MS,
         property_names.PROPERTY_TIMER_ENQUEUE_MS,
         property_names.PROPERTY_TIMER_DEQUEUE_MS,
+        property_names.PROPERTY_TIMER_ROLL_TIMES,
         property_names.PROPERTY_TRANSACTION_PREPARED,
         property_names.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
         property_names.PROPERTY_TRANSACTION_CHECK_TIMES,

@@ -595,6 +595,7 @@ class MasterRoleMetrics:
         samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
         self._tell_transactions(samples)
         samples.add("rocketmq_store_ha_start_waiting_seconds", self._recovery.waited_ms / 1_000)
+        self._tell_delayed(samples)
         self._slaves.tell(samples)
         await self._messages.tell(samples, turn)
         await self._consumers.tell(samples, turn)
@@ -611,6 +612,15 @@ class MasterRoleMetrics:
         samples.add("rocketmq_broker_transaction_checks_without_producer_total", transactions.unasked_count)
         samples.add("rocketmq_broker_transactions_doubled_total", transactions.doubled_count)
         samples.add("rocketmq_broker_transactions_lost_total", transactions.lost_count)
+
+    def _tell_delayed(self, samples: MetricSamples) -> None:
+        delayed = self._parts.delayed
+        samples.add("rocketmq_timing_messages", delayed.waiting_count)
+        samples.add("rocketmq_timer_dequeue_total", delayed.delivered_count)
+        samples.add("rocketmq_timer_dequeue_latency", delayed.overdue_ms)
+        samples.add("rocketmq_timer_recalled_total", delayed.recalled_count)
+        samples.add("rocketmq_timer_rolled_total", delayed.rolled_count)
+        samples.add_histogram("rocketmq_timer_lateness_seconds", delayed.lateness_s.reading())
 
 
 def _permission(parts: BrokerParts) -> int:

@@ -86,6 +86,19 @@ _TRANSACTIONS: Final = (
     ),
 )
 
+_DELAYED: Final = (
+    _gauge("rocketmq_timing_messages", "{message}", "DELAY messages that wait: neither delivered nor recalled."),
+    _counter("rocketmq_timer_dequeue_total", "{message}", "DELAY messages delivered at their time."),
+    _gauge(
+        "rocketmq_timer_dequeue_latency", "ms", "How long the first DELAY message that is due has not been delivered."
+    ),
+    _counter("rocketmq_timer_recalled_total", "{message}", "DELAY messages recalled before their time."),
+    _counter("rocketmq_timer_rolled_total", "{message}", "DELAY messages stored again because their record grew old."),
+    _histogram(
+        "rocketmq_timer_lateness_seconds", "s", "From when a DELAY message was due to when it was stored in its topic."
+    ),
+)
+
 _RECEIVES: Final = (
     _counter("rocketmq_messages_out_total", "{message}", "Messages delivered.", *_OUT),
     _counter("rocketmq_throughput_out_total", "By", "Bytes of those messages as delivered.", *_OUT),
@@ -314,5 +327,5 @@ _BROKER: Final = (
     ),
 )
 
-BROKER_METRICS: Final = (*_SENDS, *_TRANSACTIONS, *_RECEIVES, *_REPLICATION, *_STORE, *_BROKER)
+BROKER_METRICS: Final = (*_SENDS, *_TRANSACTIONS, *_DELAYED, *_RECEIVES, *_REPLICATION, *_STORE, *_BROKER)
 """In the order in which they are told."""

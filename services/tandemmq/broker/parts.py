@@ -21,6 +21,7 @@ from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.held_messages import HeldMessages
@@ -401,6 +402,14 @@ class BrokerParts:
         )
         self.held: Sequence[HeldMessages] = (self.held_timers,)
         """All that waits to be released: whoever is master has taken over each of them before it serves."""
+        self.delayed = DelayedMessages(
+            self.held_timers,
+            clock=clock,
+            topics=self.topics,
+            put=lambda messages, done, call=None, traceparents=(): self.put(messages, done, call, traceparents),
+            roll_after_ms=settings.file_reserved_time * 3_600_000,
+            batch_bytes_max=settings.mapped_file_size_commit_log // 4,
+        )
         self.workers = StoreWorkers(
             settings,
             store=self.store,
@@ -419,6 +428,7 @@ class BrokerParts:
             transaction_check_interval_ms=settings.transaction_check_interval,
             transaction_check_max=settings.transaction_check_max,
             transactions_max=settings.transactions_max,
+            max_delay_ms=settings.max_delay_ms,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,

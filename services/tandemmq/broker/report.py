@@ -104,6 +104,13 @@ class BrokerReport:
             epoch=parts.member.history.last_epoch,
             disk_id=parts.member.disk_id,
             run=parts.member.run,
+            delayed=pb.DelayedMessagesStatus(
+                waiting_count=parts.delayed.waiting_count,
+                next_due_ms=parts.delayed.next_due_ms or 0,
+                overdue_ms=parts.delayed.overdue_ms,
+                delivered_count=parts.delayed.delivered_count,
+                recalled_count=parts.delayed.recalled_count,
+            ),
         )
         status.problems.extend(self._problems())
         if self._failover is not None:

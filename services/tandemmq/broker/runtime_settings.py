@@ -215,6 +215,8 @@ def setting_appliers(
 
 
 _OF_API: Final = (
+    "maxDelayTimeMills",
+    "timerMaxDelaySec",
     "autoCreateSubscriptionGroup",
     "transactionTimeOut",
     "transactionCheckInterval",
@@ -254,6 +256,7 @@ def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
     api_options.transaction_check_interval_ms = settings.transaction_check_interval
     api_options.transaction_check_max = settings.transaction_check_max
     api_options.transactions_max = settings.transactions_max
+    api_options.max_delay_ms = settings.max_delay_ms
 
 
 def _to_leases(leases: LeaseTable, settings: BrokerSettings) -> None:

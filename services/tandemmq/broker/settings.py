@@ -146,6 +146,20 @@ class BrokerSettings(ServiceSettings):
     max_message_size: int = Field(
         4 << 20, ge=1, le=128 << 20, alias="maxMessageSize", description="Largest body in bytes."
     )
+    max_delay_time_mills: int = Field(
+        86_400_000,
+        ge=0,
+        alias="maxDelayTimeMills",
+        description="Farthest delivery time of a DELAY message in ms from now; a send beyond it is refused.",
+    )
+    timer_max_delay_sec: int = Field(
+        259_200,
+        ge=0,
+        le=10 * 366 * 86_400,
+        alias="timerMaxDelaySec",
+        description="The same in seconds, as the store has it: the lower of the two counts. A timer whose record is "
+        "older than fileReservedTime is stored again, so what waits for long is written anew as often.",
+    )
     flush_disk_type: FlushDiskType = Field(
         FlushDiskType.ASYNC_FLUSH, alias="flushDiskType", description="SYNC_FLUSH acknowledges after fdatasync."
     )
@@ -615,6 +629,11 @@ class BrokerSettings(ServiceSettings):
             connections=self.client_connections_max,
             concurrent_streams=self.client_streams_max,
         )
+
+    @property
+    def max_delay_ms(self) -> int:
+        """Farthest delivery time of a DELAY message."""
+        return min(self.max_delay_time_mills, self.timer_max_delay_sec * 1_000)
 
     def store_options(self) -> StoreOptions:
         """The store's part."""

@@ -41,6 +41,8 @@ func init() {
 		"tag_filter":              tagFilter,
 		"transaction_ends":        transactionEnds,
 		"transaction_asked_after": transactionAskedAfter,
+		"delayed":                 delayed,
+		"recalled":                recalled,
 		"fifo_order":              fifoOrder,
 		"shared_group":            sharedGroup,
 		"concurrent_sends":        concurrentSends,
@@ -824,6 +826,59 @@ func unknownTopic(string) string {
 	_, err = known.Send(context.Background(), message("no-such-topic", "lost"))
 	expect(codeOf(err) == int32(v2.Code_TOPIC_NOT_FOUND), "send to an unknown topic: %v", err)
 	stop(known)
+	return ""
+}
+
+func delayed(name string) string {
+	producer := newProducer(name)
+	consumer := newSimpleConsumer(name, name, rmq.SUB_ALL)
+	due := time.Now().Add(5 * time.Second)
+	one := message(name, "later")
+	one.SetDelayTimestamp(due)
+	id := send(producer, one)
+	past := message(name, "at once")
+	past.SetDelayTimestamp(time.Now().Add(-5 * time.Minute))
+	send(producer, past)
+	first := receiveOne(consumer, leaseLong, 4*time.Second)
+	expect(string(first.GetBody()) == "at once", "first came %s", first.GetBody())
+	must(consumer.Ack(context.Background(), first), "ack")
+	view := receiveOne(consumer, leaseLong, limit)
+	late := time.Since(due)
+	expect(view.GetMessageId() == id, "another message")
+	expect(late >= 0 && late < 2*time.Second, "%v after its time", late)
+	expect(view.GetDeliveryTimestamp() != nil && view.GetDeliveryTimestamp().UnixMilli() == due.UnixMilli(),
+		"delivery timestamp %v", view.GetDeliveryTimestamp())
+	must(consumer.Ack(context.Background(), view), "ack")
+	stop(producer)
+	stop(consumer)
+	return fmt.Sprintf("%d ms after its time", late.Milliseconds())
+}
+
+func recalled(name string) string {
+	producer := newProducer(name)
+	consumer := newSimpleConsumer(name, name, rmq.SUB_ALL)
+	var handles, ids []string
+	for _, body := range []string{"recalled", "kept"} {
+		one := message(name, body)
+		one.SetDelayTimestamp(time.Now().Add(5 * time.Second))
+		receipts, err := producer.Send(context.Background(), one)
+		must(err, "send")
+		handles, ids = append(handles, receipts[0].RecallHandle), append(ids, receipts[0].MessageID)
+	}
+	id, err := producer.Recall(context.Background(), name, handles[0])
+	must(err, "recall")
+	expect(id == ids[0], "recalled %s, not %s", id, ids[0])
+	_, err = producer.Recall(context.Background(), name, handles[0])
+	expect(codeOf(err) == int32(v2.Code_NOT_FOUND), "second recall: %v", err)
+	view := receiveOne(consumer, leaseLong, limit)
+	expect(view.GetMessageId() == ids[1], "the recalled message came")
+	must(consumer.Ack(context.Background(), view), "ack")
+	_, err = producer.Recall(context.Background(), name, handles[1])
+	expect(codeOf(err) == int32(v2.Code_NOT_FOUND), "recall of a delivered message: %v", err)
+	more := receive(consumer, 32, leaseLong)
+	expect(len(more) == 0, "%d more messages", len(more))
+	stop(producer)
+	stop(consumer)
 	return ""
 }
 

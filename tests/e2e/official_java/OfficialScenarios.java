@@ -88,6 +88,8 @@ public final class OfficialScenarios {
         SCENARIOS.put("large_body", OfficialScenarios::largeBody);
         SCENARIOS.put("refused_messages", OfficialScenarios::refusedMessages);
         SCENARIOS.put("unknown_topic", OfficialScenarios::unknownTopic);
+        SCENARIOS.put("delayed", OfficialScenarios::delayed);
+        SCENARIOS.put("recalled", OfficialScenarios::recalled);
         SCENARIOS.put("client_restart", OfficialScenarios::clientRestart);
         SCENARIOS.put("told_by_the_operator", OfficialScenarios::toldByTheOperator);
         SCENARIOS.put("master_restart", OfficialScenarios::masterRestart);
@@ -788,6 +790,46 @@ public final class OfficialScenarios {
         problem = problemOf(() -> send(producer, message("no-such-topic", "lost")));
         expect(problem.contains("response-code=40402"), "send to an unknown topic: %s", problem);
         close(producer);
+        return "";
+    }
+
+    private static String delayed(String name) throws Exception {
+        Producer producer = producer(name);
+        SimpleConsumer consumer = simpleConsumer(name, name);
+        long due = System.currentTimeMillis() + 5_000;
+        String id = send(producer, message(name, "later").setDeliveryTimestamp(due));
+        send(producer, message(name, "at once").setDeliveryTimestamp(System.currentTimeMillis() - 300_000));
+        MessageView first = receiveOne(consumer, LONG_LEASE);
+        expect(body(first).equals("at once"), "first came %s", body(first));
+        expect(System.currentTimeMillis() < due, "it came late");
+        consumer.ack(first);
+        MessageView view = receiveOne(consumer, LONG_LEASE);
+        long late = System.currentTimeMillis() - due;
+        expect(id(view).equals(id), "another message");
+        expect(late >= 0 && late < 2_000, "%d ms after its time", late);
+        expect(view.getDeliveryTimestamp().orElse(0L) == due, "delivery time %s", view.getDeliveryTimestamp());
+        consumer.ack(view);
+        close(producer, consumer);
+        return late + " ms after its time";
+    }
+
+    private static String recalled(String name) throws Exception {
+        Producer producer = producer(name);
+        SimpleConsumer consumer = simpleConsumer(name, name);
+        long due = System.currentTimeMillis() + 5_000;
+        SendReceipt recalled = producer.send(message(name, "recalled").setDeliveryTimestamp(due).build());
+        SendReceipt kept = producer.send(message(name, "kept").setDeliveryTimestamp(due).build());
+        String id = producer.recallMessage(name, recalled.getRecallHandle()).getMessageId().toString();
+        expect(id.equals(recalled.getMessageId().toString()), "recalled %s", id);
+        String again = problemOf(() -> producer.recallMessage(name, recalled.getRecallHandle()));
+        expect(again.contains("40400"), "second recall: %s", again);
+        MessageView view = receiveOne(consumer, LONG_LEASE);
+        expect(id(view).equals(kept.getMessageId().toString()), "the recalled message came");
+        consumer.ack(view);
+        String late = problemOf(() -> producer.recallMessage(name, kept.getRecallHandle()));
+        expect(late.contains("40400"), "recall of a delivered message: %s", late);
+        expect(consumer.receive(32, LONG_LEASE).isEmpty(), "more messages");
+        close(producer, consumer);
         return "";
     }
 

@@ -194,6 +194,44 @@ const scenarios = {
     await close(producer, consumer);
   },
 
+  async delayed(name) {
+    const producer = await newProducer(name);
+    const consumer = await newSimpleConsumer(name, name);
+    const due = new Date(Date.now() + 5_000);
+    const id = await send(producer, message(name, 'later', { deliveryTimestamp: due }));
+    await send(producer, message(name, 'at once', { deliveryTimestamp: new Date(Date.now() - 300_000) }));
+    const first = await receiveOne(consumer, LONG_LEASE_MS);
+    assert.equal(first.body.toString(), 'at once');
+    assert(Date.now() < due.getTime(), 'it came late');
+    await consumer.ack(first);
+    const view = await receiveOne(consumer, LONG_LEASE_MS);
+    const lateMs = Date.now() - due.getTime();
+    assert.equal(view.messageId, id);
+    assert(lateMs >= 0 && lateMs < 2_000, `${lateMs} ms after its time`);
+    assert.equal(view.deliveryTimestamp?.getTime(), due.getTime());
+    await consumer.ack(view);
+    await close(producer, consumer);
+    return `${lateMs} ms after its time`;
+  },
+
+  async recalled(name) {
+    const producer = await newProducer(name);
+    const consumer = await newSimpleConsumer(name, name);
+    const deliveryTimestamp = new Date(Date.now() + 5_000);
+    const recalled = await producer.send(message(name, 'recalled', { deliveryTimestamp }));
+    const kept = await producer.send(message(name, 'kept', { deliveryTimestamp }));
+    await producer.recallMessage(name, recalled.recallHandle);
+    const again = await problemOf(() => producer.recallMessage(name, recalled.recallHandle));
+    assert(String(again).includes('40400'), `second recall: ${again}`);
+    const view = await receiveOne(consumer, LONG_LEASE_MS);
+    assert.equal(view.messageId, kept.messageId, 'the recalled message came');
+    await consumer.ack(view);
+    const late = await problemOf(() => producer.recallMessage(name, kept.recallHandle));
+    assert(String(late).includes('40400'), `recall of a delivered message: ${late}`);
+    assert.equal((await consumer.receive(32, LONG_LEASE_MS)).length, 0, 'more messages');
+    await close(producer, consumer);
+  },
+
   async lease_end_redelivers(name) {
     const producer = await newProducer(name);
     const id = await send(producer, message(name, 'once more'));

@@ -51,8 +51,11 @@ async def endpoint(request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
     broker = BrokerAssembly(clock=clock, timers=asyncio.get_running_loop())
     broker.add_topic("orders")
     broker.add_topic("payments", message_type="TRANSACTION")
+    broker.add_topic("reminders", message_type="DELAY")
+    delivering = asyncio.get_running_loop().create_task(broker.delayed.run())
     async with serving(broker, FRONTS[request.param]) as address:
         yield Endpoint(address, broker, clock)
+    delivering.cancel()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Scenarios 9, 10, 22 to 24, 32, 36 and 46 of the client API with the official Python client."""
+"""Scenarios 9, 10, 19, 20, 22 to 24, 32, 36 and 46 of the client API with the official Python client."""
 
 from __future__ import annotations
 
@@ -57,6 +57,16 @@ async def test_23_24_a_producer_is_asked_until_it_knows(endpoint: Endpoint, run_
     received = (await run_script("consume", "--topic", "payments"))["messages"]
     assert sorted(message["body"] for message in received) == ["ask 0", "ask 2"]
     assert endpoint.broker.api.transactions.doubled_count == 0
+
+
+async def test_19_a_delayed_message_comes_at_its_time_and_20_a_recalled_one_never(run_script: RunScript) -> None:
+    result = await run_script("delay", "--topic", "reminders")
+    assert result["bodies"] == ["kept"]
+    # The client sends whole seconds.
+    assert 0 <= result["late_s"] < 2
+    assert result["recalled"] == result["recalled_id"]
+    assert "40400" in result["again"]
+    assert "40400" in result["late_recall"]
 
 
 async def test_32_acknowledged_messages_do_not_come_again(endpoint: Endpoint, run_script: RunScript) -> None:

@@ -80,7 +80,7 @@ async def desk() -> AsyncIterator[Desk]:
     time = ManualTime()
     broker = BrokerAssembly(clock=time, timers=time)
     broker.add_topic("orders")
-    broker.add_topic("delayed", message_type="DELAY")
+    broker.add_topic("paid", message_type="TRANSACTION")
     broker.add_topic("closed", perm=4)
     yield Desk(broker)
     broker.close()
@@ -113,7 +113,7 @@ async def test_a_dry_run_says_the_same_and_stores_nothing(desk: Desk) -> None:
 async def test_each_says_for_itself_why_it_cannot(desk: Desk) -> None:
     desk.bury({"UNIQ_KEY": "GOOD"})
     desk.put({"UNIQ_KEY": "NOWHERE"}, topic=LETTERS)
-    for topic in ("gone", "delayed", "closed", "%RETRY%workers"):
+    for topic in ("gone", "paid", "closed", "%RETRY%workers"):
         desk.put({"UNIQ_KEY": topic, "DLQ_ORIGIN_TOPIC": topic}, topic=LETTERS)
     letters = await desk.resend(0, 1, 2, 3, 4, 5, 6, -1, 0)
     assert [letter.queue_offset for letter in letters] == [0, 1, 2, 3, 4, 5, 6, -1, 0]
@@ -123,7 +123,7 @@ async def test_each_says_for_itself_why_it_cannot(desk: Desk) -> None:
         [
             "does not say which topic",
             "topic gone, where it came from, does not exist",
-            "takes DELAY messages",
+            "takes TRANSACTION messages",
             "no writable queue",
             "takes no new messages",
             "has no message there",

@@ -146,6 +146,7 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
         failover=as_message(failover_pb.GetFailoverStateResponse, status.failover)
         if status.failover is not None
         else None,
+        delayed=as_message(broker_pb.DelayedMessagesStatus, status.delayed),
     )
 
 

@@ -17,7 +17,7 @@ from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult, ConfigChange, HandOver, Page, Setting
-from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text
+from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text, wall_text
 
 __all__ = ["BrokerRow", "BrokerView", "add_broker_pages", "broker_view", "brokers_page"]
 
@@ -52,6 +52,7 @@ class BrokerView:
     plots: Sequence[Plot]
     # Label and value.
     log_facts: Sequence[tuple[str, str]]
+    delayed_facts: Sequence[tuple[str, str]]
     addresses: Sequence[tuple[str, str]]
     # What was counted since the start: what, and how often.
     counts: Sequence[tuple[str, str]]
@@ -80,6 +81,7 @@ def broker_view(broker: BrokerState, history: ClusterHistory, *, now_wall_ms: in
         figures=tuple(_figures(broker, status, history)) if status is not None else (),
         plots=tuple(_plots(broker, history, from_ms=now_wall_ms - range_ms, to_ms=now_wall_ms)),
         log_facts=tuple(_log_facts(status)) if status is not None else (),
+        delayed_facts=tuple(_delayed_facts(status)) if status is not None else (),
         addresses=(
             ("clients", broker.client_endpoint or _UNKNOWN),
             ("metadata and admin", broker.metadata_endpoint or _UNKNOWN),
@@ -193,6 +195,18 @@ def _up_to(offset: int, end_offset: int) -> str:
     return (
         count_text(offset) if offset >= end_offset else f"{count_text(offset)}, {bytes_text(end_offset - offset)} to go"
     )
+
+
+def _delayed_facts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
+    delayed = status.delayed
+    if not (delayed.waiting_count or delayed.delivered_count or delayed.recalled_count):
+        return
+    yield "waiting", count_text(delayed.waiting_count)
+    if delayed.overdue_ms:
+        yield "the first is overdue by", duration_text(delayed.overdue_ms // 1_000)
+    elif delayed.next_due_ms:
+        yield "none is due before", wall_text(delayed.next_due_ms)
+    yield "delivered and recalled since the start", f"{delayed.delivered_count:,} and {delayed.recalled_count:,}"
 
 
 def _counts(status: BrokerStatus) -> Iterator[tuple[str, str]]:

@@ -38,6 +38,7 @@ from tandemmq.admin.operations.values import (
     Unseen,
 )
 from tandemmq.core.message import property_names as names
+from tandemmq.core.metadata.topic_table import TIMER_TOPIC
 from tandemmq.service.texts import FORMS, MomentUnreadable, bytes_text, count_text, read_moment
 
 __all__ = [
@@ -317,7 +318,11 @@ def _kind_note(message: Message, owner: str) -> str:
     if owner:
         return f"Waits here for another delivery to {owner}."
     if message.topic == DELAYED_TOPIC:
-        return "A delayed message of a store taken over from RocketMQ. This version does not deliver delayed messages."
+        return (
+            "A message with a delay level, of a store taken over from RocketMQ: this version has delivery times only."
+        )
+    if message.topic == TIMER_TOPIC:
+        return "A delayed message. It waits here until its time; the record stays when it was delivered or recalled."
     if message.topic == HALF_TOPIC:
         return "A half message: its transaction is committed, rolled back or undecided, see Transactions."
     return ""
@@ -438,6 +443,13 @@ class WaitingKind:
     unseen: tuple[Unseen, ...]
 
 
+_WAITING_TOPICS: Final = {
+    TIMER_TOPIC: "Delayed messages, delivered and recalled ones included",
+    DELAYED_TOPIC: "Messages with a delay level",
+    HALF_TOPIC: "Half messages",
+}
+
+
 def waiting_kind(topic: str, detail: TopicDetail | None, newest: MessagePage) -> WaitingKind:
     """`detail` is None where there is no such topic."""
     is_delayed = topic == DELAYED_TOPIC
@@ -446,7 +458,7 @@ def waiting_kind(topic: str, detail: TopicDetail | None, newest: MessagePage) ->
         # RocketMQ keeps each delay level in a queue of its own, the first in queue 0.
         levels[extent.queue_id + 1] = levels.get(extent.queue_id + 1, 0) + extent.held
     return WaitingKind(
-        title="Delayed messages" if is_delayed else "Half messages",
+        title=_WAITING_TOPICS[topic],
         topic=topic,
         address=topic_address(topic),
         browse_address=messages_address(topic=topic),
@@ -543,7 +555,7 @@ def _add_waiting(app: FastAPI, pages: Pages) -> None:
     async def waiting(request: Request) -> Response:
         operations = pages.operations(request)
         async with asyncio.TaskGroup() as group:
-            kinds = [group.create_task(_waiting(operations, topic)) for topic in (DELAYED_TOPIC, HALF_TOPIC)]
+            kinds = [group.create_task(_waiting(operations, topic)) for topic in _WAITING_TOPICS]
         return page_html(
             pages, request, "messages_waiting.html", active=_ACTIVE, kinds=[kind.result() for kind in kinds]
         )

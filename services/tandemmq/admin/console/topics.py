@@ -345,6 +345,7 @@ _CREATED_TYPES: Final = (
     ("FIFO", "FIFO, in order"),
     ("DELAY", "DELAY"),
     ("TRANSACTION", "TRANSACTION"),
+    ("MIXED", "MIXED, any of these"),
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tandemmq.broker.client_api.client_commands import ClientCommands
+from tandemmq.broker.client_api.recall import RecallHandler
 from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import SendHandler
 from tandemmq.broker.client_api.sent_message import SendRequest
@@ -46,6 +47,7 @@ class ClientApi:
         self._send = SendHandler(services, self.transactions)
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
+        self._recall = RecallHandler(services)
 
     @property
     def waiting_receive_count(self) -> int:
@@ -71,6 +73,7 @@ class ClientApi:
                 "QueryRoute": UnaryMethod(RouteQueryHandler(route).query_route, pb.QueryRouteRequest),
                 "Heartbeat": UnaryMethod(self._telemetry.heartbeat, pb.HeartbeatRequest),
                 "SendMessage": UnaryMethod(self._send.send_message, SendRequest),
+                "RecallMessage": UnaryMethod(self._recall.recall_message, pb.RecallMessageRequest),
                 "QueryAssignment": UnaryMethod(
                     AssignmentHandler(self._services, route).query_assignment, pb.QueryAssignmentRequest
                 ),

@@ -63,7 +63,6 @@ _OF_OTHERS: Final = frozenset(
         "REPLY_TO_CLIENT",
         "TIMER_DELAY_LEVEL",
         "TIMER_DEL_UNIQKEY",
-        "TIMER_ROLL_TIMES",
         "TRANSFER_FLAG",
         "TTL",
     }

@@ -12,6 +12,7 @@ from typing import Final
 
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
+from tandemmq.broker.client_api.recall import RecallHandle
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.transactions import Transactions, transaction_problem
@@ -27,6 +28,7 @@ from tandemmq.broker.client_api.validation import (
     ok_status,
     status_of,
 )
+from tandemmq.broker.delayed_messages import DelayedMessages, timer_message
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.message.record_layout import InvalidProperty
@@ -40,7 +42,12 @@ from tandemmq.service.rpc import Call
 
 __all__ = ["SendHandler"]
 
-_TYPES_STORED: Final[tuple[int, ...]] = (definition.NORMAL, definition.FIFO, definition.TRANSACTION)
+_TYPES_STORED: Final[tuple[int, ...]] = (
+    definition.NORMAL,
+    definition.FIFO,
+    definition.DELAY,
+    definition.TRANSACTION,
+)
 # By the topic's message type.
 _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {
@@ -85,10 +92,13 @@ class SendHandler:
                     traceparents = _traceparents(messages)
                     break
         if isinstance(outgoing, list):
-            if messages[0].message_type == _TRANSACTION:
+            first = messages[0]
+            if first.delivery_timestamp is None and first.message_type != _TRANSACTION:
+                self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
+            elif first.message_type == _TRANSACTION:
                 self._transactions.send(messages, outgoing, call, traceparents)
-                return
-            self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
+            else:
+                self._services.put(outgoing, self._delayed(messages, outgoing, call), call, traceparents)
             return
         _refuse(messages, call, outgoing)
         if self._tracer is not None:
@@ -112,10 +122,10 @@ class SendHandler:
             return refused
         if len(messages) > 1 and (refused := _check_alike(messages)):
             return refused
-        max_body_bytes = self._options.max_message_bytes
+        max_body_bytes, max_delay_ms = self._options.max_message_bytes, self._options.max_delay_ms
         clock = self._clock
         for sent in messages:
-            if refused := check_message(sent, max_body_bytes, clock):
+            if refused := check_message(sent, max_body_bytes, max_delay_ms, clock):
                 return refused
         if destination is None:
             return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
@@ -142,6 +152,21 @@ class SendHandler:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
         except NoTime as error:
             return Outcome(Code.BAD_REQUEST, str(error))
+
+    def _delayed(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], call: Call) -> PutAnswer:
+        """Has the messages wait for their time, all of them if that of any lies ahead."""
+        dues_ms = [_delivery_ms(sent) for sent in messages]
+        is_held = max(dues_ms) > self._clock.wall_ms()
+        for message, due_ms in zip(outgoing, dues_ms):
+            timer_message(message, due_ms, is_held=is_held)
+        if not is_held:
+            return _SendAnswer(outgoing, call)
+        broker_name = self._services.identity.broker_name
+        handles = [
+            RecallHandle(sent.topic, broker_name, due_ms, sent.message_id).encode()
+            for sent, due_ms in zip(messages, dues_ms)
+        ]
+        return _DelayedAnswer(outgoing, call, handles, self._services.delayed)
 
     def _destination(self, topic: str) -> _Destination | None:
         """A topic of this broker group."""
@@ -182,6 +207,12 @@ class _Destination:
         return turn % self.queue_count
 
 
+def _delivery_ms(sent: SentMessage) -> int:
+    delivery = sent.delivery_timestamp
+    assert delivery is not None, "the messages are alike"
+    return max(0, delivery.ToMilliseconds())
+
+
 _NO_TRACEPARENTS: Final[list[str]] = []
 
 
@@ -203,6 +234,8 @@ def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
     for sent in messages:
         if sent.topic != first.topic:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic")
+        if (sent.delivery_timestamp is None) != (first.delivery_timestamp is None):
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must all have a delivery time, or none")
         if sent.message_group != first.message_group:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
         if (sent.message_type == _TRANSACTION) != (first.message_type == _TRANSACTION):
@@ -254,6 +287,29 @@ class _SendAnswer(PutAnswer):
                 call.finish()
                 return
         call.respond(_stored_response(message_ids, results))
+
+
+class _DelayedAnswer(PutAnswer):
+    """Answers a request of DELAY messages: each entry carries what takes its message back."""
+
+    __slots__ = ("_call", "_delayed", "_handles", "_messages")
+
+    def __init__(
+        self, messages: list[OutgoingMessage], call: Call, handles: list[str], delayed: DelayedMessages
+    ) -> None:
+        self._messages = messages
+        self._call = call
+        self._handles = handles
+        self._delayed = delayed
+
+    def answer(self, results: list[AppendResult]) -> None:
+        """See `PutAnswer.answer`."""
+        response = _response([message.index_keys[0] for message in self._messages], results)
+        for entry, handle in zip(response.entries, self._handles):
+            entry.recall_handle = handle
+        self._call.send(response)
+        self._call.finish()
+        self._delayed.changed()
 
 
 def _response(message_ids: list[str], results: list[AppendResult]) -> pb.SendMessageResponse:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
@@ -37,6 +38,8 @@ class ApiOptions:
     transaction_check_interval_ms: int = 30_000
     transaction_check_max: int = 15
     transactions_max: int = 100_000
+    # Farthest delivery time of a DELAY message (the lower of `maxDelayTimeMills` and `timerMaxDelaySec`).
+    max_delay_ms: int = 24 * 3_600_000
 
 
 class Timer(Protocol):
@@ -111,6 +114,10 @@ class BrokerServices(Protocol):
     @property
     def leases(self) -> LeaseTable:
         """What is delivered and not yet acknowledged."""
+
+    @property
+    def delayed(self) -> DelayedMessages:
+        """Messages that wait for their delivery time."""
 
     @property
     def sessions(self) -> ClientSessions:

@@ -131,7 +131,6 @@ def common_status(outcomes: Iterable[Outcome]) -> definition.Status:
 _PROPERTY_COUNT_MAX: Final = 128
 _PROPERTY_BYTES_MAX: Final = 16_384
 _MESSAGE_GROUP_BYTES_MAX: Final = 63
-_DELAY_MAX_MS: Final = 24 * 3_600_000
 _RECOVERY_MAX_MS: Final = 3_600_000
 
 # Kinds of messages: a module's global is cheaper than an attribute of protobuf's module.
@@ -184,7 +183,7 @@ def parsed_filter(expression: definition.FilterExpression) -> TagFilter | Outcom
     return tag_filter
 
 
-def check_message(sent: SentMessage, max_body_bytes: int, clock: Clock) -> Outcome | None:
+def check_message(sent: SentMessage, max_body_bytes: int, max_delay_ms: int, clock: Clock) -> Outcome | None:
     """One message of a send, apart from its topic: what RocketMQ's GrpcValidator and SendMessageActivity check."""
     body_bytes = len(sent.body)
     if body_bytes == 0 or body_bytes > max_body_bytes:
@@ -196,7 +195,9 @@ def check_message(sent: SentMessage, max_body_bytes: int, clock: Clock) -> Outco
     message_id = sent.message_id
     if not message_id or message_id.isspace():
         return Outcome(Code.ILLEGAL_MESSAGE_ID, "the message id is blank")
-    if sent.delivery_timestamp is not None and (refused := _check_delay(sent.delivery_timestamp, clock.wall_ms())):
+    if sent.delivery_timestamp is not None and (
+        refused := _check_delay(sent.delivery_timestamp, clock.wall_ms(), max_delay_ms)
+    ):
         return refused
     if sent.recovery_duration is not None and (refused := _check_recovery(sent.recovery_duration)):
         return refused
@@ -328,11 +329,15 @@ def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_delay(delivery: Timestamp, now_wall_ms: int) -> Outcome | None:
+def _check_delay(delivery: Timestamp, now_wall_ms: int, max_delay_ms: int) -> Outcome | None:
     delay_ms = delivery.ToMilliseconds() - now_wall_ms
-    if delay_ms <= _DELAY_MAX_MS:
+    if delay_ms <= max_delay_ms:
         return None
-    return Outcome(Code.ILLEGAL_DELIVERY_TIME, f"delivery in {delay_ms} ms, the limit is {_DELAY_MAX_MS} ms")
+    return Outcome(
+        Code.ILLEGAL_DELIVERY_TIME,
+        f"delivery_timestamp: delivery in {delay_ms} ms, the limit is {max_delay_ms} ms; send it later, or have "
+        "maxDelayTimeMills and timerMaxDelaySec raised",
+    )
 
 
 def _check_recovery(recovery: Duration) -> Outcome | None:

@@ -389,6 +389,7 @@ class MasterRole:
         if self.progress is not None:
             self.progress.start(tasks)
         self.require()
+        self._tasks.append(tasks.create_task(parts.delayed.run()))
         self.ha.start(host=parts.settings.bind_address, port=parts.settings.ha_listen_port)
         parts.ports["haListenPort"] = self.ha.port
         self.is_serving = True

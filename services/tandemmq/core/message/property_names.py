@@ -39,6 +39,8 @@ PROPERTY_TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 """Due time the broker computed from one of the three above."""
 PROPERTY_TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 PROPERTY_TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+PROPERTY_TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+"""How often a timer was put again because its record grew old."""
 
 # Transactions.
 PROPERTY_TRANSACTION_PREPARED: Final = "TRAN_MSG"

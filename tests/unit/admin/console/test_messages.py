@@ -256,7 +256,7 @@ async def test_delayed_and_half_messages_are_not_promised() -> None:
     operations = FakeOperations()
     async with _console(operations) as console:
         page = await console.get("/messages/waiting")
-        assert "This version stores neither." in page.text
+        assert "Delay levels and transactions are not offered:" in page.text
         assert "SCHEDULE_TOPIC_XXXX holds nothing." in page.text
         operations.cluster.messages.append(
             replace(operations.cluster.messages[0], topic="SCHEDULE_TOPIC_XXXX", queue_id=2)

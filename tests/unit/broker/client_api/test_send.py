@@ -151,9 +151,9 @@ def test_fifo_message_to_a_normal_topic_conflicts_with_its_type(broker: BrokerAs
 
 
 def test_a_kind_not_offered_yet_is_refused_clearly(broker: BrokerAssembly) -> None:
-    sent = message("mixed")
-    sent.system_properties.message_type = definition.DELAY
-    sent.system_properties.delivery_timestamp.FromMilliseconds(broker.clock.wall_ms() + 5_000)
+    broker.add_topic("%RETRY%group")
+    sent = message("%RETRY%group")
+    sent.system_properties.message_type = definition.PRIORITY
     assert refused(broker, sent) == Code.NOT_IMPLEMENTED
 
 

@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 
 def code_of(checked: definition.Message) -> int:
-    outcome = check_message(SentMessage.of(checked), 100, ManualTime(wall_ms=NOW_MS))
+    outcome = check_message(SentMessage.of(checked), 100, 24 * HOUR_MS, ManualTime(wall_ms=NOW_MS))
     return Code.OK if outcome is None else outcome.code
 
 

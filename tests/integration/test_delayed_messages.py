@@ -1,0 +1,116 @@
+"""DELAY messages of real processes that are killed: each is delivered once, and not early."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from support.acknowledged_sends import DelayedSender
+from support.cluster_processes import ProcessCluster, commit_log_bytes, wait_until
+from support.failover_group import FailoverGroup
+from support.stores import records_in
+from support.topic_admin import create_topic
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import MessageRecord
+from tandemmq.core.message.record_decoder import decode_record
+
+REMINDERS = "reminders"
+TIMERS = "rmq_sys_wheel_timer"
+
+
+def records_of(folder: Path) -> list[MessageRecord]:
+    """All whole records of a store's log."""
+    records = []
+    for name, data in sorted(commit_log_bytes(folder).items()):
+        start = int(name)
+        used = data.rstrip(b"\0")
+        # A record ends with its properties, of which the last byte is none of these.
+        for found in records_in(used, start_offset=start, file_bytes=len(data)):
+            at = found.physical_offset - start
+            records.append(decode_record(memoryview(data)[at : at + found.size]))
+    return records
+
+
+def held_and_delivered(records: list[MessageRecord]) -> tuple[set[str], Counter[str]]:
+    """Message ids of all timers, and how often each was delivered. Asserts that none was early."""
+    held: set[str] = set()
+    delivered: Counter[str] = Counter()
+    for record in records:
+        properties = decode_properties(record.properties)
+        message_id = properties.get("UNIQ_KEY", "")
+        if record.topic == TIMERS:
+            held.add(message_id)
+        elif record.topic == REMINDERS:
+            delivered[message_id] += 1
+            assert record.store_timestamp_ms >= int(properties["TIMER_DELIVER_MS"])
+    return held, delivered
+
+
+def check(folder: Path, acknowledged: list[str]) -> None:
+    """Waits until everything was delivered."""
+
+    def is_done() -> bool:
+        held, delivered = held_and_delivered(records_of(folder))
+        return held <= delivered.keys()
+
+    wait_until(is_done, limit_s=60, what="all timers are delivered")
+    time.sleep(1)  # A second delivery would come now.
+    held, delivered = held_and_delivered(records_of(folder))
+    assert set(acknowledged) <= held
+    assert set(delivered.values()) == {1}
+    assert len(acknowledged) > 100
+
+
+def test_a_killed_broker_delivers_what_it_held_once_when_it_is_back(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        broker = cluster.add_broker(settings={"brokerRole": "ASYNC_MASTER"})
+        asyncio.run(create_topic(broker, REMINDERS, message_type="DELAY"))
+        with DelayedSender(broker, REMINDERS, pause_s=0.02) as sender:
+            for _ in range(3):
+                time.sleep(1.7)
+                broker.kill()
+                broker.start()
+            time.sleep(1.5)
+        assert broker.stop() == 0
+        broker.start()
+        check(cluster.store_folder("broker-a-0"), sender.acknowledged)
+
+
+@pytest.mark.parametrize("kind", ["kill", "hand over"])
+def test_a_new_master_delivers_what_the_old_one_held(tmp_path: Path, kind: str) -> None:
+    with FailoverGroup(tmp_path) as group, ExitStack() as stack:
+        group.stop_senders()
+        asyncio.run(create_topic(group.brokers[0], REMINDERS, message_type="DELAY"))
+        senders = [
+            stack.enter_context(
+                DelayedSender(broker, REMINDERS, inflight=8, first_number=1 << (60 + number), pause_s=0.02)
+            )
+            for number, broker in enumerate(group.brokers)
+        ]
+        time.sleep(2)
+        first = group.master()
+        assert first is not None
+        if kind == "kill":
+            group.brokers[first].kill()
+        else:
+            group.hand_over()
+        wait_until(lambda: group.master() not in (None, first), limit_s=30, what="another is the master")
+        count = sum(len(sender.acknowledged) for sender in senders)
+        wait_until(
+            lambda: sum(len(sender.acknowledged) for sender in senders) > count + 100, limit_s=30, what="sends go on"
+        )
+        if kind == "kill":
+            group.brokers[first].start()
+        stack.close()
+        group.wait_whole()
+        master = group.master()
+        assert master is not None
+        acknowledged = [message_id for sender in senders for message_id in sender.acknowledged]
+        check(group.cluster.store_folder(f"broker-a-{master}"), acknowledged)
+        wait_until(group.are_equal, limit_s=30, what="the replicas are equal")
