@@ -34,6 +34,7 @@ format: setup ## format and fix what a tool can fix
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q . ; cd proto && ../$(BIN)/buf format -w
 
 test: setup ## everything CI runs: linters, unit, contract, simulation, integration, chart; then as compiled
+	@tools/bootstrap.sh networks
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
 	@$(BIN)/python tools/run_tests.py
 

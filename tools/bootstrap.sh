@@ -23,6 +23,13 @@ if [ "$extra" = valgrind ]; then
   fi
   exit 0
 fi
+if [ "$extra" = networks ]; then
+  # For tests that cut links between processes, each in a network of its own; without them those tests are skipped.
+  if { ! command -v ip || ! command -v iptables; } >/dev/null 2>&1 && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 iptables >/dev/null || true
+  fi
+  exit 0
+fi
 if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
 
 # Debian's own Python before another that PATH names: it is built with profiles and link-time optimization, and a broker

@@ -285,3 +285,19 @@ def _claim(template: dict[str, Any]) -> str | None:
     volumes = (each for each in template["spec"]["volumes"] if each["name"] == "results")
     found: list[str | None] = [each.get("persistentVolumeClaim", {}).get("claimName") for each in volumes]
     return found[0] if found else None
+
+
+def test_the_admin_may_start_runs_only_if_it_is_let(tmp_path: Path) -> None:
+    let = ("--set", "admin.kubernetes.startConsistency=true")
+
+    def rules(rendered: Rendered) -> list[dict[str, Any]]:
+        return [rule for rule in rendered.one("Role", "mq-admin")["rules"] if rule["apiGroups"] == ["batch"]]
+
+    assert rules(render(*ON)) == []
+    cron_jobs, jobs = rules(render(*ON, *let))
+    assert cron_jobs["verbs"] == ["get"]
+    assert set(cron_jobs["resourceNames"]) == {f"mq-consistency-{tier}" for tier in TIERS}
+    assert (jobs["resources"], set(jobs["verbs"])) == (["jobs"], {"get", "list", "create"})
+    configured = render(*ON, *let).one("Deployment", "mq-admin")["spec"]["template"]["metadata"]["annotations"]
+    assert "\nconsistencyCronJobs=mq-consistency" in configured["tandemmq.io/admin.conf"]
+    assert "startConsistency" in refusal("--set", "consistency.enabled=false", *let)

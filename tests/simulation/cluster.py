@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from simulation.checkers import (
     Violation,
@@ -31,7 +31,7 @@ from simulation.run_settings import MASTER, NAME_SERVER, TOPIC, RunSettings
 from simulation.sim_authority import AUTHORITY, AuthorityHost, AuthorityState
 from simulation.sim_broker import SimBroker
 from simulation.sim_consumer import DeliveryRecord, SimConsumer
-from simulation.sim_delivery import GROUP
+from simulation.sim_delivery import GROUP, DeliveredMessage
 from simulation.sim_master import SimMaster
 from simulation.sim_name_server import SimNameServer
 from simulation.sim_operator import SimOperator
@@ -125,6 +125,8 @@ class Cluster:
         """Who acknowledged in an epoch."""
         self._answers_at: dict[int, Answer] = {}
         """The last answer at each physical offset."""
+        self._seen: dict[int, Answer] = {}
+        """What consumers of a group that fails over saw since a disk last lost anything, by physical offset."""
         self._journal_lost_us: dict[str, int] = {}
         """When a member last lost what it had not synced."""
         self._masterless_since_us = 0
@@ -390,6 +392,7 @@ class Cluster:
                 settings=self.settings,
                 journal=self.journal,
                 answered=self._judged(partial(self._answered, member)),
+                given=partial(self._given, member),
                 group_began=self._judged(self._group_began),
                 serves=self._judged(partial(self._epoch_begins, member)),
                 settled=settled,
@@ -459,6 +462,16 @@ class Cluster:
             self._answers_at[answer.physical_offset] = answer
             self.ledger.answered(answer)
 
+    def _given(self, member: Member, messages: Sequence[DeliveredMessage]) -> None:
+        """A master shows messages to a consumer."""
+        store = cast("SimBroker", member.node).store
+        for message in messages:
+            offset = message.physical_offset
+            if offset not in self._seen:
+                size = int.from_bytes(store.read_log(offset, 4), "big")
+                record = bytes(store.read_log(offset, size))
+                self._seen[offset] = Answer(message.message_id, offset, record, True, self.timeline.now_us)
+
     def _excuse(self, answer: Answer) -> None:
         """Nobody but a master that is replaced had to agree."""
         key = (answer.message_id, answer.physical_offset)
@@ -473,6 +486,11 @@ class Cluster:
             raise Violation(
                 f"{member.name} becomes master of epoch {epoch} without {waited.message_id}, acknowledged in epoch "
                 f"{waited.epoch} at {waited.at_us / 1e6:.3f} s at offset {waited.physical_offset}"
+            )
+        if unseen := next((seen for seen in self._seen.values() if not member.holds(seen)), None):
+            raise Violation(
+                f"{member.name} becomes master of epoch {epoch} without {unseen.message_id}, which a consumer got at "
+                f"{unseen.at_us / 1e6:.3f} s from offset {unseen.physical_offset}"
             )
         if member is not self._acting_master:
             if not TABLES_WAIT_FOR_THE_SET:
@@ -496,6 +514,7 @@ class Cluster:
 
     def authority_was_put_back(self) -> None:
         """A slave of an older in-sync set may be elected that lacks what was finished since."""
+        self._seen.clear()
         self.deliveries.journal_lost_us = self.timeline.now_us
 
     def _name_other_master(self) -> None:
@@ -512,6 +531,7 @@ class Cluster:
             return
         best = max(nodes, key=lambda node: (node.replica.history.last_epoch, node.store.end_offset))
         replica = Replica(best.identity.broker_id, best.replica.disk_id)
+        self._seen.clear()
         self.journal.note("OPERATOR", f"names {replica} instead of {sorted(record.in_sync)}")
         self.authority.write(
             replace(record, epoch=record.epoch + 1, master=replica, nonce="", in_sync=frozenset({replica})).to_text()
@@ -584,6 +604,7 @@ class Cluster:
     def _data_loss(self, member: Member, cause: str, *, disk_lost: bool) -> Iterator[None]:
         """Something takes bytes from a disk. What no disk can give back afterwards is lost, and nothing else."""
         survives = self.budget.survives(member.name, disk_lost=disk_lost)
+        self._seen.clear()
         self.budget.lost(member.name, at_us=self.timeline.now_us, disk_lost=disk_lost)
         yield
         is_master = member is self.master if self.settings.failover else member.broker_id == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -13,6 +13,7 @@ from simulation.checkers import last_boundary
 from simulation.run_settings import RunSettings
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.master.group_recovery import GroupRecovery
+from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.core.delivery.queue_progress import QueueProgress
@@ -100,6 +101,10 @@ class Plant(Enum):
     """A member that promises not to claim, and claims."""
     CLAIM_LATE = "claim-late"
     """A member that lets a group be without a master for some leases."""
+    SHOWN_UNCONFIRMED = "shown-unconfirmed"
+    """A master that shows consumers what no other member of the in-sync set holds."""
+    SETTLED_BEFORE_COPIED = "settled-before-copied"
+    """A master that answers acknowledgements which no other member of the in-sync set knows of."""
 
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
@@ -294,6 +299,14 @@ def _promise_for_nothing(self: Mastership, epoch: int, duration_ms: int, *, now_
     return is_promised
 
 
+def _everything(self: MasterReplica) -> int:
+    return 1 << 62
+
+
+def _held_at_once(self: MasterRole, done: Callable[[bool], object]) -> None:
+    done(True)
+
+
 _START = "tandemmq.core.replication.master_start.MasterStart"
 _TABLE_NOT_FETCHED = ("tandemmq.broker.master.group_recovery.recover_metadata", _nothing)
 
@@ -343,6 +356,10 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.LEASE_IGNORED: ((f"{_FAILOVER}._refuse", _ignore),),
     Plant.PROMISE_BROKEN: ((f"{_MASTERSHIP}.promise", _promise_for_nothing),),
     Plant.CLAIM_LATE: ((f"{_MASTERSHIP}._rank", lambda self, record: 40),),
+    Plant.SHOWN_UNCONFIRMED: (
+        ("tandemmq.core.replication.master_replica.MasterReplica.confirmed_offset", property(_everything)),
+    ),
+    Plant.SETTLED_BEFORE_COPIED: (("tandemmq.broker.master.role.MasterRole.when_progress_held", _held_at_once),),
 }
 
 # What the drawn settings seldom come to.

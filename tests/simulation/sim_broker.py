@@ -20,7 +20,7 @@ from simulation.process import Journal, Process
 from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, HA_PORT, NAME_SERVER, RunSettings
 from simulation.running_store import RunningStore
 from simulation.sim_authority import SimAuthority
-from simulation.sim_delivery import DELIVERIES, SimDeliveryDoor, new_lease_table
+from simulation.sim_delivery import DELIVERIES, DeliveredMessage, SimDeliveryDoor, new_lease_table
 from simulation.sim_name_server import BrokerRegistration
 from simulation.sim_operator import ADMIN
 from simulation.sim_peer_client import SimPeerClient
@@ -177,6 +177,7 @@ class SimBroker:
         settings: RunSettings,
         journal: Journal,
         answered: Callable[[Answer], None],
+        given: Callable[[Sequence[DeliveredMessage]], None],
         group_began: Callable[[dict[int, int]], None],
         serves: Callable[[SimBroker], None],
         settled: Callable[[int], None],
@@ -217,6 +218,7 @@ class SimBroker:
             when_held=lambda done: self._master.when_progress_held(done),
             refusal=lambda: self.parts.refusal,
             group_began=group_began,
+            given=given,
             queue_count=settings.queue_count,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -102,8 +102,10 @@ class SimDeliveryDoor:
         group_began: Callable[[dict[int, int]], None],
         queue_count: int,
         when_held: Callable[[Callable[[bool], object]], object] = lambda done: done(True),
+        given: Callable[[Sequence[DeliveredMessage]], object] = lambda messages: None,
     ) -> None:
-        """`group_began` is told where the group starts, by queue id, when the lease table did not know it before."""
+        """`group_began` is told where the group starts, by queue id, when the lease table did not know it before.
+        `given` is told what a consumer is about to see."""
         self._process = process
         self._tables = tables
         self._table = table
@@ -111,6 +113,7 @@ class SimDeliveryDoor:
         self._refusal = refusal
         self._when_held = when_held
         self._group_began = group_began
+        self._given = given
         self._queue_ids = range(queue_count)
 
     def committed(self) -> dict[int, int]:
@@ -138,7 +141,9 @@ class SimDeliveryDoor:
         self._persist()
         if not is_known:
             self._group_began(self.committed())
-        return [_delivered(delivery) for delivery in received.deliveries]
+        messages = [_delivered(delivery) for delivery in received.deliveries]
+        self._given(messages)
+        return messages
 
     async def acknowledge(self, handles: list[str]) -> list[bool]:
         self._check()

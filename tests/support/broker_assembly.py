@@ -137,6 +137,8 @@ class BrokerAssembly:
         self.send_tracer: SendTracer | None = None
         # Client planes of other broker groups, by name.
         self.group_endpoints: dict[str, str] = {}
+        # Where each message group lives; None: here.
+        self.message_group_home: str | None = None
         self.group_calls = GroupCalls(self.group_endpoints.get, now_ms=clock.monotonic_ms)
         self.held_timers = held_timers(self.store, disk=store_disk, clock=clock)
         self.delayed = DelayedMessages(
@@ -177,6 +179,10 @@ class BrokerAssembly:
         )
         endpoints = {0: BrokerEndpoints(client=self.client_endpoint)}
         return TopicRoute(topic, (queues,), (BrokerData(self.identity.cluster, self.identity.broker_name, endpoints),))
+
+    def home_of(self, topic: str, message_group: str) -> str:
+        """Here, unless the test says more."""
+        return self.message_group_home or self.identity.broker_name
 
     def put(
         self,

@@ -60,7 +60,10 @@ from tandemmq.admin.operations.values import (
     TransactionPage,
     UnreadableRange,
     Unseen,
+    Verification,
+    VerificationState,
 )
+from tandemmq.core.audit.run_summary import Tier
 
 __all__ = ["FakeOperations"]
 
@@ -82,6 +85,7 @@ class FakeOperations(Operations):
         self.unseen: tuple[Unseen, ...] = ()
         self.failures: dict[str, OperationFailed] = {}
         self.down: OperationFailed | None = None
+        self.started = Verification()
         self._arriving: asyncio.Queue[MessageSummary | None] = asyncio.Queue()
 
     # Topics
@@ -469,6 +473,21 @@ class FakeOperations(Operations):
             raise OperationFailed(FailureKind.REFUSED, f"it waits for {', '.join(loss.names)}")
         del self.cluster.waits[broker_name]
         return replace(loss, dry_run=False)
+
+    async def verify(
+        self, *, tier: Tier = Tier.QUICK, groups: Sequence[str] = (), dry_run: bool = False
+    ) -> Verification:
+        self._check("verify")
+        if self.started.state is VerificationState.RUNNING:
+            raise OperationFailed(FailureKind.REFUSED, "a run is in progress", remedy="wait until it has ended")
+        started = Verification(VerificationState.RUNNING, "", tier, tuple(groups), NOW_MS)
+        if not dry_run:
+            self.started = started
+        return started
+
+    async def verification(self) -> Verification:
+        self._check("verification")
+        return self.started
 
     async def failover(
         self, broker_name: str, *, to: int | None = None, unclean: bool = False, dry_run: bool = False

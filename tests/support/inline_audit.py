@@ -12,6 +12,7 @@ from tandemmq.consistency.discovery import discover
 from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.results_store import ResultsStore
 from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.consistency.tasks import TaskRunner
 from tandemmq.service.settings import load_settings
 
 __all__ = ["run_inline"]
@@ -20,7 +21,7 @@ _random = Random(20_261_121)
 
 
 def run_inline(
-    results: Path, *overrides: str, runner: InlineRunner | None = None, with_files: bool = False
+    results: Path, *overrides: str, runner: TaskRunner | None = None, with_files: bool = False
 ) -> AuditReport:
     """One run with settings as `key=value`. `with_files`: what it leaves behind is written too."""
     store = ResultsStore(str(results))

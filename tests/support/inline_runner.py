@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from tandemmq.consistency.settings import TasksFailed
-from tandemmq.consistency.spark_session import encode_task
-from tandemmq.consistency.tasks import Task, TaskAnswer, run_tasks
+from tandemmq.consistency.tasks import Task, TaskAnswer, encode_task, run_tasks
 
 __all__ = ["InlineRunner"]
 
@@ -30,6 +29,12 @@ class InlineRunner:
         if len(answers) != len(tasks):
             raise TasksFailed(f"{len(answers)} answers to {len(tasks)} tasks of {label}")
         return answers
+
+    def expect(self, byte_count: int) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
 
     def bytes_done(self) -> int:
         return 0

@@ -59,9 +59,13 @@ class ManualTime:
     def end_turn(self) -> None:
         """Ends the present turn of the event loop, and those its callbacks ask for."""
         while self._soon:
-            callbacks, self._soon = self._soon, []
-            for callback in callbacks:
-                callback()
+            self.end_one_turn()
+
+    def end_one_turn(self) -> None:
+        """Ends the present turn alone."""
+        callbacks, self._soon = self._soon, []
+        for callback in callbacks:
+            callback()
 
     def advance(self, duration_ms: int) -> None:
         """Lets time pass, timers in their order."""

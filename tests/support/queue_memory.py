@@ -27,10 +27,13 @@ class QueueMemory(QueueReader):
         self.confirmed_count: int | None = None
         """So many of `records` would outlive a change of master; None: all."""
 
-    def put(self, topic: str, queue_id: int, *, tag: str | None = None, body: bytes = b"") -> int:
+    def put(
+        self, topic: str, queue_id: int, *, tag: str | None = None, body: bytes = b"", message_group: str = ""
+    ) -> int:
         """Adds a message; returns its queue offset."""
         entries = self._entries.setdefault((topic, queue_id), [])
-        properties = encode_properties([("KEYS", "k"), ("TAGS", tag)] if tag else [("KEYS", "k")])
+        pairs = [("KEYS", "k"), ("TAGS", tag or ""), ("__SHARDINGKEY", message_group)]
+        properties = encode_properties([(name, value) for name, value in pairs if value])
         record = StoredMessage(
             queue_id=queue_id,
             queue_offset=len(entries),

@@ -19,6 +19,7 @@ from tandemmq.admin.api.shared_port import GrpcSide, SharedPort
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReader, ClusterReading
 from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place
+from tandemmq.admin.consistency_starts import starter_of
 from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.admin.console.pages import CONSOLE_PAGES
 from tandemmq.admin.history import ClusterHistory
@@ -90,11 +91,13 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     history = ClusterHistory()
     cluster.on_reading(history.observe)
     access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
+    starter = starter_of(settings, clock=clock, log=log)
     operations = Operations(
         channels,
         members=lambda: cluster.latest.state if cluster.latest is not None else None,
         send_client=lambda access_points: Producer(ClientOptions(access_points=access_points), clock),
         clock=clock,
+        verifier=starter,
     )
     desk = OperationsDesk(operations, AuditLog(clock=clock, log=log))
     metrics = ClusterMetrics(cluster, consistency, clock=clock)
@@ -131,6 +134,8 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
             work = [tasks.create_task(cluster.keep_reading(interval_ms=settings.refresh_interval))]
             work.append(tasks.create_task(_tell_ready(cluster, grpc_side)))
             work.append(tasks.create_task(consistency.keep_reading()))
+            if starter is not None:
+                work.append(tasks.create_task(starter.keep()))
             if settings.kubernetes_role_labels:
                 pods = KubernetesPods(instance=settings.kubernetes_instance, namespace=settings.kubernetes_namespace)
                 work.append(tasks.create_task(RoleLabels(pods, log=log).keep(cluster)))

@@ -130,6 +130,14 @@ class AdminSettings(ServiceSettings):
         description="Where the consistency job leaves its runs: its results folder, or configmap:NAME in the namespace "
         "of the pods, which this pod's ServiceAccount may get. Empty: nothing is shown of that job.",
     )
+    consistency_cron_jobs: str = Field(
+        "",
+        alias="consistencyCronJobs",
+        max_length=63,
+        description="The consistency job's CronJobs are called this, a hyphen and the tier: an operator may start them "
+        "from here, if this pod's ServiceAccount may get them and create, get and list Jobs. Empty: with a folder in "
+        "consistencyResults runs are processes beside this one, else none is started from here.",
+    )
     consistency_overdue_after: int = Field(
         7_200_000,
         ge=0,

@@ -98,6 +98,7 @@ class Broker:
             registrant=self,
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
             on_superseded=lambda reason: self._parts.role.superseded(reason),
+            on_routes_changed=lambda: self._parts.message_group_homes.routes_changed(),
         )
         parts = self._parts = BrokerParts(
             settings, clock=clock, store_host=store_host, links=self._links, loop_meter=loop_meter or LoopMeter()
@@ -396,6 +397,7 @@ class Broker:
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
         )
+        await asyncio.to_thread(parts.message_group_homes.load)
 
     def _tell_recovery(self, report: RecoveryReport) -> None:
         log.info(
@@ -466,6 +468,7 @@ class Broker:
             await self._links.unregister(is_log_closed=True)
         await self._forwarder.close()
         await parts.group_calls.close()
+        await parts.message_group_homes.close()
         if self._failover is not None:
             await self._failover.close()
         await self._audit.close_helper()

@@ -47,6 +47,15 @@ class GroupMembers:
         group = (self._identity.cluster, broker_name)
         return _serving([broker for broker in self._view().brokers if _group_of(broker) == group])
 
+    def serving_groups(self) -> set[str]:
+        """The cluster's broker groups of which a member serves."""
+        cluster = self._identity.cluster
+        return {
+            broker.identity.broker_name
+            for broker in self._view().brokers
+            if broker.identity.cluster == cluster and not broker.recovering
+        }
+
     def master_metadata(self) -> str | None:
         """The master's metadata plane."""
         address = self.master_address()

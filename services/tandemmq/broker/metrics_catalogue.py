@@ -120,8 +120,31 @@ _RECEIVES: Final = (
     _gauge(
         "rocketmq_consumer_ready_messages",
         "{message}",
-        "Messages a receive would get now: never delivered, or, with is_retry, to be delivered again.",
+        "Messages in nobody's hands: never found by a receive, or, with is_retry, to be delivered again, or found "
+        "while their message group was held.",
         *_CONSUMER,
+    ),
+    _gauge(
+        "rocketmq_consumer_blocked_message_groups",
+        "{group}",
+        "Message groups of ordered consumer groups with messages that wait for earlier ones to be finished.",
+    ),
+    _counter(
+        "rocketmq_consumer_passed_over_messages_total",
+        "{message}",
+        "Messages that a receive in order found while somebody held their message group; they are given later.",
+    ),
+    _counter(
+        "rocketmq_broker_forwarded_calls_total",
+        "{call}",
+        "Clients' calls passed on to the broker group that they are for.",
+        "method",
+    ),
+    _counter(
+        "rocketmq_broker_forwarded_calls_failed_total",
+        "{call}",
+        "Clients' calls for another broker group that it did not answer, or that could not be passed on.",
+        "method",
     ),
     _gauge(
         "rocketmq_consumer_queueing_latency",

@@ -28,6 +28,7 @@ from tandemmq.broker.held_messages import HeldMessages
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
+from tandemmq.broker.message_group_homes import MessageGroupHomes
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite, NotSpread
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import PutMessages
@@ -376,6 +377,13 @@ class BrokerParts:
         self.tables = MetadataTables(self.disk, clock, topics_changed=self.links.registration_changed)
         self.topics: TopicTable = self.tables.topics
         self.groups: SubscriptionGroupTable = self.tables.groups
+        self.message_group_homes = MessageGroupHomes(
+            self.disk,
+            self.topics,
+            own_name=settings.broker_name,
+            route=self.links.route,
+            live=self.members.serving_groups,
+        )
         self.damaged_entries = DamagedEntries()
         self.queues: QueueReader = StoreQueueReader(
             self.store,
@@ -486,6 +494,10 @@ class BrokerParts:
     def route(self, topic: str) -> TopicRoute | None:
         """The cluster's route of a topic, as the NameServers last told it."""
         return self.links.route(topic)
+
+    def home_of(self, topic: str, message_group: str) -> str:
+        """The broker group in which the message group lives."""
+        return self.message_group_homes.home_of(topic, message_group)
 
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
         """Creates a topic, and calls `done` when it is durable."""

@@ -222,6 +222,8 @@ _OF_API: Final = (
     "transactionCheckInterval",
     "transactionCheckMax",
     "transactionsMax",
+    "maxDelayTimeMills",
+    "timerMaxDelaySec",
 )
 
 

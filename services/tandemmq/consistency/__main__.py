@@ -11,12 +11,20 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.consistency.discovery import discover
-from tandemmq.consistency.settings import ConsistencyError, ConsistencySettings, SparkUnusable
+from tandemmq.consistency.settings import (
+    ConsistencyError,
+    ConsistencySettings,
+    EngineKind,
+    ProgressKind,
+    SparkUnusable,
+)
 from tandemmq.core.audit.repair_plan import RepairPlan
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.service.command_line import VERSION, settings_of_command_line
@@ -24,12 +32,14 @@ from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.settings import check_folder_writable, effective_settings
 
 if TYPE_CHECKING:
-    from tandemmq.consistency.spark_session import SparkRunner
+    from tandemmq.consistency.tasks import TaskRunner
 
 __all__ = ["main"]
 
 _EXIT_BROKEN: Final = 1
-_NEEDED: Final = ("pyspark", "pyarrow")
+_NEEDED: Final = ("pyarrow", "xxhash", "numpy")
+_SPARK: Final = "pyspark"
+_QUIET: Final = "WARNING"
 
 
 def main() -> None:
@@ -46,7 +56,8 @@ def main() -> None:
     except SystemExit as ended:
         # 2 says that replicas differ; a mistyped setting must not.
         sys.exit(_EXIT_BROKEN if ended.code else 0)
-    configure_logging(os.environ, service="consistency")
+    quiet = {"LOG_LEVEL": _QUIET} if settings.progress is ProgressKind.PERSON else {}
+    configure_logging(quiet | os.environ, service="consistency")
     try:
         summary = _run(settings)
     except ConsistencyError as error:
@@ -56,14 +67,13 @@ def main() -> None:
 
 
 def _run(settings: ConsistencySettings) -> RunSummary:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in _NEEDED if not _is_installed(name)]
     if missing:
         raise SparkUnusable(f"{' and '.join(missing)} not installed: pip install 'tandemmq[consistency]'")
     # Here, so that a mistyped setting is told without waiting for them.
     from tandemmq.consistency.audit import audit, new_run_id, prune_runs, write_report
     from tandemmq.consistency.progress import Progress
     from tandemmq.consistency.results_store import ResultsStore
-    from tandemmq.consistency.spark_session import SparkRunner, running_spark
 
     log = get_logger()
     run_id = new_run_id(datetime.now(UTC), Random())
@@ -71,18 +81,16 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     # Before Java starts, which is the slow part.
     discovery = discover(settings)
     results = ResultsStore(settings.results)
-    with running_spark(settings, os.environ) as context:
-        runner = SparkRunner(context)
+    with _runner(settings) as (runner, application_id):
         stopping = _stop_on_signals(runner)
-        log.info("spark_started", application=context.applicationId, slots=runner.slots)
-        with Progress(in_flight=runner.bytes_done) as progress:
+        with Progress(in_flight=runner.bytes_done, kind=settings.progress) as progress:
             report = audit(
                 settings,
                 discovery,
                 runner=runner,
                 results=results,
                 run_id=run_id,
-                application_id=context.applicationId,
+                application_id=application_id,
                 progress=progress,
                 is_stopping=stopping.is_set,
             )
@@ -102,7 +110,47 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     return summary
 
 
-def _stop_on_signals(runner: SparkRunner) -> threading.Event:
+@contextmanager
+def _runner(settings: ConsistencySettings) -> Iterator[tuple[TaskRunner, str]]:
+    """What runs the tasks, by the setting `engine`, and Spark's name of the run if it is Spark from the start."""
+    with ExitStack() as running:
+
+        def start_spark() -> tuple[TaskRunner, str]:
+            if not _is_installed(_SPARK):
+                raise SparkUnusable(
+                    f"{_SPARK} is not installed: pip install 'tandemmq[consistency]', or choose engine=local"
+                )
+            from tandemmq.consistency.spark_session import SparkRunner, running_spark
+
+            context = running.enter_context(running_spark(settings, os.environ))
+            runner = SparkRunner(context)
+            get_logger().info("spark_started", application=context.applicationId, slots=runner.slots)
+            return runner, str(context.applicationId)
+
+        is_cluster = settings.engine is EngineKind.AUTO and not settings.runs_locally
+        if settings.engine is EngineKind.SPARK or is_cluster:
+            yield start_spark()
+            return
+        from tandemmq.consistency.local_runner import Engine, LocalRunner
+
+        local = running.enter_context(LocalRunner())
+        if settings.engine is EngineKind.LOCAL:
+            yield local, ""
+            return
+        engine = Engine(
+            local,
+            limit_bytes=settings.local_max_bytes,
+            start_spark=lambda: start_spark()[0],
+            is_spark_there=_is_installed(_SPARK),
+        )
+        yield engine, ""
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _stop_on_signals(runner: TaskRunner) -> threading.Event:
     """The first SIGTERM or SIGINT ends what runs, so that the report has what was found out so far; the second ends
     the process.
     """

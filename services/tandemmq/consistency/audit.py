@@ -22,8 +22,7 @@ from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.results_store import ResultsStore
 from tandemmq.consistency.settings import ConsistencySettings, TasksFailed
 from tandemmq.consistency.source_files.posix_files import SourceSpec
-from tandemmq.consistency.spark_session import TaskRunner
-from tandemmq.consistency.tasks import FingerprintTask, Replica
+from tandemmq.consistency.tasks import FingerprintTask, Replica, TaskRunner
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.repair_plan import RepairPlan, plan_repair
 from tandemmq.core.audit.run_summary import FINDINGS_LISTED_MAX, GroupSummary, Outcome, ReplicaSummary, RunSummary

@@ -13,8 +13,7 @@ from tandemmq.consistency.digest_algorithms import DIGEST_BYTES
 from tandemmq.consistency.group_store import ExtentTable, GroupStore
 from tandemmq.consistency.planning import GroupMemory, chunks, in_waves, merged
 from tandemmq.consistency.progress import Progress
-from tandemmq.consistency.spark_session import TaskRunner
-from tandemmq.consistency.tasks import DigestTask, Replica, Task, TaskAnswer
+from tandemmq.consistency.tasks import DigestTask, Replica, Task, TaskAnswer, TaskRunner
 from tandemmq.core.audit.findings import extents_of
 from tandemmq.core.replication.log_history import LogRange
 
@@ -67,6 +66,10 @@ class Questions:
     def slots(self) -> int:
         """Tasks that run at once."""
         return self._runner.slots
+
+    def expect(self, byte_count: int) -> None:
+        """Tells the runner what will be read. Raises ConsistencyError if that is more than it can."""
+        self._runner.expect(byte_count)
 
     def ask(self, tasks: Sequence[Task]) -> list[TaskAnswer]:
         """The answers, in order. The first problem of a replica is its last. Raises TasksFailed."""

@@ -33,8 +33,16 @@ from tandemmq.consistency.planning import (
 )
 from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.source_files.posix_files import SourceSpec
-from tandemmq.consistency.spark_session import TaskRunner
-from tandemmq.consistency.tasks import BoundsTask, CheckTask, CompareTask, DerivedTask, DescribeTask, NameTask, Replica
+from tandemmq.consistency.tasks import (
+    BoundsTask,
+    CheckTask,
+    CompareTask,
+    DerivedTask,
+    DescribeTask,
+    NameTask,
+    Replica,
+    TaskRunner,
+)
 from tandemmq.core.audit.causes import one_for_each_cause
 from tandemmq.core.audit.comparison import without_repeats
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
@@ -243,7 +251,9 @@ class GroupAudit:
             scrub=self._options.scrub,
             now_s=self._now.timestamp(),
         )
-        self._progress.planned(total_bytes(plan.ranges) * len(holding) * (2 if self._is_deep else 1))
+        planned_bytes = total_bytes(plan.ranges) * len(holding) * (2 if self._is_deep else 1)
+        self._progress.planned(planned_bytes)
+        self._questions.expect(planned_bytes)
         reading = self._reading(holding, memory)
         if not reading.read(plan.ranges, is_over=self._is_over):
             self._problems.append("the deadline came first; the next run goes on from here")

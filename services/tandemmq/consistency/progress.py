@@ -1,4 +1,4 @@
-"""How far a run is: a line that is drawn over on a terminal, a log line now and then elsewhere."""
+"""How far a run is: for a person a line on standard error, for machines a log line now and then."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from typing import Final, Self
 
 from rich.console import Console
 
+from tandemmq.consistency.settings import ProgressKind
 from tandemmq.service.logging import get_logger
 
 __all__ = ["Progress"]
 
 _LINE_INTERVAL_S: Final = 0.5
+_TEXT_INTERVAL_S: Final = 5.0
+"""Where nothing can be drawn over."""
 _LOG_INTERVAL_S: Final = 10.0
+_PROGRAM_INTERVAL_S: Final = 1.0
 _MB: Final = 1_000_000
 
 
 class Progress:
     """Counts bytes over all replicas and groups. A context: shows itself while it is open. For any thread."""
 
-    def __init__(self, *, in_flight: Callable[[], int], shown: bool = True) -> None:
+    def __init__(
+        self, *, in_flight: Callable[[], int], shown: bool = True, kind: ProgressKind = ProgressKind.LOG
+    ) -> None:
         self._in_flight = in_flight
         self._lock = threading.Lock()
         self._planned = 0
@@ -32,7 +38,9 @@ class Progress:
         self._groups_done = 0
         self._started = time.monotonic()
         self._ended = threading.Event()
-        self._is_terminal = shown and sys.stderr.isatty()
+        self._is_person = kind is ProgressKind.PERSON
+        self._is_terminal = shown and kind is not ProgressKind.PROGRAM and sys.stderr.isatty()
+        self._log_interval_s = _PROGRAM_INTERVAL_S if kind is ProgressKind.PROGRAM else _LOG_INTERVAL_S
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True) if shown else None
 
     def __enter__(self) -> Self:
@@ -90,14 +98,20 @@ class Progress:
                 while not self._ended.wait(_LINE_INTERVAL_S):
                     status.update(_line(self.values()))
             return
-        while not self._ended.wait(_LOG_INTERVAL_S):
+        if self._is_person:
+            while not self._ended.wait(_TEXT_INTERVAL_S):
+                sys.stderr.write(f"{_line(self.values())}\n")
+            return
+        while not self._ended.wait(self._log_interval_s):
             get_logger().info("progress", **self.values())
 
 
 def _line(values: dict[str, int | float | None]) -> str:
     planned, read, left = values["planned_bytes"] or 0, values["read_bytes"] or 0, values["seconds_left"]
-    share = f"{100 * read / planned:.0f} %" if planned else "finding out what there is to read"
-    return (
-        f"groups {values['groups_done']}/{values['groups']}  {share}  {read / _MB:,.0f} MB  "
-        f"{values['mb_per_second']:,} MB/s  {'' if left is None else f'{left} s left'}  findings {values['findings']}"
-    )
+    groups = f"{values['groups_done']} of {values['groups']} groups"
+    if not planned:
+        return f"{groups}, finding out what there is to read"
+    parts = [groups, f"{100 * read // planned} % of {planned / _MB:,.0f} MB", f"{values['mb_per_second']:,} MB/s"]
+    parts += [f"{left} s left"] if left else []
+    parts += [f"{values['findings']} findings"] if values["findings"] else []
+    return ", ".join(parts)

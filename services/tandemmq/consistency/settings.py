@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,10 +17,13 @@ from tandemmq.service.settings import ServiceSettings
 __all__ = [
     "ConsistencyError",
     "ConsistencySettings",
+    "EngineKind",
     "NothingFound",
+    "ProgressKind",
     "ResultsUnusable",
     "SparkUnusable",
     "TasksFailed",
+    "TooLarge",
     "parse_bytes",
     "parse_seconds",
 ]
@@ -52,6 +56,22 @@ def _quantity(value: object, units: dict[str, int] | dict[str, float]) -> object
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 ByteCount = Annotated[int, BeforeValidator(parse_bytes)]
+
+
+class EngineKind(StrEnum):
+    """What runs tasks."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+class ProgressKind(StrEnum):
+    """For whom a run tells how far it is."""
+
+    LOG = "log"
+    PERSON = "person"
+    PROGRAM = "program"
 
 
 class ConsistencySettings(ServiceSettings):
@@ -176,6 +196,24 @@ class ConsistencySettings(ServiceSettings):
         4, ge=1, le=64, alias="groupsAtOnce", description="Groups that are worked on side by side."
     )
 
+    engine: EngineKind = Field(
+        EngineKind.AUTO,
+        alias="engine",
+        description="local: threads and processes of this machine. spark: Spark, with sparkMaster. auto: local up to "
+        "localMaxBytes and Spark beyond; Spark at once if sparkMaster is a cluster.",
+    )
+    local_max_bytes: ByteCount = Field(
+        64 << 30,
+        ge=0,
+        alias="localMaxBytes",
+        description="Bytes of all replicas that a run reads without Spark, if engine is auto.",
+    )
+    progress: ProgressKind = Field(
+        ProgressKind.LOG,
+        alias="progress",
+        description="log: how far a run is, in its log. person: in a line on standard error, and only warnings in the "
+        "log. program: in its log each second.",
+    )
     spark_master: str = Field(
         "local[*]", alias="sparkMaster", description="local[N], or k8s://https://kubernetes.default.svc in a pod."
     )
@@ -325,3 +363,7 @@ class SparkUnusable(ConsistencyError):
 
 class TasksFailed(ConsistencyError):
     """Tasks broke, not because of a replica: a bug, or no executor is left. What they would have told is unknown."""
+
+
+class TooLarge(ConsistencyError):
+    """There is more to read than this machine should read alone, and no Spark to help; the text says what to do."""

@@ -22,19 +22,17 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 
 from tandemmq.consistency.discovery import discover
 from tandemmq.consistency.settings import ConsistencyError, ConsistencySettings, SparkUnusable, TasksFailed
-from tandemmq.consistency.tasks import DescribeTask, Task, TaskAnswer, run_tasks
+from tandemmq.consistency.tasks import DescribeTask, Task, TaskAnswer, encode_task, run_tasks
 from tandemmq.service.settings import load_settings
 
 __all__ = [
     "SparkRunner",
-    "TaskRunner",
-    "encode_task",
     "main",
     "make_class_archive",
     "prepared_environment",
@@ -189,25 +187,6 @@ def running_spark(
 # every worker costs some 8 s of CPU before the first byte is read; neither has anything to plan or to move here.
 
 
-class TaskRunner(Protocol):
-    """Whatever runs tasks."""
-
-    @property
-    def slots(self) -> int:
-        """Tasks that run at once."""
-
-    def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
-        """The answers, in the order of the tasks. Blocks; may be called by several threads. Raises TasksFailed."""
-
-    def bytes_done(self) -> int:
-        """That the tasks which are running now are through with, about."""
-
-
-def encode_task(task: Task) -> str:
-    """What `run_tasks` reads."""
-    return json.dumps({"kind": task.kind, "task": task.to_json()}, separators=(",", ":"))
-
-
 class SparkRunner:
     """`TaskRunner` on a SparkContext, each task a partition."""
 
@@ -222,6 +201,9 @@ class SparkRunner:
     def slots(self) -> int:
         """See TaskRunner."""
         return max(1, int(self._context.defaultParallelism))
+
+    def expect(self, byte_count: int) -> None:
+        """See TaskRunner. There is room for anything."""
 
     def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
         """See TaskRunner."""

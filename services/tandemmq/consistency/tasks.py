@@ -1,4 +1,5 @@
-"""The work that Spark spreads: each task opens replicas, reads, and answers in a few kilobytes.
+"""The work that is spread over machines, or over the CPUs of one: each task opens replicas, reads, and answers in a few
+kilobytes.
 
 A task and its answer are JSON: they pass through the JVM as one string each, a driver may be of another version than
 the one that remembered an answer, and both can be read by people. The CommitLog's bytes never leave the Python process
@@ -10,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol, Self
@@ -36,6 +37,8 @@ __all__ = [
     "Replica",
     "Task",
     "TaskAnswer",
+    "TaskRunner",
+    "encode_task",
     "run_tasks",
 ]
 
@@ -93,6 +96,10 @@ class Task(Protocol):
         """Replicas it reads."""
 
     @property
+    def specs(self) -> tuple[SourceSpec, ...]:
+        """Where those are."""
+
+    @property
     def expected_bytes(self) -> int:
         """That it will read, about."""
 
@@ -120,6 +127,11 @@ class DescribeTask:
     def broker_ids(self) -> tuple[int, ...]:
         """See Task."""
         return (self.spec.broker_id,)
+
+    @property
+    def specs(self) -> tuple[SourceSpec, ...]:
+        """See Task."""
+        return (self.spec,)
 
     @property
     def expected_bytes(self) -> int:
@@ -155,6 +167,11 @@ class _ReplicaTask:
     def broker_ids(self) -> tuple[int, ...]:
         """See Task."""
         return (self.replica.facts.broker_id,)
+
+    @property
+    def specs(self) -> tuple[SourceSpec, ...]:
+        """See Task."""
+        return (self.replica.spec,)
 
     @property
     def expected_bytes(self) -> int:
@@ -274,6 +291,11 @@ class CompareTask:
         return tuple(replica.facts.broker_id for replica in self.replicas)
 
     @property
+    def specs(self) -> tuple[SourceSpec, ...]:
+        """See Task."""
+        return tuple(replica.spec for replica in self.replicas)
+
+    @property
     def expected_bytes(self) -> int:
         """See Task."""
         return len(self.replicas) * _bytes_of([self.log_range])
@@ -344,6 +366,11 @@ class BoundsTask:
     def broker_ids(self) -> tuple[int, ...]:
         """See Task."""
         return tuple(replica.facts.broker_id for replica in self.replicas)
+
+    @property
+    def specs(self) -> tuple[SourceSpec, ...]:
+        """See Task."""
+        return tuple(replica.spec for replica in self.replicas)
 
     @property
     def expected_bytes(self) -> int:
@@ -486,17 +513,42 @@ _KINDS: Final = {
 }
 
 
+class TaskRunner(Protocol):
+    """Whatever runs tasks: see spark_session and local_runner."""
+
+    @property
+    def slots(self) -> int:
+        """Tasks that run at once."""
+
+    def expect(self, byte_count: int) -> None:
+        """So much more will be read: for a runner that chooses its means. Raises ConsistencyError if it has none."""
+
+    def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
+        """The answers, in the order of the tasks. Blocks; may be called by several threads. Raises TasksFailed."""
+
+    def cancel(self) -> None:
+        """Ends all that runs: whoever waits for it gets TasksFailed."""
+
+    def bytes_done(self) -> int:
+        """That the tasks which are running now are through with, about."""
+
+
+def encode_task(task: Task) -> str:
+    """What `run_tasks` reads: one line."""
+    return json.dumps({"kind": task.kind, "task": task.to_json()}, separators=(",", ":"))
+
+
 def run_tasks(texts: Iterable[str]) -> Iterator[str]:
-    """On an executor: a task's JSON in, its answer's JSON out. A replica that cannot be read is an answer."""
+    """Where tasks run: a task's JSON in, its answer's JSON out. A replica that cannot be read is an answer."""
     for text in texts:
         document = json.loads(text)
         task = _KINDS[document["kind"]](document["task"])
-        started = time.process_time()
+        started = time.thread_time()
         try:
             values, bytes_read = task.perform()
-            answer = TaskAnswer(task.key, values, bytes_read=bytes_read, cpu_seconds=time.process_time() - started)
+            answer = TaskAnswer(task.key, values, bytes_read=bytes_read, cpu_seconds=time.thread_time() - started)
         except ReplicaUnreadable as error:
-            answer = TaskAnswer(task.key, problem=str(error), cpu_seconds=time.process_time() - started)
+            answer = TaskAnswer(task.key, problem=str(error), cpu_seconds=time.thread_time() - started)
         yield json.dumps(answer.to_json(), separators=(",", ":"))
 
 

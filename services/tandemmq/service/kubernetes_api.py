@@ -85,8 +85,10 @@ class Kind(StrEnum):
     """Kinds of objects, as the client spells them in the names of its methods."""
 
     CONFIG_MAP = "config_map"
+    CRON_JOB = "cron_job"
     ENDPOINT_SLICE = "endpoint_slice"
     EVENT = "event"
+    JOB = "job"
     LEASE = "lease"
     PERSISTENT_VOLUME_CLAIM = "persistent_volume_claim"
     POD = "pod"
@@ -193,8 +195,10 @@ _PORT_VARIABLE: Final = "KUBERNETES_SERVICE_PORT"
 _METHODS: Final = {"list": "GET", "read": "GET", "patch": "PATCH", "create": "POST", "replace": "PUT"}
 _PATHS: Final = {
     Kind.CONFIG_MAP: ("/api/v1", "configmaps"),
+    Kind.CRON_JOB: ("/apis/batch/v1", "cronjobs"),
     Kind.ENDPOINT_SLICE: ("/apis/discovery.k8s.io/v1", "endpointslices"),
     Kind.EVENT: ("/api/v1", "events"),
+    Kind.JOB: ("/apis/batch/v1", "jobs"),
     Kind.LEASE: ("/apis/coordination.k8s.io/v1", "leases"),
     Kind.PERSISTENT_VOLUME_CLAIM: ("/api/v1", "persistentvolumeclaims"),
     Kind.POD: ("/api/v1", "pods"),
@@ -296,7 +300,9 @@ class _ClientConnection:
         self._client = client.ApiClient(configuration)
         core = client.CoreV1Api(self._client)
         self._apis: dict[Kind, Any] = dict.fromkeys(Kind, core) | {
+            Kind.CRON_JOB: client.BatchV1Api(self._client),
             Kind.ENDPOINT_SLICE: client.DiscoveryV1Api(self._client),
+            Kind.JOB: client.BatchV1Api(self._client),
             Kind.LEASE: client.CoordinationV1Api(self._client),
             Kind.STATEFUL_SET: client.AppsV1Api(self._client),
             Kind.POD_DISRUPTION_BUDGET: client.PolicyV1Api(self._client),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from support.audit_stores import make_group
 from support.audit_summaries import diverged_run
 from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify as verify_command
@@ -59,14 +62,20 @@ def test_name_servers_are_asked_whatever_the_environment_says(verify: Run, monke
     monkeypatch.setenv("TANDEMMQ_PATH", "/elsewhere")
     _, settings = verify("--namesrv", "a:9876;b:9876", "--tier", "deep", "--group", "broker-a", "--group", "broker-b")
     assert settings[:2] == ["namesrvAddr=a:9876;b:9876", "tier=deep"]
-    assert settings[3] == "groups=broker-a,broker-b"
+    assert settings[4] == "groups=broker-a,broker-b"
 
 
 def test_folders_are_read_instead_of_brokers(verify: Run, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     _, settings = verify("--path", "one", "--path", "two", "--results", "out", "--set", "rateLimit=1MiB")
-    assert settings == [f"path={tmp_path}/one;{tmp_path}/two", "tier=quick", "results=out", "rateLimit=1MiB"]
+    assert settings == [
+        f"path={tmp_path}/one;{tmp_path}/two",
+        "tier=quick",
+        "results=out",
+        "progress=person",
+        "rateLimit=1MiB",
+    ]
 
 
 def test_stopped_cluster_is_read_from_its_files(verify: Run, tmp_path: Path) -> None:
@@ -76,6 +85,7 @@ def test_stopped_cluster_is_read_from_its_files(verify: Run, tmp_path: Path) -> 
         f"path={tmp_path}/stopped",
         "tier=quick",
         f"results={tmp_path}/stopped/consistency",
+        "progress=person",
     ]
 
 
@@ -129,3 +139,24 @@ def test_what_cannot_be_is_refused_before_the_job_starts(tmp_path: Path, monkeyp
     assert "there is no folder" in _refusal("--path", str(tmp_path / "absent")).problem
     assert "names no NameServer" in _refusal("--namesrv", "nowhere").problem
     assert "tandemmq up" in _refusal("--data", str(tmp_path)).remedy
+
+
+def test_real_run_needs_no_java_and_tells_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = make_group(tmp_path / "store", replicas=2, messages=200)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    command = [sys.executable, "-m", "tandemmq.cli", "verify", "--results", str(tmp_path / "results"), "--tier", "deep"]
+    for folder in folders:
+        command += ["--path", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "all replicas hold the same" in done.stdout
+    assert "{" not in done.stdout
+    assert done.stderr == ""
+    assert RunSummary.from_json(json.loads((tmp_path / "results" / "latest.json").read_text())).records_checked == 400
+
+
+def test_engine_is_the_jobs_setting(verify: Run, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    _, settings = verify("--path", "one", "--engine", "spark")
+    assert settings[-1] == "engine=spark"

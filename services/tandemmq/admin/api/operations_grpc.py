@@ -34,6 +34,7 @@ from tandemmq.admin.operations.values import (
     TopicChange,
 )
 from tandemmq.admin.protobuf import as_message, as_value
+from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 from tandemmq.http2.stream import Stream
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
@@ -106,6 +107,13 @@ def _reset_target(request: pb.ResetGroupOffsetsRequest) -> ResetTarget:
     if target is None or not getattr(request, target):
         raise OperationFailed(FailureKind.INVALID, "target: set one of time, earliest and latest")
     return ResetTarget(earliest=target == "earliest", latest=target == "latest")
+
+
+def _tier(text: str) -> Tier:
+    try:
+        return Tier(text or Tier.QUICK)
+    except ValueError:
+        raise OperationFailed(FailureKind.INVALID, f"tier: {text!r} is neither quick nor deep") from None
 
 
 def _query(request: pb.SearchMessagesRequest) -> MessageQuery:
@@ -260,6 +268,10 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
         ),
         "replies",
     ),
+    "StartVerification": lambda asked, to: to.verify(
+        tier=_tier(asked.tier), groups=tuple(asked.groups), dry_run=asked.dry_run
+    ),
+    "GetVerification": lambda _, to: to.verification(),
     "ListClusterEvents": lambda asked, to: _named(
         to.events(limit=_limited("limit", asked.limit, default=_EVENTS, at_most=_EVENTS_MAX)), "events", "unseen"
     ),

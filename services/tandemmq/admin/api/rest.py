@@ -56,9 +56,11 @@ from tandemmq.admin.operations.values import (
     Transaction,
     TransactionPage,
     Unseen,
+    Verification,
 )
 from tandemmq.admin.traces.reader import TraceFindings, TraceSource
 from tandemmq.admin.traces.tree import findings_document, list_document
+from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import MomentUnreadable, read_moment
 
@@ -183,6 +185,7 @@ def moment_of(text: str, *, field: str, now_ms: int) -> int:
 # Settings of brokers, write permission and events over HTTP.
 
 _BROKER_TAGS: Final[list[str | Enum]] = ["brokers"]
+_CONSISTENCY_TAGS: Final[list[str | Enum]] = ["consistency"]
 
 
 class SettingsBody(Body):
@@ -219,6 +222,15 @@ class FailoverBody(Body):
         default=False,
         description="Without a master: it becomes master although it may lack acknowledged messages. "
         "The others of the in-sync set are given up.",
+    )
+
+
+class VerificationBody(Body):
+    """What is to be verified."""
+
+    tier: Tier = Tier.QUICK
+    groups: list[Annotated[str, Field(max_length=127)]] = Field(
+        default_factory=list, max_length=1_000, description="Broker groups; empty: all. On Kubernetes always all."
     )
 
 
@@ -283,6 +295,22 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
         """Has the group's master hand over to a member of its in-sync set, and waits until that serves. Nothing is done
         when it is the master already."""
         return await operations.failover(broker_name, to=body.to_broker_id, unclean=body.unclean, dry_run=dry_run)
+
+    @app.get("/api/v1/verification", tags=_CONSISTENCY_TAGS, responses=PROBLEMS)
+    async def verification(operations: Operations = acting) -> Verification:
+        """The run of the consistency job that was started here last, and how far it is."""
+        return await operations.verification()
+
+    @app.post(
+        "/api/v1/verification",
+        tags=_CONSISTENCY_TAGS,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+        status_code=HTTPStatus.ACCEPTED,
+    )
+    async def verify(body: VerificationBody, dry_run: DryRun = False, operations: Operations = acting) -> Verification:
+        """Starts a run of the consistency job. One at a time."""
+        return await operations.verify(tier=body.tier, groups=body.groups, dry_run=dry_run)
 
     @app.get("/api/v1/kept-tails", tags=_BROKER_TAGS, responses=PROBLEMS)
     async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:

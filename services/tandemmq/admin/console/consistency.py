@@ -9,11 +9,14 @@ from typing import Final
 
 from fastapi import FastAPI, Request, Response
 
+from tandemmq.admin.api.actors import OPERATOR_ONLY
 from tandemmq.admin.consistency_runs import ConsistencyReading, finished_at_ms
-from tandemmq.admin.console.answers import Pages, page_html
+from tandemmq.admin.console.answers import Pages, form_of, go_to, page_html
 from tandemmq.admin.console.consistency_section import FindingRow, consistency_section, finding_row, tone_of
+from tandemmq.admin.console.frame import Flash
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
+from tandemmq.admin.operations.values import Verification, VerificationState
+from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
 from tandemmq.service.texts import bytes_text, count_text, duration_text
 
 __all__ = ["MapPart", "RunRow", "RunView", "add_consistency_pages", "run_rows", "run_view"]
@@ -82,6 +85,51 @@ class RunView:
     more_groups: int
     findings: Sequence[FindingRow]
     more_findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """The run that was started from here last."""
+
+    is_running: bool
+    tone: str
+    headline: str
+    # Of its page; empty: there is none yet.
+    run_id: str
+    # Of 100; None: not known.
+    percent: int | None
+    lines: Sequence[str]
+
+
+def started_run(run: Verification, *, now_wall_ms: int) -> StartedRun | None:
+    """None: there was none."""
+    if run.state is VerificationState.NONE:
+        return None
+    if run.state is VerificationState.RUNNING:
+        took = duration_text(max(0, now_wall_ms - run.started_ms) / 1_000)
+        return StartedRun(True, "", f"A {run.tier} run is in progress, for {took}", "", _percent(run), _how_far(run))
+    took = duration_text(max(0, run.ended_ms - run.started_ms) / 1_000)
+    if run.state is VerificationState.FAILED:
+        return StartedRun(False, "bad", f"The {run.tier} run came to no verdict", "", None, (run.problem,))
+    headline = f"The {run.tier} run ended after {took}: {run.outcome}"
+    return StartedRun(False, tone_of(Outcome(run.outcome)), headline, run.name, None, ())
+
+
+def _percent(run: Verification) -> int | None:
+    return min(100, 100 * run.read_bytes // run.planned_bytes) if run.planned_bytes else None
+
+
+def _how_far(run: Verification) -> Sequence[str]:
+    if run.problem:
+        return (run.problem,)
+    if not run.groups_total:
+        return (f"{run.name} tells how far it is in its log." if run.name else "It finds out what there is to read.",)
+    parts = [f"{run.groups_done:,} of {run.groups_total:,} groups"]
+    if run.planned_bytes:
+        parts.append(f"{bytes_text(run.read_bytes)} of {bytes_text(run.planned_bytes)}")
+    parts += [f"about {duration_text(run.seconds_left)} left"] if run.seconds_left else []
+    parts += [f"{run.findings:,} findings so far"] if run.findings else []
+    return (f"{', '.join(parts)}.",)
 
 
 def run_rows(reading: ConsistencyReading) -> list[RunRow]:
@@ -170,7 +218,7 @@ def _map_text(group: GroupSummary, parts: Sequence[MapPart]) -> str:
 # `/consistency`: what the consistency job found, and each of its runs.
 
 _ACTIVE: Final = "consistency"
-# The job's results are read every ten seconds.
+# The job's results are read every ten seconds; a run in progress moves faster.
 _LIVE_MS: Final = 10_000
 
 
@@ -186,11 +234,25 @@ def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
             request,
             "consistency.html",
             active=_ACTIVE,
-            live_ms=_LIVE_MS,
+            live_ms=min(_LIVE_MS, pages.refresh_ms),
             is_watched=pages.consistency.is_watched,
+            started=started_run(await pages.operations(request).verification(), now_wall_ms=now_wall_ms),
             section=consistency_section(reading, now_wall_ms=now_wall_ms) if reading is not None else None,
             runs=run_rows(reading) if reading is not None else [],
         )
+
+    @app.post("/consistency/verify", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def verify(request: Request) -> Response:
+        posted = await form_of(request)
+        tier = Tier.DEEP if posted.text("tier") == Tier.DEEP else Tier.QUICK
+        try:
+            await pages.operations(request).verify(tier=tier)
+        except OperationFailed as failure:
+            cause = (failure.cause,) if failure.cause else ()
+            flash = Flash("bad", f"No run was started: {failure.problem}.", (*cause, failure.remedy))
+        else:
+            flash = Flash("ok", f"A {tier} run was started.")
+        return go_to(pages, "/consistency", flash=flash)
 
     @app.get("/consistency/{run_id}", include_in_schema=False)
     async def consistency_run(request: Request, run_id: str) -> Response:

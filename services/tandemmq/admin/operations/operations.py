@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
@@ -59,11 +59,13 @@ from tandemmq.admin.operations.values import (
     Transaction,
     TransactionPage,
     Unseen,
+    Verification,
 )
 from tandemmq.admin.rpc import Channels
+from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 
-__all__ = ["CHANGES", "NotPermitted", "Operations", "OperationsDesk"]
+__all__ = ["CHANGES", "NotPermitted", "Operations", "OperationsDesk", "Verifier"]
 
 ResultT = TypeVar("ResultT")
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[object]])
@@ -104,6 +106,16 @@ def _word(value: bool | None) -> str:
     return "" if value is None else str(value).lower()
 
 
+class Verifier(Protocol):
+    """What starts runs of the consistency job."""
+
+    def state(self) -> Verification:
+        """The run that was asked for last."""
+
+    async def start(self, tier: Tier, groups: Sequence[str], *, dry_run: bool) -> Verification:
+        """Starts one. Raises OperationFailed."""
+
+
 class Operations:
     """One cluster. Has no task of its own and nothing to close: `channels` are the caller's.
 
@@ -118,10 +130,12 @@ class Operations:
         members: Callable[[], ClusterState | None],
         send_client: MakeSendClient,
         clock: Clock,
+        verifier: Verifier | None = None,
     ) -> None:
         """`members` gives the newest reading, None before the first; `send_client` makes what a test message is sent
-        with."""
+        with; `verifier` starts runs of the consistency job, None: nothing does."""
         known, questions = Members(members), Questions(channels)
+        self._known = known
         self._routes = RouteOperations(known, questions)
         self._topics = TopicOperations(known, questions, self._routes, clock=clock)
         self._groups = GroupOperations(known, questions, clock=clock)
@@ -133,6 +147,7 @@ class Operations:
         self._failovers = FailoverOperations(known, questions, clock=clock)
         self._kept_tails = KeptTailOperations(known, questions)
         self._transactions = TransactionOperations(known, questions)
+        self._verifier = verifier
 
     # Topics
 
@@ -385,6 +400,27 @@ class Operations:
         if unclean:
             return await self._failovers.claim_unclean(broker_name, to=to, dry_run=dry_run)
         return await self._failovers.hand_over(broker_name, to=to, dry_run=dry_run)
+
+    @_changes(lambda *, tier=Tier.QUICK, groups=(): (str(tier), _given(groups=",".join(groups))))
+    async def verify(
+        self, *, tier: Tier = Tier.QUICK, groups: Sequence[str] = (), dry_run: bool = False
+    ) -> Verification:
+        """Starts a run of the consistency job over all broker groups, or over some. REFUSED: one is running, or none
+        can be started from here; NOT_FOUND: there is no such broker group."""
+        if self._verifier is None:
+            raise OperationFailed(
+                FailureKind.REFUSED,
+                "no run of the consistency job can be started from here",
+                cause="neither a folder in consistencyResults nor consistencyCronJobs is set",
+                remedy="run tandemmq verify, or kubectl create job --from=cronjob/RELEASE-consistency-quick NAME",
+            )
+        for group in groups:
+            self._known.of_group(group)
+        return await self._verifier.start(tier, groups, dry_run=dry_run)
+
+    async def verification(self) -> Verification:
+        """The run that was asked for last, and how far it is."""
+        return self._verifier.state() if self._verifier is not None else Verification()
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         """What happened lately on all brokers, newest first; at most 500."""

@@ -17,6 +17,8 @@ from typing import Annotated, Final, Generic, TypeVar
 
 from pydantic import Field, computed_field
 
+from tandemmq.core.audit.run_summary import Tier
+
 __all__ = [
     "FIRST_PAGE",
     "AcceptedLoss",
@@ -61,6 +63,8 @@ __all__ = [
     "TopicSummary",
     "UnreadableRange",
     "Unseen",
+    "Verification",
+    "VerificationState",
 ]
 
 ItemT = TypeVar("ItemT")
@@ -687,6 +691,45 @@ class HandOver:
     def changed(self) -> bool:
         """Another broker is the master now."""
         return self.from_broker != self.to_broker and not self.dry_run
+
+
+# Runs of the consistency job
+
+
+class VerificationState(StrEnum):
+    """How a run that was asked for stands."""
+
+    NONE = "none"
+    RUNNING = "running"
+    ENDED = "ended"
+    FAILED = "failed"
+    """It came to no verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The run of the consistency job that was asked for last. What it found is in the list of runs."""
+
+    state: VerificationState = VerificationState.NONE
+    # Id of the run, or on Kubernetes name of its Job; empty: not known yet.
+    name: str = ""
+    tier: Tier = Tier.QUICK
+    # Broker groups; empty: all.
+    groups: Sequence[str] = ()
+    # Wall clock; -1: not yet.
+    started_ms: int = -1
+    ended_ms: int = -1
+    # How far it is; all 0 until it is known, and on Kubernetes, where its log says it.
+    groups_done: int = 0
+    groups_total: int = 0
+    read_bytes: int = 0
+    planned_bytes: int = 0
+    seconds_left: int = 0
+    findings: int = 0
+    # equal, diverged or incomplete.
+    outcome: str = ""
+    # Why it came to no verdict, or why nothing is known of it just now.
+    problem: str = ""
 
 
 # Brokers

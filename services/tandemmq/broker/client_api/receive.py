@@ -40,7 +40,7 @@ from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
 from tandemmq.core.delivery.poll_table import PollTable
 from tandemmq.core.delivery.queue_progress import Delivery, Received
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
@@ -86,6 +86,9 @@ def poll_end_ms(request: pb.ReceiveMessageRequest, deadline_ms: int | None, now_
 # Length of a lease that the broker renews; the lease table knows it too, here it is only told to the client.
 _AUTO_RENEWED_MS: Final = 60_000
 _POLLS_MAX: Final = 20_000
+# What looks with filters may cost in one turn of the event loop, in the unit of `max_scanned_per_receive`: two to four
+# milliseconds. Those that come later look in the next turn, and first; receives without a filter never wait for them.
+_SCANNED_PER_TURN: Final = 4_096
 _UNLIMITED: Final = 1 << 31
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
@@ -103,7 +106,7 @@ class _Receive:
     topic: str
     # As the client wrote it; echoed in each message.
     topic_resource: definition.Resource
-    tag_filter: TagFilter
+    tag_filter: MessageFilter
     batch_size: int
     invisible_ms: int
     auto_renew: bool
@@ -113,8 +116,15 @@ class _Receive:
     fifo: bool
     max_attempts: int
     cancelled: bool = False
+    # Grows with time; since when it waits for its turn behind filters that let few pass. 0: it does not.
+    put_off_at: int = 0
     # None while tracing is off.
     trace: ReceiveTrace | None = None
+
+
+def _turn(receive: _Receive) -> int:
+    """Who was put off longest looks first."""
+    return receive.put_off_at or _UNLIMITED
 
 
 class ReceiveHandler:
@@ -135,6 +145,9 @@ class ReceiveHandler:
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
+        # What looks with filters cost in this turn.
+        self._scanned = 0
+        self._put_offs = 0
         self._timer: Timer | None = None
         # Monotonic; when `_timer` fires.
         self._timer_at_ms = 0
@@ -403,6 +416,13 @@ class ReceiveHandler:
         """Lets receives look, and after them those that are needed for what they leave behind."""
         while looking:
             receive = looking.pop()
+            reads_all = receive.tag_filter.reads_all
+            if self._scanned >= _SCANNED_PER_TURN and not reads_all and not receive.cancelled:
+                self._put_offs += 1
+                receive.put_off_at = receive.put_off_at or self._put_offs
+                self._wait(receive, look_again=True)
+                continue
+            receive.put_off_at = 0
             if receive.cancelled:
                 looking += self._polls.message_visible(receive.topic, receive.group)
                 continue
@@ -411,6 +431,8 @@ class ReceiveHandler:
                 looking += self._polls.message_visible(receive.topic, receive.group)
                 continue
             received = self._look(receive)
+            if not reads_all:
+                self._scanned += received.scan_cost
             if received.deliveries:
                 self._answer(receive, received.deliveries)
                 taken = len(received.deliveries) + len(received.dead_letters)
@@ -448,8 +470,10 @@ class ReceiveHandler:
     def _look_at_arrived(self) -> None:
         """After the turn in which messages arrived."""
         arrived, self._arrived = self._arrived, set()
-        for topic in arrived:
-            self._serve(self._polls.message_arrived(topic))
+        self._scanned = 0
+        looking = [receive for topic in arrived for receive in self._polls.message_arrived(topic)]
+        looking.sort(key=_turn, reverse=True)  # The last one looks first.
+        self._serve(looking)
         self.wake_visible()
 
     def _time_passed(self) -> None:

@@ -2,11 +2,15 @@
 
 A request is stored whole or not at all: the first message that is refused refuses its companions, and a stored request
 is one run of records in one queue.
+
+A message group has one queue in the cluster, whatever language sends: clients hash differently, so the broker decides
+again, and passes the request on when the queue is another broker group's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +33,7 @@ from tandemmq.broker.client_api.validation import (
     status_of,
 )
 from tandemmq.broker.delayed_messages import DelayedMessages, timer_message
+from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.message.record_layout import InvalidProperty
@@ -78,6 +83,7 @@ class SendHandler:
         self._clock = services.clock
         self._topics = services.topics
         self._cluster = services.identity.cluster
+        self._broker_name = services.identity.broker_name
         self._options = services.options
         self._tracer = services.send_tracer
         self._destinations: dict[str, _Destination] = {}
@@ -85,6 +91,10 @@ class SendHandler:
     def send_message(self, messages: list[SentMessage], call: Call) -> None:
         """Stores the request's messages."""
         outgoing = self._accepted(messages, call)
+        if isinstance(outgoing, str):
+            refused = partial(self._refused, messages, call)
+            self._services.group_calls.pass_on("SendMessage", call, broker_name=outgoing, refused=refused)
+            return
         traceparents = _NO_TRACEPARENTS
         if self._tracer is not None:
             for sent in messages:
@@ -93,21 +103,24 @@ class SendHandler:
                     break
         if isinstance(outgoing, list):
             first = messages[0]
-            if first.delivery_timestamp is None and first.message_type != _TRANSACTION:
-                self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
-            elif first.message_type == _TRANSACTION:
+            if first.message_type == _TRANSACTION:
                 self._transactions.send(messages, outgoing, call, traceparents)
+            elif first.delivery_timestamp is None:
+                self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
             else:
                 self._services.put(outgoing, self._delayed(messages, outgoing, call), call, traceparents)
             return
-        _refuse(messages, call, outgoing)
+        self._refused(messages, call, outgoing)
+
+    def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
+        _refuse(messages, call, outcome)
         if self._tracer is not None:
             topic = messages[0].topic if messages else ""
             message_ids = tuple([sent.message_id for sent in messages])
-            self._tracer.refused(topic, message_ids, call, traceparents, Code.Name(outgoing.code))
+            self._tracer.refused(topic, message_ids, call, _traceparents(messages), Code.Name(outcome.code))
 
-    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | Outcome:
-        """What is to be put, or why not."""
+    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | str | Outcome:
+        """What is to be put, or the broker group that it is for, or why it is not."""
         if refused := check_client_id(call):
             return refused
         if (reason := self._services.refusal) is not None:
@@ -136,9 +149,13 @@ class SendHandler:
                     return refused
                 if kind == _TRANSACTION and (refused := transaction_problem(sent) or self._transactions.refusal):
                     return refused
+        message_group = first.message_group
+        if message_group and destination.is_ordered:
+            home = self._services.home_of(topic, message_group)
+            if home != self._broker_name:
+                return home
         if not destination.is_writable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
-        message_group = first.message_group
         # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
         if message_group:
             queue_id = queue_of_message_group(message_group, destination.queue_count)
@@ -186,7 +203,7 @@ class SendHandler:
 class _Destination:
     """A topic that messages are sent to: what its configuration says, and what its messages have in common."""
 
-    __slots__ = ("_turn", "config", "is_normal", "is_writable", "queue_count", "translation")
+    __slots__ = ("_turn", "config", "is_normal", "is_ordered", "is_writable", "queue_count", "translation")
 
     def __init__(self, topic: str, cluster: str, config: TopicConfig) -> None:
         self.translation: Final = TopicTranslation(topic, cluster)
@@ -198,6 +215,7 @@ class _Destination:
         self.config = config
         self.queue_count = config.write_queue_count
         self.is_normal = config.message_type == "NORMAL"
+        self.is_ordered = config.message_type in ORDERED_TYPES
         self.is_writable = config.writable and config.write_queue_count > 0
 
     def next_queue(self) -> int:

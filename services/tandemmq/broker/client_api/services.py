@@ -130,6 +130,9 @@ class BrokerServices(Protocol):
     def route(self, topic: str) -> TopicRoute | None:
         """Who serves a topic in the cluster, this broker group included; None when nobody does."""
 
+    def home_of(self, topic: str, message_group: str) -> str:
+        """The broker group in which the message group of an ordered topic of this broker lives."""
+
     @property
     def send_tracer(self) -> SendTracer | None:
         """Makes traces of sends; None while tracing is off."""

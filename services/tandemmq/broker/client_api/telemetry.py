@@ -282,8 +282,13 @@ class TelemetryStream:
         else:
             session.group = settings.subscription.group.name
             session.subscriptions = {
-                entry.topic.name: entry.expression.expression for entry in settings.subscription.subscriptions
+                entry.topic.name: _shown_filter(entry.expression) for entry in settings.subscription.subscriptions
             }
+
+
+def _shown_filter(expression: definition.FilterExpression) -> str:
+    """As operators see it: tags as they are, SQL92 with its name."""
+    return f"SQL92: {expression.expression}" if expression.type == definition.SQL else expression.expression
 
 
 def _check_publishing(publishing: definition.Publishing) -> Outcome | None:

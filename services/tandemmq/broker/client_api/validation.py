@@ -19,7 +19,8 @@ from tandemmq.broker.client_api.message_translation import is_internal
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_state import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
+from tandemmq.core.delivery.subscription import MessageFilter, TagFilter
 from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -170,10 +171,15 @@ def check_group(group: str) -> Outcome | None:
     return None if problem is None else Outcome(Code.ILLEGAL_CONSUMER_GROUP, problem)
 
 
-def parsed_filter(expression: definition.FilterExpression) -> TagFilter | Outcome:
+def parsed_filter(expression: definition.FilterExpression) -> MessageFilter | Outcome:
     """The filter of a subscription or a receive."""
     if expression.type == definition.SQL:
-        return Outcome(Code.ILLEGAL_FILTER_EXPRESSION, "SQL92 filters are not offered yet; filter by tag")
+        parsed = parse_sql(expression.expression)
+        if isinstance(parsed, BadSql):
+            return Outcome(
+                Code.ILLEGAL_FILTER_EXPRESSION, f"SQL92 filter {expression.expression[:200]!r}: {parsed.problem}"
+            )
+        return parsed
     tag_filter = TagFilter.parse(expression.expression)
     if tag_filter is None:
         return Outcome(

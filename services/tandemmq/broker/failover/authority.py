@@ -113,9 +113,18 @@ def _hear(ended: asyncio.Future[Any]) -> None:
 
 # The file.
 
-_LOCK_TRIES: Final = 80
+_LOCK_LIMIT_S: Final = CALL_LIMIT_S / 2
+"""So that who waits for a lock is told so, before the call's own limit tells less."""
 _LOCK_RETRY_S: Final = 0.01
-"""Together less than CALL_LIMIT_S: who gives up has written nothing."""
+
+
+def _takes(fd: int) -> bool:
+    """The lock, if it is free."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class FileAuthority:
@@ -209,14 +218,11 @@ class FileAuthority:
     def _locked(self) -> Iterator[None]:
         fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            for _ in range(_LOCK_TRIES):
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(_LOCK_RETRY_S)
-            else:
-                raise AuthorityUnavailable(f"another process holds {self._lock_path}")
+            deadline_s = time.monotonic() + _LOCK_LIMIT_S
+            while not _takes(fd):
+                if time.monotonic() >= deadline_s:
+                    raise AuthorityUnavailable(f"another process holds {self._lock_path}")
+                time.sleep(_LOCK_RETRY_S)
             yield
         finally:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""`tandemmq verify`: one run of the consistency job from here, on Spark in this machine's own processes."""
+"""`tandemmq verify`: one run of the consistency job from here, in this machine's own processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -97,10 +98,18 @@ def _message(finding: Finding) -> str:
     return f"{text} and {finding.messages - 1:,} more" if finding.messages > 1 else text
 
 
-_NEEDED: Final = ("tandemmq.consistency", "pyspark", "pyarrow")
+_NEEDED: Final = ("tandemmq.consistency", "pyarrow", "xxhash", "numpy")
 _RESULTS: Final = "consistency"
 # What says where to read; the environment of a pod would contradict the options given here.
 _SOURCE_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "TANDEMMQ_PATH", "TANDEMMQ_SOURCES")
+
+
+class Engine(StrEnum):
+    """What reads and compares."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
 
 
 @with_cluster
@@ -117,6 +126,12 @@ def verify(
     tier: Annotated[
         Tier, typer.Option(help="quick: digests of what is new, and metadata. deep: every record of every replica.")
     ] = Tier.QUICK,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="local: processes of this machine. spark: Spark. auto: local, and Spark from 64 GB to read on."
+        ),
+    ] = Engine.AUTO,
     group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this broker group; repeatable.")] = None,
     results: Annotated[
         str | None,
@@ -134,8 +149,8 @@ def verify(
     """Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.
 
     Asks the brokers of a running cluster; with --path, or --data of a cluster that is stopped, it reads their files.
-    The first run reads everything, later ones what is new and a share of the old. Needs Java and Spark, which come with
-    pip install 'tandemmq\\[consistency]'.
+    The first run reads everything, later ones what is new and a share of the old. Java and Spark are needed only for
+    what is too large for one machine; they come with pip install 'tandemmq\\[consistency]', as what is needed always.
 
     Exit code 0: all equal. 2: they differ. 3: not all could be read; nothing wrong in what could. 1: it did not run.
 
@@ -158,7 +173,8 @@ def verify(
         )
     source = _source(path or [], cluster)
     place = results or str(_default_results(path, cluster))
-    settings = [*source, f"tier={tier}", f"results={place}"]
+    settings = [*source, f"tier={tier}", f"results={place}", "progress=person"]
+    settings += [f"engine={engine}"] if engine is not Engine.AUTO else []
     settings += [f"groups={','.join(group)}"] if group else []
     before = _latest(place)
     code = _run(settings + (overrides or []))

@@ -169,7 +169,10 @@ class _Walk:
         # A batch goes on to the end of the bytes: those behind the walk's own end are the next walk's.
         limit = min(len(view), max(position, self._end - offset))
         batch = read_batch(view, position, limit, physical_offset=offset + position)
-        if batch is None or len(batch) < _SHORT_BATCH:
+        # Few records before the end of the bytes say nothing of what follows.
+        size = int.from_bytes(view[position : position + _MAGIC_AT], "big")
+        is_at_end = position + size > limit if batch is None else batch.end_offset - offset + size > limit
+        if (batch is None or len(batch) < _SHORT_BATCH) and not is_at_end:
             self._batches_from = offset + position + _PAUSE_BYTES
         return batch
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
@@ -21,6 +21,9 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
 from tandemmq.core.storage.consume_queue import ENTRY, QueueEntry, first_false
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.record_batch import RecordBatch
 
 __all__ = [
     "CHECKPOINT_BYTES",
@@ -120,6 +123,9 @@ _PROBE_ENTRIES: Final = 200
 """Read at once while the end of a ConsumeQueue is looked for: about a page."""
 _WALK_BYTES: Final = 4 << 20
 _HEAD_BYTES: Final = 8
+_SHORT_BATCH: Final = 16
+_PAUSE_BYTES: Final = 64 << 10
+"""Walked over one by one after a batch that was shorter, or none."""
 
 
 class ReplicaStore:
@@ -427,6 +433,7 @@ def _walk(store: ReplicaStore, start: int) -> int:
     """
     offset = sound_end = start
     length = _WALK_BYTES
+    batches_from = start
     while offset < store.facts.end_offset:
         file_end = store.segment_end(offset)
         limit = min(file_end, offset + length)
@@ -436,11 +443,16 @@ def _walk(store: ReplicaStore, start: int) -> int:
             found = scan_record(view, position, len(view), physical_offset=offset + position, check_crc=False)
             if not isinstance(found, RecordFound):
                 break
-            batch_end = _batch_end(view, offset, position)
-            if batch_end is not None:
-                position = batch_end - offset
-                sound_end = batch_end
+            batch = _batch(view, offset, position) if offset + position >= batches_from else None
+            if batch is not None:
+                if len(batch) < _SHORT_BATCH:
+                    batches_from = batch.end_offset + _PAUSE_BYTES
+                position = batch.end_offset - offset
+                sound_end = batch.end_offset
                 continue
+            if offset + position >= batches_from:
+                # Uncommon records come in numbers, and looking for a batch costs as much as reading ten of them.
+                batches_from = offset + position + _PAUSE_BYTES
             checked = scan_record(view, position, len(view), physical_offset=offset + position)
             position += found.size
             if isinstance(checked, RecordFound):
@@ -455,13 +467,12 @@ def _walk(store: ReplicaStore, start: int) -> int:
     return sound_end if store.facts.is_running else offset
 
 
-def _batch_end(view: memoryview, offset: int, position: int) -> int | None:
-    """Where common records that begin at a position of the view from `offset` on end; None if the first is none."""
+def _batch(view: memoryview, offset: int, position: int) -> RecordBatch | None:
+    """The common records that begin at a position of the view from `offset` on; None if the first is none."""
     # Needs numpy, a third of a second: nothing to walk over is the usual case of a log that was closed in order.
     from tandemmq.core.storage.record_batch import read_batch
 
-    batch = read_batch(view, position, len(view), physical_offset=offset + position)
-    return None if batch is None else batch.end_offset
+    return read_batch(view, position, len(view), physical_offset=offset + position)
 
 
 def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) -> int:

@@ -1,19 +1,25 @@
 """One receive under way: which messages it gets, queue by queue, and under which leases.
 
-Redeliveries come first, oldest first, then new messages, up to the first that a change of master might take away. An
-ordered queue gives nothing while something of its last batch is leased. The one exception is the same batch for the
-request that got it, whose answer was lost.
+Redeliveries come first, oldest first, then new messages, up to the first that a change of master might take away.
+
+A queue that is consumed in order gives messages of those message groups that nobody holds, see `MessageGroups`. New
+messages of a group that is held are passed over: from then on they are pending like those whose lease ended, so that a
+restart and another master know them, and count towards `max_inflight_per_queue`, where the queue gives no new ones. A
+batch may hold several messages of a group; clients handle a batch in its order. Who asks again with the same attempt
+id gets what it holds, and nothing else: its answer was lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
 from tandemmq.core.delivery.lease_state import LeaseState, make_handles
+from tandemmq.core.delivery.message_groups import MessageGroups, message_group_of
 from tandemmq.core.delivery.queue_progress import Delivery, Lease, LeasedRecord, QueueProgress, Received
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.message.stored_message import StoredMessage
 
 __all__ = ["Handout"]
@@ -29,7 +35,7 @@ class Handout:
     """See the module's docstring. RecordCorrupt from the reader passes through; nothing changed in that queue then."""
 
     state: LeaseState
-    tag_filter: TagFilter
+    tag_filter: MessageFilter
     remaining: int
     """Messages still wanted."""
     scan_budget: int
@@ -46,6 +52,11 @@ class Handout:
 
     def take(self, queues: list[QueueProgress]) -> None:
         """Takes from the queues in their order."""
+        for queue in queues:
+            if queue.order is not None:
+                queue.leave_order()
+                if queue.ready:
+                    queue.subscription.ready_queues.add(queue.queue_id)
         if queues and queues[0].subscription.ready_queues:
             for queue in queues:
                 if queue.ready:
@@ -53,24 +64,24 @@ class Handout:
         for queue in queues:
             if self.remaining <= 0:
                 break
-            queue.ordered = False
             self._take_new(queue)
 
     def take_ordered(self, queues: list[QueueProgress]) -> None:
-        """Takes from those queues nobody holds a batch of."""
-        for queue in queues:
+        """Takes from the queues in their order, of message groups nobody holds."""
+        ordered = [(queue, order) for queue in queues if (order := self._order_of(queue)) is not None]
+        if self.attempt_id:
+            for queue, order in ordered:
+                self._take_again(queue, order)
+            if self.received.deliveries:
+                return
+        for queue, order in ordered:
             if self.remaining <= 0:
                 return
-            queue.ordered = True
-            if queue.leased_count:
-                if self.attempt_id and self.attempt_id == queue.attempt_id:
-                    self._take_again(queue)
-                continue
-            if queue.ready:
-                self._take_ready(queue)
-            else:
-                self._take_new(queue)
-            queue.attempt_id = self.attempt_id
+            own: set[bytes] = set()
+            if self._take_waiting(queue, order, own):
+                self._take_new_ordered(queue, order, own)
+            if order.next_free() < 0:
+                queue.subscription.ready_queues.discard(queue.queue_id)
 
     def _take_new(self, queue: QueueProgress) -> None:
         """Leases messages from `next_offset` on."""
@@ -94,7 +105,9 @@ class Handout:
         if confirmed_end < end:
             self.received.held_back = True
             end = confirmed_end
-        codes, matches = self.tag_filter.codes, self.tag_filter.matches
+        codes, matches, reads_all = self.tag_filter.codes, self.tag_filter.matches, self.tag_filter.reads_all
+        # Without tags codes only records tell: as many as are wanted are read first, and twice as many each time.
+        chunk = _FILTERED_CHUNK if codes is not None else wanted
         offsets: list[int] = []
         records: list[StoredMessage] = []
         while offset < end and len(offsets) < wanted:
@@ -102,13 +115,14 @@ class Handout:
                 self.received.more = True
                 break
             missing = wanted - len(offsets)
-            count = missing if codes is None else min(_FILTERED_CHUNK, self.scan_budget)
+            count = missing if reads_all else min(chunk, self.scan_budget)
+            chunk = min(2 * chunk, _FILTERED_CHUNK)
             entries = reader.entries(topic, queue_id, offset, min(count, end - offset))
             assert entries, f"{topic} queue {queue_id} has no entry at {offset}, below its end {end}"
             places: Sequence[int] = range(offset, offset + len(entries))
             offset += len(entries)
             is_chosen = codes is not None and reader.has_proven_tags(topic, queue_id, places[0])
-            self.scan_budget -= len(entries) * (_UNPROVEN_COST if codes is not None and not is_chosen else 1)
+            self.scan_budget -= len(entries) * (1 if reads_all or is_chosen else _UNPROVEN_COST)
             if codes is not None and is_chosen:
                 # The records of the others are not read.
                 passing = [(place, entry) for place, entry in zip(places, entries) if entry.tags_code in codes]
@@ -118,7 +132,7 @@ class Handout:
                     offset = places[-1] + 1
             found = reader.messages(topic, queue_id, places, entries)
             for place, entry, record in zip(places, entries, found):
-                if record is not None and (codes is None or matches(record.properties)):
+                if record is not None and (reads_all or matches(record.properties)):
                     if codes is not None and entry.tags_code not in codes:
                         reader.wrong_tag(topic, queue_id, place)
                     offsets.append(place)
@@ -165,13 +179,18 @@ class Handout:
             queue.subscription.ready_queues.discard(queue_id)
 
     def _take_dead_letter(self, queue: QueueProgress, offset: int, *, attempt: int) -> None:
+        queue.take_ready()
+        self._lease_dead_letter(queue, offset, attempt=attempt)
+
+    def _lease_dead_letter(self, queue: QueueProgress, offset: int, *, attempt: int) -> None:
         """Leases a message for as long as its copy to the dead letter topic may take; nobody's attempt is counted."""
         entry = self.state.reader.entries(queue.subscription.topic, queue.queue_id, offset, 1)[0]
         record = self.state.reader.record(queue.subscription.topic, queue.queue_id, offset, entry)
-        queue.take_ready()
         if record is None:
             self.state.finish(queue, offset)
             return
+        if queue.order is not None:
+            queue.order.hold(offset, queue.order.name_of(offset), "")
         self.state.let_go(queue.pending[offset])
         lease = self._new_lease(queue, [offset], attempt=attempt - 1, auto_renew=False)
         self.state.start(lease, queue.next_offset)
@@ -179,10 +198,35 @@ class Handout:
         self.received.dead_letters.append(LeasedRecord(record, handle, attempt, queue.queue_id, offset))
         self.remaining -= 1
 
-    def _take_again(self, queue: QueueProgress) -> None:
-        """Gives a batch again that is still leased: the attempt stays the same."""
-        waiting = set(queue.ready)
-        for offset in sorted(queue.pending.keys() - waiting)[: self.remaining]:
+    # In order
+
+    def _order_of(self, queue: QueueProgress) -> MessageGroups | None:
+        """The queue's message groups; None as long as those of all that is unfinished are not known. That takes reading
+        it: after a restart, or when a group begins to consume in order."""
+        state, topic, queue_id = self.state, queue.subscription.topic, queue.queue_id
+        min_offset, end = state.reader.min_offset(topic, queue_id), state.reader.max_offset(topic, queue_id)
+        if queue.committed < min_offset:
+            state.trim(queue, min_offset)
+        if queue.next_offset > end:
+            state.truncate(queue, end)
+        if queue.order is not None:
+            return queue.order
+        names = queue.group_names
+        for offset in sorted(queue.pending.keys() - names.keys()):
+            if self.scan_budget <= 0:
+                self.received.more = True
+                return None
+            self.scan_budget -= _UNPROVEN_COST
+            found = self._message_at(queue, offset)
+            if not found:
+                return None  # Its entry is damaged: nobody knows what may go out before it.
+            names[offset] = b"" if found[0] is None else message_group_of(found[0].properties)
+        queue.enter_order()
+        return queue.order
+
+    def _take_again(self, queue: QueueProgress, order: MessageGroups) -> None:
+        """Gives what is still held of a batch again: attempts stay the same."""
+        for offset in order.batch(self.attempt_id)[: max(0, self.remaining)]:
             found = self._message_at(queue, offset)
             if not found:
                 return
@@ -193,6 +237,133 @@ class Handout:
                 continue
             self.state.let_go(before)
             self._lease(queue, [offset], [record], attempt=before.attempt, next_offset=queue.next_offset)
+
+    def _take_waiting(self, queue: QueueProgress, order: MessageGroups, own: set[bytes]) -> bool:
+        """Leases messages that wait, or hands them over as dead letters; adds their groups to `own`. False: an entry is
+        damaged, and nothing behind it is given."""
+        chosen: list[tuple[int, StoredMessage, int]] = []
+        # Heap of the next messages of groups that this receive holds.
+        following: list[int] = []
+        try:
+            while self.remaining > 0:
+                offset = order.next_free()
+                if following and (offset < 0 or following[0] < offset):
+                    offset = heappop(following)
+                if offset < 0:
+                    break
+                found = self._message_at(queue, offset)
+                if not found:
+                    return False
+                (record,) = found
+                name = order.name_of(offset)
+                attempt = queue.pending[offset].attempt + 1
+                if record is None or not self.tag_filter.matches(record.properties):
+                    self.state.finish(queue, offset)
+                elif attempt > self.max_attempts:
+                    if name not in own:
+                        self._lease_dead_letter(queue, offset, attempt=attempt)
+                    continue
+                else:
+                    order.hold(offset, name, self.attempt_id)
+                    chosen.append((offset, record, attempt))
+                    own.add(name)
+                    self.remaining -= 1
+                if name in own and (behind := order.next_waiting(name)) >= 0:
+                    heappush(following, behind)
+        finally:
+            self._lease_waiting(queue, chosen)
+        return True
+
+    def _lease_waiting(self, queue: QueueProgress, chosen: list[tuple[int, StoredMessage, int]]) -> None:
+        """Leases messages, one lease for each number of attempts; they are given in the order of their offsets."""
+        by_attempt: dict[int, list[int]] = {}
+        for offset, _, attempt in chosen:
+            by_attempt.setdefault(attempt, []).append(offset)
+        handles: dict[int, str] = {}
+        for attempt, offsets in by_attempt.items():
+            for offset in offsets:
+                self.state.let_go(queue.pending[offset])
+            lease = self._new_lease(queue, offsets, attempt=attempt, auto_renew=self.auto_renew)
+            self.state.start(lease, queue.next_offset)
+            handles.update(zip(offsets, self._handles(lease)))
+        for offset, record, attempt in chosen:
+            self.received.deliveries.append(Delivery(record, handles[offset], attempt, queue.queue_id, offset))
+
+    def _take_new_ordered(self, queue: QueueProgress, order: MessageGroups, own: set[bytes]) -> None:
+        """Leases messages from `next_offset` on, and passes over those of groups that somebody else holds."""
+        state, topic, queue_id = self.state, queue.subscription.topic, queue.queue_id
+        reader = state.reader
+        end = reader.max_offset(topic, queue_id)
+        offset = queue.next_offset
+        if offset >= end or self.remaining <= 0:
+            return
+        room = state.options.max_inflight_per_queue - len(queue.pending)
+        confirmed_end = reader.confirmed_end(topic, queue_id, offset, end)
+        if confirmed_end < end:
+            self.received.held_back = True
+            end = confirmed_end
+        codes, matches = self.tag_filter.codes, self.tag_filter.matches
+        offsets: list[int] = []
+        records: list[StoredMessage] = []
+        names: list[bytes] = []
+        passed: list[int] = []
+        passed_names: list[bytes] = []
+        is_damaged = False
+        while offset < end and len(offsets) < self.remaining and not is_damaged:
+            if len(offsets) + len(passed) >= room:
+                queue.refused = True
+                break
+            if self.scan_budget <= 0:
+                self.received.more = True
+                break
+            # Where many are passed over more are read at once.
+            count = min(self.remaining - len(offsets) + len(passed), _FILTERED_CHUNK, end - offset)
+            entries = reader.entries(topic, queue_id, offset, count)
+            assert entries, f"{topic} queue {queue_id} has no entry at {offset}, below its end {end}"
+            places: Sequence[int] = range(offset, offset + len(entries))
+            chunk_end = offset + len(entries)
+            if codes is not None and reader.has_proven_tags(topic, queue_id, offset):
+                # The records of the others are not read.
+                self.scan_budget -= len(entries)
+                passing = [(place, entry) for place, entry in zip(places, entries) if entry.tags_code in codes]
+                places, entries = [place for place, _ in passing], [entry for _, entry in passing]
+            found = reader.messages(topic, queue_id, places, entries)
+            is_damaged = len(found) < len(entries)
+            for place, entry, record in zip(places, entries, found):
+                if len(offsets) == self.remaining or len(offsets) + len(passed) >= room:
+                    break
+                offset = place + 1
+                if record is None or (codes is not None and not matches(record.properties)):
+                    self.scan_budget -= _UNPROVEN_COST
+                    continue
+                if codes is not None and entry.tags_code not in codes:
+                    reader.wrong_tag(topic, queue_id, place)
+                name = message_group_of(record.properties)
+                if order.admits(name, is_own=name in own):
+                    offsets.append(place)
+                    records.append(record)
+                    names.append(name)
+                    own.add(name)
+                    self.scan_budget -= 1
+                else:
+                    passed.append(place)
+                    passed_names.append(name)
+                    self.scan_budget -= _UNPROVEN_COST
+            else:
+                if not is_damaged:
+                    offset = chunk_end
+        # These first: they may be what keeps the committed offset where it is. Before what is passed over there always
+        # is an unfinished message of its group.
+        if offsets:
+            self._lease(queue, offsets, records, attempt=1, next_offset=offset)
+        if passed:
+            state.pass_over(queue, passed, offset, self.now_ms)
+        for place, name in zip(passed, passed_names):
+            order.wait(place, name)
+        for place, name in zip(offsets, names):
+            order.hold(place, name, self.attempt_id)
+        if not offsets and not passed and offset > queue.next_offset:
+            state.skip(queue, offset)
 
     def _message_at(self, queue: QueueProgress, offset: int) -> list[StoredMessage | None]:
         """The message, or None for none; empty as long as its entry is damaged."""

@@ -180,6 +180,8 @@ class LeaseState:
         """Where groups began at the newest message beside older ones, by queue; the latest such groups."""
         self.new_skips: set[tuple[str, str]] = set()
         """Those that nobody has been told of yet."""
+        self.passed_over_count = 0
+        """Messages of ordered queues that were found while their message group was held."""
         self._next_number = 1
         self._wakeups: list[tuple[int, int, Subscription]] = []
         """Heap of when to look at the ends of a subscription's leases; void unless equal to its wakeup_ms."""
@@ -285,8 +287,11 @@ class LeaseState:
         self.journal.finish(queue, offset)
         if not queue.subscription.has_moved:
             self._note_move(queue.subscription)
-        is_free = not queue.leased_count if queue.ordered else queue.refused
-        if is_free:
+        order = queue.order
+        if order is not None and order.next_free() >= 0:
+            queue.subscription.ready_queues.add(queue.queue_id)
+            self.visible.add(queue.subscription)
+        if queue.refused:
             queue.refused = False
             self.visible.add(queue.subscription)
 
@@ -299,8 +304,26 @@ class LeaseState:
         """The same for a lease whose end was noticed before."""
         queue = lease.queue
         queue.end(lease)
-        queue.subscription.ready_queues.add(queue.queue_id)
+        if queue.order is None or queue.order.next_free() >= 0:
+            queue.subscription.ready_queues.add(queue.queue_id)
         self.visible.add(queue.subscription)
+
+    def pass_over(self, queue: QueueProgress, offsets: list[int], next_offset: int, now_ms: int) -> None:
+        """New messages, ascending and not empty, are kept for later: their message groups are held."""
+        lease = Lease(
+            queue,
+            offsets,
+            nonce=0,
+            attempt=0,
+            granted_ms=now_ms,
+            deadline_ms=ENDED,
+            client_id="",
+            auto_renew=False,
+        )
+        queue.grant(lease, next_offset)
+        self.journal.grant(lease, offsets, next_offset)
+        self._note_move(queue.subscription)
+        self.passed_over_count += len(offsets)
 
     def let_go(self, lease: Lease) -> None:
         """One message is not under the lease any more."""
@@ -344,7 +367,7 @@ class LeaseState:
         """Messages were taken out of the queue; `leases` has the lease of each."""
         for lease in leases:
             self.let_go(lease)
-        if not queue.ready:
+        if not queue.has_ready:
             queue.subscription.ready_queues.discard(queue.queue_id)
 
     # Time

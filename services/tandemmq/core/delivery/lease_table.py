@@ -40,6 +40,7 @@ from tandemmq.core.delivery.queue_progress import (
     Backlog,
     Lease,
     LeasedRecord,
+    OrderFigures,
     QueueProgress,
     QueueState,
     Received,
@@ -47,7 +48,7 @@ from tandemmq.core.delivery.queue_progress import (
     SkippedBacklog,
 )
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.delivery.subscription import Subscription, TagFilter
+from tandemmq.core.delivery.subscription import MessageFilter, Subscription
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
 
@@ -106,7 +107,7 @@ class LeaseTable:
         group: str,
         topic: str,
         queue_ids: Sequence[int],
-        tag_filter: TagFilter,
+        tag_filter: MessageFilter,
         batch_size: int,
         invisible_ms: int,
         now_ms: int,
@@ -119,8 +120,9 @@ class LeaseTable:
         """Leases up to `batch_size` messages of the queues: redeliveries first, oldest first, then new ones.
 
         The first receive of a group fixes where it starts in all of `queue_ids`. With `auto_renew` the lease has the
-        options' length and `invisible_ms` is not looked at. With `ordered` a queue gives nothing while something of
-        its last batch is leased, except that batch again to a request with the same `attempt_id`: its answer was lost.
+        options' length and `invisible_ms` is not looked at. With `ordered` a message group gives nothing while
+        something of it is leased; a request with the `attempt_id` of an earlier one gets the unfinished rest of that
+        one's batch again: its answer was lost.
 
         RecordCorrupt from the reader passes through; what was leased before it stays so until the lease ends.
         """
@@ -147,6 +149,7 @@ class LeaseTable:
             handout.take_ordered(queues)
         else:
             handout.take(queues)
+        handout.received.scan_cost = self._options.max_scanned_per_receive - handout.scan_budget
         return handout.received
 
     def has_more(self, *, group: str, topic: str) -> bool:
@@ -306,8 +309,17 @@ class LeaseTable:
                 if behind > 0:
                     new_count += behind
                 pending_count += len(queue.pending)
-                ready_count += len(queue.ready)
+                ready_count += queue.ready_count
         return Backlog(new_count, pending_count - ready_count, ready_count)
+
+    def order_figures(self) -> OrderFigures:
+        """Of all ordered queues; looks at every message group that is unfinished."""
+        blocked_count = 0
+        for subscription in self._state.subscriptions.values():
+            for queue in subscription.queues.values():
+                if queue.order is not None:
+                    blocked_count += queue.order.blocked_count
+        return OrderFigures(blocked_count, self._state.passed_over_count)
 
     def progress_of(self, group: str, topic: str) -> list[QueueState]:
         """A group in the queues of one topic; empty when it consumes none of them."""
@@ -316,7 +328,7 @@ class LeaseTable:
             return []
         return [
             QueueState(
-                group, topic, queue.queue_id, queue.committed, queue.next_offset, queue.leased_count, len(queue.ready)
+                group, topic, queue.queue_id, queue.committed, queue.next_offset, queue.leased_count, queue.ready_count
             )
             for queue in subscription.queues.values()
         ]

@@ -48,6 +48,8 @@ def merge_progress(
         for queue in subscription.queues.values():
             queue.truncate(state.reader.max_offset(subscription.topic, queue.queue_id))
             ours = _opened(state, subscription, queue)
+            # Messages change hands here in ways that message groups do not: they are looked at anew afterwards.
+            ours.leave_order()
             first = _first_held(state, ours, their_min_offset)
             finished_count += _finish(state, ours, queue, first)
             _keep_unseen(state, ours, min(first, queue.next_offset), now_ms)

@@ -6,6 +6,9 @@ Everything below `committed` is finished; `committed` itself is not, unless it e
 is leased, or it is *ready*: its lease ended and it waits to be delivered again. What is finished between the two bounds
 is only known by not being in `pending`, so memory depends on what is unfinished and not on how far apart they are.
 
+Of a queue that is consumed in order a ready message may also be one that was passed over: it is pending, under a lease
+of nobody that has ended, and was never delivered. `MessageGroups` has those that may go out.
+
 All transitions are here, made by the live table and by the replay of its journal alike.
 """
 
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tandemmq.core.delivery.message_groups import MessageGroups
 from tandemmq.core.message.record import MessageRecord
 from tandemmq.core.message.stored_message import StoredMessage
 
@@ -27,6 +31,7 @@ __all__ = [
     "Delivery",
     "Lease",
     "LeasedRecord",
+    "OrderFigures",
     "QueueProgress",
     "QueueState",
     "Received",
@@ -89,10 +94,10 @@ class QueueProgress:
     """One group in one queue; see the module's docstring."""
 
     __slots__ = (
-        "attempt_id",
         "committed",
+        "group_names",
         "next_offset",
-        "ordered",
+        "order",
         "pending",
         "queue_id",
         "ready",
@@ -111,17 +116,44 @@ class QueueProgress:
         self.pending: dict[int, Lease] = {}
         """Unfinished messages by queue offset, under their last lease."""
         self.ready: list[int] = []
-        """Heap of the offsets whose lease ended; each is in `pending`."""
-        self.attempt_id = ""
-        """Who got the last batch of an ordered queue."""
-        self.ordered = False
+        """Heap of the offsets whose lease ended; each is in `pending`. Empty while there is an `order`."""
+        self.order: MessageGroups | None = None
+        """Of `pending`, while the queue is consumed in order."""
+        self.group_names: dict[int, bytes] = {}
+        """Message groups of pending messages, as far as they are known before there is an `order`."""
         self.refused = False
         """A receive got nothing because too much is unfinished: an acknowledgement makes room."""
 
     @property
     def leased_count(self) -> int:
         """Messages in somebody's hands."""
-        return len(self.pending) - len(self.ready)
+        return len(self.pending) - self.ready_count
+
+    @property
+    def ready_count(self) -> int:
+        """Unfinished messages in nobody's hands."""
+        return len(self.ready) if self.order is None else self.order.waiting_count
+
+    @property
+    def has_ready(self) -> bool:
+        """One of them may be delivered now."""
+        return bool(self.ready) if self.order is None else self.order.next_free() >= 0
+
+    def enter_order(self) -> None:
+        """From now on messages go out by message group. `group_names` has those of all that is pending."""
+        order = MessageGroups()
+        for offset in sorted(self.pending):
+            if self.pending[offset].deadline_ms == ENDED:
+                order.wait(offset, self.group_names[offset])
+            else:
+                order.hold(offset, self.group_names[offset], "")
+        self.order, self.ready, self.group_names = order, [], {}
+
+    def leave_order(self) -> None:
+        """Message groups do not count any more, or have to be looked at anew."""
+        if self.order is not None:
+            self.order = None
+            self.ready = sorted(offset for offset, lease in self.pending.items() if lease.deadline_ms == ENDED)
 
     def grant(self, lease: Lease, next_offset: int) -> None:
         """Puts the messages of `lease` under it. New ones reach up to `next_offset`; between them nothing was wanted.
@@ -136,6 +168,8 @@ class QueueProgress:
     def finish(self, offset: int) -> Lease:
         """The message is done with. Returns the lease it was under."""
         lease = self.pending.pop(offset)
+        if self.order is not None:
+            self.order.gone(offset, is_waiting=lease.deadline_ms == ENDED)
         if offset == self.committed:
             self._settle()
         return lease
@@ -144,9 +178,13 @@ class QueueProgress:
         """Everything still under the lease waits to be delivered again."""
         lease.deadline_ms = ENDED
         lease.auto_renew = False
+        order = self.order
         for offset in lease.offsets:
             if self.pending.get(offset) is lease:
-                heappush(self.ready, offset)
+                if order is None:
+                    heappush(self.ready, offset)
+                else:
+                    order.ended(offset)
 
     def take_ready(self) -> int:
         """Removes the oldest ready offset; the caller grants or finishes it."""
@@ -173,6 +211,8 @@ class QueueProgress:
 
         Returns the leases of what was pending there, one for each message.
         """
+        self.leave_order()
+        self.group_names.clear()
         gone = self._drop([pending for pending in self.pending if pending >= offset])
         self.next_offset = min(self.next_offset, offset)
         self.committed = min(self.committed, offset)
@@ -181,6 +221,9 @@ class QueueProgress:
 
     def _drop(self, offsets: list[int]) -> list[Lease]:
         leases = [self.pending.pop(offset) for offset in offsets]
+        if self.order is not None:
+            for offset, lease in zip(offsets, leases):
+                self.order.gone(offset, is_waiting=lease.deadline_ms == ENDED)
         self.ready = [offset for offset in self.ready if offset in self.pending]
         heapify(self.ready)
         return leases
@@ -237,6 +280,8 @@ class Received:
     """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
     held_back: bool = False
     """There are messages that may not be given before every member of the in-sync set holds them."""
+    scan_cost: int = 0
+    """What looking cost, in the unit of `max_scanned_per_receive`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +319,15 @@ class Backlog(NamedTuple):
     def is_empty(self) -> bool:
         """The group has finished everything."""
         return not (self.new_count or self.inflight_count or self.ready_count)
+
+
+class OrderFigures(NamedTuple):
+    """What order costs consumers."""
+
+    blocked_count: int
+    """Message groups with messages that wait for somebody to finish earlier ones."""
+    passed_over_count: int
+    """Messages that were found while their message group was held, since the start."""
 
 
 class QueueState(NamedTuple):

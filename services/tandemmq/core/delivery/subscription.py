@@ -1,4 +1,4 @@
-"""One consumer group on one topic: its queues, when its leases end, and which messages it wants by tag.
+"""One consumer group on one topic: its queues, when its leases end, and which messages it wants.
 
 The tag is asked about twice. The tags code in the ConsumeQueue entry comes first: it costs no read of the CommitLog,
 but tags with equal hash pass. Then the tag itself is compared.
@@ -7,7 +7,6 @@ but tags with equal hash pass. Then the tag itself is compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -15,7 +14,7 @@ from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
 from tandemmq.core.message.property_names import PROPERTY_TAGS
 from tandemmq.core.message.record import tags_code
 
-__all__ = ["EVERY_TAG", "Subscription", "TagFilter"]
+__all__ = ["EVERY_TAG", "MessageFilter", "Subscription", "TagFilter"]
 
 _PRUNE_FLOOR: Final = 64
 """So many ends of leases that are gone are no reason to rebuild the heap."""
@@ -98,7 +97,26 @@ def _is_current(end: tuple[int, int, Lease]) -> bool:
     return lease.held > 0 and lease.deadline_ms == deadline_ms
 
 
-# Filters by tag.
+# Filters.
+
+
+class MessageFilter:
+    """Which messages a subscription wants; by tag below, by SQL92 in `sql_filter`."""
+
+    __slots__ = ("codes", "reads_all")
+
+    def __init__(self, *, codes: frozenset[int] | None, reads_all: bool) -> None:
+        self.codes: Final = codes
+        """Tags codes of what may be wanted; None: an entry of a ConsumeQueue does not tell."""
+        self.reads_all: Final = reads_all
+        """Every message is wanted."""
+
+    def matches(self, properties: bytes) -> bool:
+        """Whether a record with this property string is wanted."""
+        raise NotImplementedError
+
+
+# By tag.
 
 _SEPARATOR: Final = "||"
 _FIRST_TAG: Final = f"{PROPERTY_TAGS}\x01".encode()
@@ -109,14 +127,21 @@ _TRIMMED: Final = "".join(map(chr, range(0x21)))
 """What Java's String.trim takes off."""
 
 
-@dataclass(frozen=True, slots=True)
-class TagFilter:
+class TagFilter(MessageFilter):
     """A set of tags, or all messages."""
 
-    tags: frozenset[bytes] | None
-    """UTF-8; None lets everything pass, messages without tag included."""
-    codes: frozenset[int] | None
-    """Tags codes of `tags`; None lets everything pass."""
+    __slots__ = ("tags",)
+
+    def __init__(self, tags: frozenset[bytes] | None, codes: frozenset[int] | None) -> None:
+        super().__init__(codes=codes, reads_all=tags is None)
+        self.tags: Final = tags
+        """UTF-8; None lets everything pass, messages without tag included."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TagFilter) and self.tags == other.tags
+
+    def __hash__(self) -> int:
+        return hash(self.tags)
 
     @classmethod
     def parse(cls, expression: str) -> TagFilter | None:

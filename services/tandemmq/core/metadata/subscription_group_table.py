@@ -32,7 +32,7 @@ class SubscriptionGroupConfig:
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    """True: a queue gives nothing more while something of its last batch is unacknowledged (FIFO group)."""
+    """True: a message group gives nothing more while something of it is unacknowledged (FIFO group)."""
     retry_queue_count: int = 1
     retry_max_times: int = 16
     """Redeliveries before a message goes to the dead letter topic; the first delivery is not counted."""

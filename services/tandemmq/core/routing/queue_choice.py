@@ -1,12 +1,15 @@
-"""Which queue of a topic a message goes to, as RocketMQ's proxy chooses it (SendMessageActivity, 5.5)."""
+"""Which queue of a topic a message goes to, as RocketMQ's proxy chooses it (SendMessageActivity, 5.5), and which broker
+group a message group lives in."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+from zlib import crc32
 
 from tandemmq.core.message.properties import java_hash
 
-__all__ = ["QueueRotation", "queue_of_message_group"]
+__all__ = ["QueueRotation", "home_of_message_group", "queue_of_message_group"]
 
 _LCG_MULTIPLIER: Final = 2862933555777941757
 _MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -41,3 +44,26 @@ def queue_of_message_group(message_group: str, queue_count: int) -> int:
         if following >= queue_count:
             return candidate
         candidate = following
+
+
+def home_of_message_group(message_group: str, broker_names: Sequence[str]) -> str:
+    """The broker group of an ordered message group, whatever the order of `broker_names`, which has one at least.
+
+    Rendezvous hashing: a broker group that is added takes its share from all others, and nothing else moves. RocketMQ's
+    proxy hashes once over the queues of all; there a queue that one broker group adds moves groups of the others.
+    """
+    key = (java_hash(message_group) & 0xFFFF_FFFF) << 32
+    home, most = "", -1
+    for name in broker_names:
+        weight = _mixed(key | crc32(name.encode()))
+        if weight > most or (weight == most and name > home):
+            home, most = name, weight
+    return home
+
+
+def _mixed(number: int) -> int:
+    """SplitMix64: 64 bits that look random."""
+    number = (number + 0x9E37_79B9_7F4A_7C15) & _MASK_64
+    number = ((number ^ (number >> 30)) * 0xBF58_476D_1CE4_E5B9) & _MASK_64
+    number = ((number ^ (number >> 27)) * 0x94D0_49BB_1331_11EB) & _MASK_64
+    return number ^ (number >> 31)

@@ -211,9 +211,10 @@ _HEADS: Final = tuple(_head_type(born_v6=bool(flags & 1), store_v6=bool(flags & 
 def _starts(view: memoryview, position: int, limit: int) -> Integers:
     """Where records start, by their sizes alone; the last one ends at or before `limit`."""
     found: list[Integers] = []
-    probed = _PROBE_RECORDS
+    probed, chased_max = _PROBE_RECORDS, _CHASE_RECORDS
     unpack_size = _SIZE.unpack_from
-    while position + SMALLEST_RECORD_BYTES <= limit:
+    last = limit - SMALLEST_RECORD_BYTES
+    while position <= last:
         (size,) = unpack_size(view, position)
         if size < SMALLEST_RECORD_BYTES or position + size > limit:
             break
@@ -228,19 +229,25 @@ def _starts(view: memoryview, position: int, limit: int) -> Integers:
             continue
         probed = _PROBE_RECORDS
         if equal >= _CHASE_RECORDS:
+            chased_max = _CHASE_RECORDS
             continue
-        chased = []
-        for _ in range(_CHASE_RECORDS):
-            if position + SMALLEST_RECORD_BYTES > limit:
-                break
+        chased: list[int] = []
+        append = chased.append
+        for _ in range(chased_max):
             (size,) = unpack_size(view, position)
-            if size < SMALLEST_RECORD_BYTES or position + size > limit:
+            if size < SMALLEST_RECORD_BYTES:
                 break
-            chased.append(position)
+            append(position)
             position += size
+            if position > last:
+                break
+        if position > limit:
+            position = chased.pop()
         if not chased:
             break
         found.append(np.array(chased, dtype=np.int64))
+        # Where sizes differ they go on to.
+        chased_max *= 2
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
@@ -307,15 +314,26 @@ def _topics(view: memoryview, starts: Integers, lengths: Integers, limit: int) -
             return topic_of, [str(first_topic, "utf-8", "replace")]
     # By text, not by bytes: what is not UTF-8 is read with replacements, and may then be the same topic.
     index_of: dict[str, int] = {}
-    known: dict[bytes, int] = {}
-    indexes = []
-    for start, end in zip(starts.tolist(), (starts + lengths).tolist()):
-        raw = bytes(view[start:end])
-        index = known.get(raw)
-        if index is None:
-            index = known[raw] = index_of.setdefault(str(raw, "utf-8", "replace"), len(index_of))
-        indexes.append(index)
-    return np.array(indexes, dtype=np.int64), list(index_of)
+    for length in np.flatnonzero(np.bincount(lengths)).tolist():
+        left = np.flatnonzero(lengths == length)
+        if not length:
+            topic_of[left] = index_of.setdefault("", len(index_of))
+            continue
+        rows = _matrix(view, starts[left], length, limit)
+        for _ in range(_FEW_VALUES):
+            is_same = (rows == rows[0]).all(axis=1)
+            topic_of[left[is_same]] = index_of.setdefault(str(rows[0].tobytes(), "utf-8", "replace"), len(index_of))
+            left, rows = left[~is_same], rows[~is_same]
+            if not len(left):
+                break
+        known: dict[bytes, int] = {}
+        for row, raw in zip(left.tolist(), rows):
+            text = raw.tobytes()
+            index = known.get(text)
+            if index is None:
+                index = known[text] = index_of.setdefault(str(text, "utf-8", "replace"), len(index_of))
+            topic_of[row] = index
+    return topic_of, list(index_of)
 
 
 def _common_topics(topic_of: Integers, topics: list[str], *, with_zeros: bool) -> int:

@@ -114,6 +114,8 @@ _QUESTIONS: tuple[tuple[str, Message], ...] = (
     ("AcceptGroupLoss", pb.AcceptGroupLossRequest(broker_name="broker-b", dry_run=True)),
     ("FailOverGroup", pb.FailOverGroupRequest(broker_name="broker-a", to_broker_id=0)),
     ("FailOverGroup", pb.FailOverGroupRequest(broker_name="broker-a")),
+    ("StartVerification", pb.StartVerificationRequest(tier="deep", groups=["broker-a"])),
+    ("GetVerification", pb.GetVerificationRequest()),
     ("ListClusterEvents", pb.ListClusterEventsRequest(limit=3)),
     ("ListClusterTransactions", pb.ListClusterTransactionsRequest(limit=1)),
     (

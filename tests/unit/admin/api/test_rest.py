@@ -237,6 +237,22 @@ async def test_a_group_fails_over_to_whom_an_operator_names() -> None:
     assert {line.fields["action"] for line in lines} == {"failover"}
 
 
+async def test_a_run_of_the_consistency_job_is_started_once() -> None:
+    async with admin_in_memory() as admin:
+        path = "/api/v1/verification"
+        before = (await admin.client.get(path)).json()
+        planned = (await admin.client.post(path, params={"dry_run": True}, json={})).json()
+        done = await admin.client.post(path, json={"tier": "deep", "groups": ["broker-a"]})
+        second = await admin.client.post(path, json={})
+        wrong = await admin.client.post(path, json={"tier": "thorough"})
+        after = (await admin.client.get(path)).json()
+        lines = admin.audit_log.lines()
+    assert (before["state"], planned["tier"], planned["state"]) == ("none", "quick", "running")
+    assert (done.status_code, second.status_code, wrong.status_code) == (202, 409, 422)
+    assert (after["state"], after["tier"], after["groups"]) == ("running", "deep", ["broker-a"])
+    assert {line.fields["action"] for line in lines} == {"verify"}
+
+
 async def test_settings_write_permission_and_events() -> None:
     async with admin_in_memory() as admin:
         path = "/api/v1/brokers/broker-a:0/settings"

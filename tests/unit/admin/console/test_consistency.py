@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -12,8 +13,10 @@ from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
+from tandemmq.admin.audit_log import Role
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.consistency import add_consistency_pages
+from tandemmq.admin.operations.values import VerificationState
 from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
 
@@ -111,3 +114,40 @@ async def test_without_a_place_the_page_says_how_to_set_one() -> None:
         page = await client.get("/consistency")
     assert "Nothing is known of the consistency job" in page.text
     assert "consistencyResults" in page.text
+
+
+async def test_run_is_started_followed_and_its_verdict_told() -> None:
+    operations = FakeOperations()
+    consistency, _ = consistency_of(equal_run(finished_at=_minutes_ago(12)), clock=ManualTime(wall_ms=NOW_MS))
+    async with console_client(operations, add_consistency_pages, consistency=consistency) as client:
+        assert "Verify now" in (await client.get("/consistency")).text
+        page = await client.post("/consistency/verify", {"tier": "deep"})
+        assert page.address == "/consistency"
+        assert "A deep run is in progress" in page.text
+        assert "It finds out what there is to read." in page.text
+        assert "Verify now" not in page.text
+        operations.started = replace(
+            operations.started, groups_total=3, groups_done=1, read_bytes=1 << 30, planned_bytes=4 << 30, seconds_left=9
+        )
+        page = await client.get("/consistency")
+        assert 'max="100" value="25"' in page.html
+        assert "1 of 3 groups, 1.0 GiB of 4.0 GiB, about 9 s left." in page.text
+        await client.post("/consistency/verify", {"tier": "quick"})
+        assert operations.started.tier is Tier.DEEP
+        operations.started = replace(
+            operations.started, state=VerificationState.ENDED, outcome="diverged", ended_ms=NOW_MS + 61_000
+        )
+        page = await client.get("/consistency")
+        assert "The deep run ended after 1 min 1 s: diverged" in page.text
+        assert "Verify now" in page.text
+        operations.started = replace(operations.started, state=VerificationState.FAILED, problem="it broke")
+        assert "The deep run came to no verdict it broke" in (await client.get("/consistency")).text
+
+
+async def test_viewer_sees_no_button_and_starts_nothing() -> None:
+    operations = FakeOperations()
+    consistency, _ = consistency_of(equal_run(), clock=ManualTime(wall_ms=NOW_MS))
+    async with console_client(operations, add_consistency_pages, consistency=consistency, role=Role.VIEWER) as client:
+        assert "Verify now" not in (await client.get("/consistency")).text
+        await client.post("/consistency/verify", {"tier": "quick"}, status=403)
+    assert operations.started.state is VerificationState.NONE

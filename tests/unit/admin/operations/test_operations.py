@@ -13,6 +13,7 @@ from support.manual_time import ManualTime
 from tandemmq.admin.audit_log import Actor, AuditLog, Role
 from tandemmq.admin.operations.operations import CHANGES, NotPermitted, Operations, OperationsDesk
 from tandemmq.admin.operations.values import GroupChange, ResetTarget, TestMessage, TopicChange
+from tandemmq.core.audit.run_summary import Tier
 
 _METHODS = {
     name: inspect.signature(method)
@@ -99,6 +100,11 @@ _CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, str]]] = {
         ("broker-a",),
         {"names": ["d1", "d2"]},
         {"action": "accept_loss", "subject": "broker-a", "names": "d1,d2"},
+    ),
+    "verify": (
+        (),
+        {"tier": Tier.DEEP, "groups": ["broker-a"]},
+        {"action": "verify", "subject": "deep", "groups": "broker-a"},
     ),
     "failover": (("broker-a",), {"to": 0}, {"action": "failover", "subject": "broker-a", "to": "0"}),
 }

@@ -58,8 +58,8 @@ def test_retries_and_taken_over_messages_say_what_they_are() -> None:
         return message_view(MessageDetail(replace(_MESSAGE, topic=topic), (), {})).kind_note
 
     assert note("%RETRY%billing") == "Waits here for another delivery to billing."
-    assert "see Transactions" in note("RMQ_SYS_TRANS_HALF_TOPIC")
     assert "has delivery times only" in note("SCHEDULE_TOPIC_XXXX")
+    assert "see Transactions" in note("RMQ_SYS_TRANS_HALF_TOPIC")
     assert note("orders") == ""
 
 

@@ -304,12 +304,10 @@ def test_request_that_is_not_well_formed_is_refused_at_once(
     assert receive(broker, request_).code == code
 
 
-def test_sql_filter_is_refused_with_a_reason(broker: BrokerAssembly) -> None:
-    request = receive_request()
-    request.filter_expression.type = definition.SQL
-    answer = receive(broker, request)
+def test_sql_filter_that_does_not_parse_is_refused_with_its_place(broker: BrokerAssembly) -> None:
+    answer = receive(broker, sql_request("x > 3 AND"))
     assert answer.code == Code.ILLEGAL_FILTER_EXPRESSION
-    assert "SQL92" in answer.text
+    assert "SQL92 filter 'x > 3 AND': at character 10" in answer.text
 
 
 def test_deadline_too_short_for_a_poll_is_refused(broker: BrokerAssembly) -> None:
@@ -442,3 +440,74 @@ def test_a_receive_that_comes_behind_the_message_waits_for_the_set_as_well(broke
     broker.api.confirmed()
     broker.end_turn()
     assert Answer.of(second).bodies in ([b"b"], [b"c"])
+
+
+# SQL92
+
+
+def sql_request(expression: str, *, group: str = "group") -> pb.ReceiveMessageRequest:
+    request = receive_request(group=group, expression=expression)
+    request.filter_expression.type = definition.SQL
+    return request
+
+
+def send_with(broker: BrokerAssembly, body: bytes, *, tag: str | None = None, **properties: str) -> None:
+    sent = message(body=body, tag=tag, keys=("k1", "k2"), message_id=f"id-{body.decode()}")
+    sent.user_properties.update(properties)
+    call(broker, "SendMessage", send_request(sent))
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("x > 3", [b"5"]),
+        ("x > 3 OR region = 'hz'", [b"5", b"hz"]),
+        ("region = 'hz' OR x > 3", [b"5", b"hz", b"none"]),
+        ("x IS NULL", [b"hz", b"plain"]),
+        ("TAGS = 'a' AND KEYS CONTAINS 'k2'", [b"1", b"5"]),
+        ("UNIQ_KEY = 'id-5'", [b"5"]),
+        ("NOT (x > 3)", [b"1"]),
+    ],
+)
+def test_sql_filter_lets_pass_what_is_true(broker: BrokerAssembly, expression: str, wanted: list[bytes]) -> None:
+    send_with(broker, b"1", x="1", tag="a")
+    send_with(broker, b"5", x="5", tag="a")
+    send_with(broker, b"none", x="none", region="hz")
+    send_with(broker, b"hz", region="hz")
+    send_with(broker, b"plain")
+    assert sorted(receive(broker, sql_request(expression)).bodies) == sorted(wanted)
+    states = broker.leases.progress_of("group", "orders")
+    assert sum(state.inflight_count for state in states) == len(wanted)
+    assert sum(state.next_offset for state in states) == 5, "what does not match is passed over for good"
+
+
+def test_filters_that_let_nothing_pass_take_a_bounded_part_of_each_turn(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    for number in range(1_500):
+        send_with(broker, b"%d" % number, x="1")
+    looks: list[list[tuple[str, int]]] = [[]]
+    receive_leases = broker.leases.receive
+
+    def counted(**request: Any) -> Received:
+        received = receive_leases(**request)
+        looks[-1].append((request["group"], received.scan_cost))
+        return received
+
+    broker.leases.receive = counted  # type: ignore[method-assign]
+    groups = [f"g{number}" for number in range(6)]
+    waiting = [call(broker, "ReceiveMessage", sql_request("x > 3", group=group)) for group in groups]
+    while any(broker.leases.has_more(group=group, topic="orders") for group in groups):
+        looks.append([])
+        time.end_one_turn()
+        assert len(looks) < 50
+    assert max(sum(cost for _, cost in one) for one in looks) < 3 * 4_096
+    assert len({group for one in looks[:6] for group, _ in one}) == 6, "all in their turn"
+    broker.leases.receive = receive_leases  # type: ignore[method-assign]
+    assert receive(broker, receive_request(group="unfiltered")).code == Code.OK
+    assert all(fake.code is None for fake in waiting)
+    committed = [state.committed_offset for group in groups for state in broker.leases.progress_of(group, "orders")]
+    assert sum(committed) == 6 * 1_500
+    send_with(broker, b"at last", x="4")
+    time.end_turn()
+    assert [Answer.of(fake).bodies for fake in waiting] == [[b"at last"]] * 6

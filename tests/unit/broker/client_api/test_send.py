@@ -150,13 +150,6 @@ def test_fifo_message_to_a_normal_topic_conflicts_with_its_type(broker: BrokerAs
     assert refused(broker, message(message_group="g")) == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
-def test_a_kind_not_offered_yet_is_refused_clearly(broker: BrokerAssembly) -> None:
-    broker.add_topic("%RETRY%group")
-    sent = message("%RETRY%group")
-    sent.system_properties.message_type = definition.PRIORITY
-    assert refused(broker, sent) == Code.NOT_IMPLEMENTED
-
-
 def test_one_bad_message_refuses_its_companions(broker: BrokerAssembly) -> None:
     assert refused(broker, message(), message(body=b""), message()) == Code.MESSAGE_BODY_EMPTY
 
@@ -165,3 +158,23 @@ def test_separator_in_the_trace_context_is_refused(broker: BrokerAssembly) -> No
     sent = message()
     sent.system_properties.trace_context = "a\x02REAL_TOPIC\x01b"
     assert refused(broker, sent) == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
+
+
+def test_a_message_group_of_another_broker_group_is_not_stored_here(broker: BrokerAssembly) -> None:
+    broker.add_topic("ordered", message_type="FIFO")
+    broker.message_group_home = "broker-b"
+    sent = call(broker, "SendMessage", send_request(message("ordered", message_group="g")))
+    response = sent.only(pb.SendMessageResponse)
+    assert response.status.code == response.entries[0].status.code == definition.PROXY_TIMEOUT
+    assert "broker-b" in response.status.message
+    assert not any(broker.store.queue_max_offset("ordered", queue_id) for queue_id in range(4))
+
+
+def test_a_message_group_has_one_queue_and_a_request_without_group_stays_here(broker: BrokerAssembly) -> None:
+    broker.add_topic("ordered", message_type="MIXED")
+    for _ in range(3):
+        call(broker, "SendMessage", send_request(message("ordered", message_group="g")))
+    assert sorted(broker.store.queue_max_offset("ordered", queue_id) for queue_id in range(4)) == [0, 0, 0, 3]
+    broker.message_group_home = "broker-b"
+    sent = call(broker, "SendMessage", send_request(message("ordered")))
+    assert sent.only(pb.SendMessageResponse).status.code == definition.OK

@@ -122,6 +122,26 @@ def test_bad_topic_ends_the_stream_with_its_reason(broker: BrokerAssembly) -> No
     assert "a b" in fake.detail
 
 
+def with_filter(expression: str) -> pb.TelemetryCommand:
+    command = consumer_settings(definition.PUSH_CONSUMER)
+    (entry,) = command.settings.subscription.subscriptions
+    entry.expression.CopyFrom(definition.FilterExpression(type=definition.SQL, expression=expression))
+    return command
+
+
+def test_bad_sql_ends_the_stream_with_its_place(broker: BrokerAssembly) -> None:
+    fake = FakeCall()
+    open_stream(broker, fake).message(with_filter("x > 3 AND (y ="))
+    assert fake.code is StatusCode.INVALID_ARGUMENT
+    assert "SQL92 filter 'x > 3 AND (y =': at character 15: the expression ends too early" in fake.detail
+
+
+def test_operators_see_which_filter_is_sql(broker: BrokerAssembly) -> None:
+    open_stream(broker, FakeCall()).message(with_filter("x > 3"))
+    (session,) = broker.sessions.all()
+    assert list(session.subscriptions.values()) == ["SQL92: x > 3"]
+
+
 def test_stream_without_a_client_id_gets_one_command_and_ends(broker: BrokerAssembly) -> None:
     fake = FakeCall(metadata={})
     open_stream(broker, fake)

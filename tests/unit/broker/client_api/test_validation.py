@@ -11,6 +11,7 @@ from support.api_requests import message
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import check_lease, check_message, declared_type, parsed_filter
+from tandemmq.core.delivery.sql_filter import SqlFilter
 from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
@@ -143,5 +144,7 @@ def test_filters() -> None:
 
     assert parsed("*") == parsed("") == EVERY_TAG
     assert isinstance(parsed("a || b"), TagFilter)
-    for refused in (parsed("a | b"), parsed("x > 3", definition.SQL)):
+    assert isinstance(parsed("x > 3", definition.SQL), SqlFilter)
+    for refused in (parsed("a | b"), parsed("", definition.SQL), parsed("x >", definition.SQL)):
         assert getattr(refused, "code", None) == Code.ILLEGAL_FILTER_EXPRESSION
+    assert "at character 3: '|'" in getattr(parsed("x | y AND", definition.SQL), "text", "")
