@@ -57,5 +57,9 @@ SIDE_BY_SIDE: Final = (
     Scenario("fifo_dead_letter", 30, message_type="FIFO", queues=1, ordered=True, retries=1),
 )
 
-# These need the cluster for themselves: one counts its clients, one kills its master.
-ALONE: Final = (Scenario("start_stop", 9), Scenario("master_restart", 55))
+# These need the cluster for themselves: one counts its clients, one kills its master, one is told what to do (Java).
+ALONE: Final = (
+    Scenario("start_stop", 9),
+    Scenario("master_restart", 55),
+    Scenario("told_by_the_operator", 59, queues=1),
+)

@@ -215,6 +215,8 @@ def setting_appliers(
 
 
 _OF_API: Final = (
+    "maxDelayTimeMills",
+    "timerMaxDelaySec",
     "autoCreateSubscriptionGroup",
     "transactionTimeOut",
     "transactionCheckInterval",

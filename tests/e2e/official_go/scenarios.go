@@ -41,6 +41,8 @@ func init() {
 		"tag_filter":              tagFilter,
 		"transaction_ends":        transactionEnds,
 		"transaction_asked_after": transactionAskedAfter,
+		"delayed":                 delayed,
+		"recalled":                recalled,
 		"fifo_order":              fifoOrder,
 		"shared_group":            sharedGroup,
 		"concurrent_sends":        concurrentSends,
@@ -54,8 +56,6 @@ func init() {
 		"unknown_topic":           unknownTopic,
 		"client_restart":          clientRestart,
 		"master_restart":          masterRestart,
-		"delayed":                 delayed,
-		"recalled":                recalled,
 	}
 }
 

@@ -91,6 +91,7 @@ public final class OfficialScenarios {
         SCENARIOS.put("delayed", OfficialScenarios::delayed);
         SCENARIOS.put("recalled", OfficialScenarios::recalled);
         SCENARIOS.put("client_restart", OfficialScenarios::clientRestart);
+        SCENARIOS.put("told_by_the_operator", OfficialScenarios::toldByTheOperator);
         SCENARIOS.put("master_restart", OfficialScenarios::masterRestart);
     }
 
@@ -857,6 +858,25 @@ public final class OfficialScenarios {
     }
 
     /** The clients live on while the broker is killed and started again at the same address. */
+    /** Waits while it is told to print its stacks, to verify a message, and to connect anew; then it still works. */
+    private static String toldByTheOperator(String name) throws Exception {
+        Producer producer = producer(name);
+        AtomicInteger handled = new AtomicInteger();
+        PushConsumer push = pushConsumer(name, name, view -> {
+            handled.incrementAndGet();
+            return body(view).equals("bad") ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+        });
+        send(producer, message(name, "good"));
+        waitUntil("the first message is handled", () -> handled.get() == 1);
+        waitForContinue(name);
+        expect(handled.get() == 2, "handled %d messages: one verified", handled.get());
+        send(producer, message(name, "after"));
+        waitUntil("a message after the commands is handled", () -> handled.get() == 3);
+        closePush(push, producer, name);
+        close(producer);
+        return "";
+    }
+
     private static String masterRestart(String name) throws Exception {
         Producer producer = producer(name);
         SimpleConsumer consumer = simpleConsumer(name, name);

@@ -14,16 +14,19 @@ from support.manual_time import ManualTime
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import SMALL_OPTIONS, flush_all
+from support.transactions import TOPIC, end, send_half
 from tandemmq.broker import retention
 from tandemmq.broker.peer_client import PeerUnavailable
 from tandemmq.broker.retention import MasterFloor, Retention, SlaveFloor
 from tandemmq.broker.slave.follower import MasterAddress
+from tandemmq.core.delivery.half_messages import TransactionId
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.replication.log_history import LogExtent
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.disk import DiskUsage
 from tandemmq.core.storage.retention import ExpiryWish, RetentionFloor
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -70,6 +73,7 @@ class Master:
             is_system_topic=lambda name: name.startswith("SYS"),
             slaves=lambda: self.slaves,
             slave_count=slave_count,
+            transactions=self.broker.api.transactions.hold,
             absent_replicas=lambda: self.absent,
         )
         self.retention = self.new_retention()
@@ -134,6 +138,19 @@ async def test_the_group_that_has_read_least_holds_the_log() -> None:
     master.read("H", count=32)
     master.read("G", count=32)
     assert await master.holds() == (None, None, None)
+
+
+async def test_an_undecided_transaction_holds_the_log_until_it_ends() -> None:
+    master = Master()
+    master.broker.add_topic(TOPIC, message_type="TRANSACTION")
+    half = send_half(master.broker)
+    place = TransactionId.parse(half.transaction_id).physical_offset
+    master.put(3)
+    master.read("G", count=2)
+    assert (await master.holds())[1] == place
+    assert f"an undecided transaction of topic {TOPIC}" in (await _reader(master))
+    end(master.broker, half, definition.ROLLBACK)
+    assert (await master.holds())[1] != place
 
 
 async def test_what_is_leased_is_not_read() -> None:

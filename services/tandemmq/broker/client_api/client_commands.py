@@ -99,7 +99,12 @@ class ClientCommands:
     ) -> pb.TelemetryCommand | ClientReply:
         stream = self._streams(client_id)[0]
         answered: asyncio.Future[pb.TelemetryCommand] = asyncio.get_running_loop().create_future()
-        if not self._telemetry.ask(stream, command, nonce, answered.set_result):
+
+        def answer(said: pb.TelemetryCommand) -> None:
+            if not answered.done():  # whoever asked may be gone
+                answered.set_result(said)
+
+        if not self._telemetry.ask(stream, command, nonce, answer):
             return ClientReply("TOO_MANY_REQUESTS", "too many commands wait for their answers; try again")
         try:
             async with asyncio.timeout(_LIMIT_S):

@@ -77,7 +77,7 @@ _READ_AT_ONCE: Final = 64
 _LOOKS_AT_ONCE: Final = 32
 """Halves looked at in one turn of the loop: each reads a record, which may wait for the disk."""
 _PAUSE_S: Final = 0.02
-_ENDS_READ_MAX: Final = 16_384
+_ENDS_READ_MAX: Final = 4_096
 """Records of past ends that a start reads, to know what clients may repeat."""
 _COPIES_READ_MAX: Final = 8
 """Newest records of a queue among which a commit without its end is: it is the very last one of a log that was cut."""
@@ -124,6 +124,8 @@ class Transactions:
         self._chance = chance or random.Random()
         self._table = HalfMessages()
         self._missing: list[OutgoingMessage] = []
+        # Places of halves whose records could not be read at the start; others mend them.
+        self._unread: list[int] = []
         self._is_on = False
         self._is_looking = False
         # Since the process began.
@@ -286,7 +288,9 @@ class Transactions:
     def decide(self, wanted: TransactionId, resolution: Resolution, done: Done, *, topic: str = "") -> None:
         """Ends a half of this broker group, or finds that it has ended; `done` is told what to answer."""
         half = self._table.get(wanted)
-        if half is None:
+        if half is None and wanted.queue_offset in self._unread:
+            done(_UNREADABLE)
+        elif half is None:
             self._decide_again(wanted, resolution, done)
         elif topic and topic != half.topic:
             done(Outcome(Code.INVALID_TRANSACTION_ID, f"the transaction is one of topic {half.topic}, not {topic}"))
@@ -307,7 +311,7 @@ class Transactions:
             return
         record = self.record(half)
         if record is None:
-            done(Outcome(Code.INTERNAL_SERVER_ERROR, "the half message cannot be read now; try again", retryable=True))
+            done(_UNREADABLE)
             return
         copy = committed_copy(record, topic=half.topic, queue_id=half.queue_id % max(1, config.write_queue_count))
         self._end(half, Resolution.COMMIT, [copy], done)
@@ -318,7 +322,7 @@ class Transactions:
         last = op_record(
             half.queue_offset,
             resolution,
-            undecided_from=table.undecided_from(),
+            undecided_from=self._low_mark(),
             host=services.store_host,
             wall_ms=services.clock.wall_ms(),
         )
@@ -338,7 +342,7 @@ class Transactions:
             again = op_record(
                 wanted.queue_offset,
                 resolution,
-                undecided_from=self._table.undecided_from(),
+                undecided_from=self._low_mark(),
                 host=services.store_host,
                 wall_ms=services.clock.wall_ms(),
                 is_again=True,
@@ -370,6 +374,8 @@ class Transactions:
             return
         now_ms = services.clock.monotonic_ms()
         first_kept = services.queues.min_offset(HALF_TOPIC, _QUEUE_ID)
+        if self._unread:
+            self._read_again(now_ms, first_kept)
         asked = []
         for half in self._table.take_due(now_ms, count_max=_LOOKS_AT_ONCE):
             if half.queue_offset < first_kept:
@@ -382,7 +388,7 @@ class Transactions:
             self.check_count += len(asked)
             told = check_record(
                 asked,
-                undecided_from=self._table.undecided_from(),
+                undecided_from=self._low_mark(),
                 host=services.store_host,
                 wall_ms=services.clock.wall_ms(),
             )
@@ -390,6 +396,17 @@ class Transactions:
         if self._table.has_due(now_ms):
             self._is_looking = True
             services.timers.call_later(_PAUSE_S, self._look)
+
+    def _read_again(self, now_ms: int, first_kept: int) -> None:
+        """Halves that could not be read may be by now."""
+        unread, self._unread = self._unread, []
+        for number, place in enumerate(unread):
+            record = self._record_at(HALF_TOPIC, _QUEUE_ID, place) if number < _LOOKS_AT_ONCE else None
+            half = None if record is None else half_of_record(record)
+            if half is not None and self._table.resolution(place) is None:
+                self._table.learn(half, due_ms=now_ms + (half.immunity_ms or self.policy(half.topic).timeout_ms))
+            elif half is None and place >= first_kept:
+                self._unread.append(place)
 
     def _look_at(self, half: Half, now_ms: int) -> bool:
         """Whether its producer was asked."""
@@ -449,6 +466,7 @@ class Transactions:
         of use in a store that was taken over. Then `take_missing`."""
         self._is_on = False
         table = self._table = HalfMessages()
+        self._unread = []
         queues = self._services.queues
         half_end = queues.max_offset(HALF_TOPIC, _QUEUE_ID)
         op_end = queues.max_offset(OP_TOPIC, _QUEUE_ID)
@@ -460,6 +478,7 @@ class Transactions:
                 record = self._record_at(HALF_TOPIC, _QUEUE_ID, half_place)
                 half = None if record is None else half_of_record(record)
                 if half is None:
+                    self._unread.append(half_place)
                     log.error("half_message_unreadable", queue_offset=half_place)
                 else:
                     table.learn(half, due_ms=0)
@@ -500,6 +519,10 @@ class Transactions:
         told = decode_properties(newest.properties).get(PROPERTY_TRANSACTION_UNDECIDED_FROM, "")
         return int(told) if told.isdigit() else from_offset
 
+    def _low_mark(self) -> int:
+        """Below this place every half has ended, and was read."""
+        return min([self._table.undecided_from(), *self._unread])
+
     def _first_op(self, op_end: int) -> int:
         """Where to begin among the ends: behind the oldest half, and some before it, which clients may repeat."""
         queues, oldest = self._services.queues, self._table.oldest()
@@ -539,7 +562,7 @@ class Transactions:
                     op_record(
                         half.queue_offset,
                         resolution,
-                        undecided_from=table.undecided_from(),
+                        undecided_from=self._low_mark(),
                         host=services.store_host,
                         wall_ms=services.clock.wall_ms(),
                         is_again=True,
@@ -566,6 +589,9 @@ class Transactions:
         return queues.record(topic, queue_id, place, entries[0]) if entries else None
 
 
+_UNREADABLE: Final = Outcome(
+    Code.INTERNAL_SERVER_ERROR, "the half message cannot be read now; try again", retryable=True
+)
 _CONTRARY: Final = {
     Resolution.COMMIT: "the transaction was committed before; its message cannot be taken back",
     Resolution.ROLLBACK: "the transaction was rolled back before; send the message again if it should be there",

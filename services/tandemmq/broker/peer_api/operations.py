@@ -235,7 +235,12 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             outcome = self._transactions.ended_as(wanted, resolution)
         else:
             settled: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-            self._transactions.decide(wanted, resolution, settled.set_result)
+
+            def settle(found: Outcome) -> None:
+                if not settled.done():  # whoever asked may be gone
+                    settled.set_result(found)
+
+            self._transactions.decide(wanted, resolution, settle)
             outcome = await settled
             log.info(
                 "transaction_resolved",

@@ -70,6 +70,8 @@ _CHECKED_TAG: Final = "c"
 _KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 # What a client repeats comes within minutes; some 200 bytes each.
 _REMEMBERED_MAX: Final = 65_536
+# Places of ended halves that may stand in the heaps, beside as many as there are undecided.
+_SLACK: Final = 1_024
 
 
 class Resolution(Enum):
@@ -238,6 +240,10 @@ class HalfMessages:
         """The half is about to end: to be called right before its record is appended."""
         del self._undecided[half.queue_offset]
         self._remember(half.queue_offset, resolution)
+        if len(self._order) > 2 * len(self._undecided) + _SLACK or len(self._due) > 4 * len(self._undecided) + _SLACK:
+            # One old half must not keep the places of all that have ended since.
+            self._order = sorted(self._undecided)
+            self._due = sorted([(other.due_ms, place) for place, other in self._undecided.items()])
 
     def take_back(self, half: Half) -> None:
         """Nothing was appended: it is undecided still."""
@@ -324,18 +330,20 @@ def _places(body: bytes) -> list[int]:
 
 def half_of(message: OutgoingMessage, *, immunity_s: int) -> OutgoingMessage:
     """A message as it waits for its transaction's end: RocketMQ's TransactionalMessageBridge.parseHalfMessageInner."""
-    properties = decode_properties(message.properties)
-    properties[PROPERTY_TRANSACTION_PREPARED] = "true"
+    added = [
+        (PROPERTY_TRANSACTION_PREPARED, "true"),
+        # A message is indexed by its id first.
+        (PROPERTY_TRANSACTION_ID, message.index_keys[0]),
+        (PROPERTY_REAL_TOPIC, message.topic),
+        (PROPERTY_REAL_QUEUE_ID, str(message.queue_id)),
+    ]
     if immunity_s > 0:
-        properties[PROPERTY_CHECK_IMMUNITY_S] = str(immunity_s)
-    properties[PROPERTY_TRANSACTION_ID] = properties[PROPERTY_UNIQUE_KEY]
-    properties[PROPERTY_REAL_TOPIC] = message.topic
-    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+        added.append((PROPERTY_CHECK_IMMUNITY_S, str(immunity_s)))
     return OutgoingMessage(
         HALF_TOPIC,
         0,
         message.body,
-        encode_properties(properties.items()),
+        message.properties + encode_properties(added),
         message.tags_code,
         message.index_keys,
         message.tag,
@@ -370,18 +378,17 @@ def half_of_record(record: MessageRecord) -> Half | None:
 def committed_copy(record: MessageRecord, *, topic: str, queue_id: int, is_given_up: bool = False) -> OutgoingMessage:
     """The message that a half becomes: RocketMQ's EndTransactionProcessor.endMessageTransaction. One that is given up
     goes elsewhere and keeps where it belonged."""
-    properties = decode_properties(record.properties)
+    properties = record.properties
     sys_flag = record.sys_flag & _KEPT_FLAGS
+    tag, index_keys = index_terms(decode_properties(properties))
     if not is_given_up:
-        properties.pop(PROPERTY_REAL_TOPIC, None)
-        properties.pop(PROPERTY_REAL_QUEUE_ID, None)
+        properties = _without(_without(properties, PROPERTY_REAL_TOPIC), PROPERTY_REAL_QUEUE_ID)
         sys_flag |= TRANSACTION_COMMIT
-    tag, index_keys = index_terms(properties)
     return OutgoingMessage(
         topic,
         queue_id,
         record.body,
-        encode_properties(properties.items()),
+        properties,
         tags_code(tag),
         index_keys,
         tag,
@@ -392,6 +399,17 @@ def committed_copy(record: MessageRecord, *, topic: str, queue_id: int, is_given
         record.reconsume_times,
         record.physical_offset,
     )
+
+
+def _without(properties: bytes, name: str) -> bytes:
+    """A property string without one of its pairs, the others as they were."""
+    wanted = f"{name}\x01".encode()
+    start = 0 if properties.startswith(wanted) else properties.find(b"\x02" + wanted) + 1
+    if start == 0 and not properties.startswith(wanted):
+        return properties
+    end = properties.find(b"\x02", start)
+    # RocketMQ before 5.2 leaves the last separator out.
+    return properties[:start] if end < 0 else properties[:start] + properties[end + 1 :]
 
 
 def op_record(

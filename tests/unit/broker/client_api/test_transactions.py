@@ -14,9 +14,12 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.transactions import TOPIC, Producer, bodies_in, end, half_message, send_half
+from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.core.delivery.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TransactionId
 from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import MessageRecord
 from tandemmq.core.message.record_layout import TRANSACTION_COMMIT
+from tandemmq.core.storage.consume_queue import QueueEntry
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -378,3 +381,45 @@ def test_a_restart_knows_what_is_undecided_and_what_has_ended(time: ManualTime) 
     assert end(broker, open_one, COMMIT).code == Code.OK
     assert bodies_in(broker) == [b"a", b"c"]
     broker.close()
+
+
+def test_one_old_half_does_not_keep_what_has_ended_since(broker: BrokerAssembly) -> None:
+    old = send_half(broker, b"old")
+    for _ in range(2_000):
+        end(broker, send_half(broker), ROLLBACK)
+    table = broker.api.transactions._table
+    assert len(table._order) < 1_200
+    assert len(table._due) < 1_200
+    producer = Producer(broker, TOPIC)
+    pass_seconds(broker, 6)
+    assert [question.transaction_id for question in producer.asked] == [old.transaction_id]
+
+
+def test_a_half_that_cannot_be_read_at_the_start_is_not_forgotten(time: ManualTime) -> None:
+    disk = SimulatedDisk(random.Random(1), wall_ms=time.wall_ms)
+    broker = BrokerAssembly(clock=time, timers=time, disk=disk)
+    broker.add_topic(TOPIC, message_type="TRANSACTION")
+    first, second = send_half(broker, b"a"), send_half(broker, b"b")
+    transactions, queues = broker.api.transactions, broker.queues
+    broker.queues = _Unreadable(queues, 0)
+    for _ in transactions.recovery():
+        pass
+    assert transactions.undecided_count == 1
+    assert end(broker, first, COMMIT).code == Code.INTERNAL_SERVER_ERROR
+    assert end(broker, second, COMMIT).code == Code.OK
+    broker.store.write_appended()
+    broker = restarted(broker, disk, time, power_loss=False)
+    assert end(broker, first, COMMIT).code == Code.OK
+    assert bodies_in(broker) == [b"b", b"a"]
+    broker.close()
+
+
+class _Unreadable(StoreQueueReader):
+    """Of whose half topic one record cannot be read."""
+
+    def __init__(self, queues: StoreQueueReader, place: int) -> None:
+        super().__init__(queues._store)
+        self._place = place
+
+    def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
+        return None if (topic, place) == (HALF_TOPIC, self._place) else super().record(topic, queue_id, place, entry)

@@ -263,6 +263,26 @@ async def test_an_operator_ends_a_transaction_after_a_look() -> None:
         assert (code, "was committed" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
 
 
+async def test_an_operator_that_goes_away_harms_nobody() -> None:
+    edge = Edge()
+    half = send_half(edge.assembly, b"pay")
+    edge.assembly.puts_held = True
+    request = pb.ResolveTransactionRequest(transaction_id=half.transaction_id, end=pb.TRANSACTION_END_COMMIT)
+    asked = asyncio.ensure_future(edge.ask("ResolveTransaction", request))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.sleep(0)
+    edge.assembly.release_puts()
+    assert bodies_in(edge.assembly) == [b"pay"]
+    client = Producer(edge.assembly, TOPIC)
+    stacks = pb.CommandClientRequest(client_id="producer@1", command=pb.CLIENT_COMMAND_PRINT_STACK)
+    asked = asyncio.ensure_future(edge.ask("CommandClient", stacks))
+    await asyncio.sleep(0)
+    asked.cancel()
+    answer = client_pb.TelemetryCommand(thread_stack_trace=client_pb.ThreadStackTrace(thread_stack_trace="late"))
+    _answer_next(client, answer)
+
+
 async def test_what_ends_no_transaction_is_refused() -> None:
     edge = Edge()
     half = send_half(edge.assembly)
