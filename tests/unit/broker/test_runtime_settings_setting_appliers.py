@@ -73,8 +73,10 @@ def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() 
         "consumeFromEarliest",
         "defaultTopicQueueNums",
         "deleteUnreadWhenFull",
+        "maxDelayTimeMills",
         "maxInflightPerQueue",
         "maxMessageSize",
+        "timerMaxDelaySec",
         "unreadReservedTime",
         "unreplicatedReservedTime",
     }
