@@ -14,11 +14,10 @@ import pytest
 from support.acknowledged_sends import METADATA, DelayedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.failover_group import FailoverGroup
-from support.stores import records_in
 from support.topic_admin import create_topic
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record_decoder import RecordFound, decode_record, scan_record
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
@@ -28,15 +27,16 @@ TIMERS = "rmq_sys_wheel_timer"
 
 
 def records_of(folder: Path) -> list[MessageRecord]:
-    """All whole records of a store's log."""
+    """All whole records of a log, which may be written to meanwhile."""
     records = []
     for name, data in sorted(commit_log_bytes(folder).items()):
-        start = int(name)
-        used = data.rstrip(b"\0")
-        # A record ends with its properties, of which the last byte is none of these.
-        for found in records_in(used, start_offset=start, file_bytes=len(data)):
-            at = found.physical_offset - start
-            records.append(decode_record(memoryview(data)[at : at + found.size]))
+        view = memoryview(data)
+        position = 0
+        while isinstance(
+            found := scan_record(view, position, len(data), physical_offset=int(name) + position), RecordFound
+        ):
+            records.append(decode_record(view[position : position + found.size]))
+            position += found.size
     return records
 
 
