@@ -12,7 +12,7 @@ end between a copy and the op record; never can something else lie between them.
 `RELEASE_WINDOW_BYTES` of its log, behind the last op record: a copy there whose held message still waits was delivered.
 It puts the op record first of all, before anything else is appended. A copy names its held message by the field
 `preparedTransactionOffset` of its record: that message's place in the log, as RocketMQ writes it for committed
-transactions.
+transactions. A held message that is put again, to be younger or to count its checks, is a copy like any other.
 
 A put that was stored, but not confirmed by slaves in time, is as good as any: copy and op record are in the log or are
 lost together. Only what was refused is given out again.
@@ -206,7 +206,7 @@ class HeldMessages:
             start_offset = max(start_offset, ops.last_physical_end)
         delivered: list[int] = []
         for candidate in list(store.queues):
-            if candidate.last_physical_end <= start_offset or candidate.topic in (queue.op_topic, queue.held_topic):
+            if candidate.last_physical_end <= start_offset or candidate.topic == queue.op_topic:
                 continue
             start = _first_behind(candidate, start_offset)
             for number, offset in enumerate(range(start, candidate.max_offset)):
@@ -229,7 +229,8 @@ class HeldMessages:
             return None
         # The first record of a log lies at 0, which every other message's field says as well.
         theirs, own = decode_properties(held.properties), decode_properties(copy.properties)
-        is_copy = theirs.get(PROPERTY_REAL_TOPIC) == copy.topic
+        is_rolled = copy.topic == held.topic and held.physical_offset > 0
+        is_copy = is_rolled or theirs.get(PROPERTY_REAL_TOPIC) == copy.topic
         is_same = theirs.get(PROPERTY_UNIQUE_KEY) == own.get(PROPERTY_UNIQUE_KEY)
         return held.queue_offset if is_copy and is_same else None
 
