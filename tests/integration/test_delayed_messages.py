@@ -8,31 +8,35 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import pytest
 
-from support.acknowledged_sends import DelayedSender
-from support.cluster_processes import ProcessCluster, commit_log_bytes, wait_until
+from support.acknowledged_sends import METADATA, DelayedSender
+from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.failover_group import FailoverGroup
-from support.stores import records_in
 from support.topic_admin import create_topic
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record_decoder import RecordFound, decode_record, scan_record
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
 REMINDERS = "reminders"
 TIMERS = "rmq_sys_wheel_timer"
 
 
 def records_of(folder: Path) -> list[MessageRecord]:
-    """All whole records of a store's log."""
+    """All whole records of a log, which may be written to meanwhile."""
     records = []
     for name, data in sorted(commit_log_bytes(folder).items()):
-        start = int(name)
-        used = data.rstrip(b"\0")
-        # A record ends with its properties, of which the last byte is none of these.
-        for found in records_in(used, start_offset=start, file_bytes=len(data)):
-            at = found.physical_offset - start
-            records.append(decode_record(memoryview(data)[at : at + found.size]))
+        view = memoryview(data)
+        position = 0
+        while isinstance(
+            found := scan_record(view, position, len(data), physical_offset=int(name) + position), RecordFound
+        ):
+            records.append(decode_record(view[position : position + found.size]))
+            position += found.size
     return records
 
 
@@ -80,6 +84,46 @@ def test_a_killed_broker_delivers_what_it_held_once_when_it_is_back(tmp_path: Pa
         assert broker.stop() == 0
         broker.start()
         check(cluster.store_folder("broker-a-0"), sender.acknowledged)
+
+
+def test_a_recall_at_another_broker_group_reaches_the_message(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        alone = {"brokerRole": "ASYNC_MASTER"}
+        owner, other = (cluster.add_broker(name, settings=alone) for name in ("broker-a", "broker-b"))
+        for broker in (owner, other):
+            asyncio.run(create_topic(broker, REMINDERS, message_type="DELAY"))
+        handle = asyncio.run(_send_later(owner))
+
+        def code() -> int:
+            """PROXY_TIMEOUT until the other group has heard who serves this one."""
+            return asyncio.run(_recall(other, handle))
+
+        wait_until(lambda: code() == definition.OK, limit_s=30, what="the recall is passed on")
+        assert asyncio.run(_recall(owner, handle)) == definition.NOT_FOUND
+        held, delivered = held_and_delivered(records_of(cluster.store_folder("broker-a-0")))
+        assert (len(held), delivered) == (1, Counter())
+        assert any(record.topic == f"{TIMERS}_op" for record in records_of(cluster.store_folder("broker-a-0")))
+
+
+async def _send_later(broker: ServiceProcess) -> str:
+    system = definition.SystemProperties(message_id="ID-1", message_type=definition.DELAY, born_host="here")
+    system.delivery_timestamp.FromMilliseconds((time.time_ns() // 1_000_000) + 3_600_000)
+    message = definition.Message(topic=definition.Resource(name=REMINDERS), body=b"later", system_properties=system)
+    async with grpc.aio.insecure_channel(f"{broker.host}:{broker.ports['grpcServerPort']}") as channel:
+        answer = await service_pb2_grpc.MessagingServiceStub(channel).SendMessage(
+            service.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=10
+        )
+    return str(answer.entries[0].recall_handle)
+
+
+async def _recall(broker: ServiceProcess, handle: str) -> int:
+    request = service.RecallMessageRequest(topic=definition.Resource(name=REMINDERS), recall_handle=handle)
+    async with grpc.aio.insecure_channel(f"{broker.host}:{broker.ports['grpcServerPort']}") as channel:
+        answer = await service_pb2_grpc.MessagingServiceStub(channel).RecallMessage(
+            request, metadata=METADATA, timeout=10
+        )
+    return int(answer.status.code)
 
 
 @pytest.mark.parametrize("kind", ["kill", "hand over"])

@@ -191,7 +191,9 @@ class DelayedMessages:
 
     async def deliver_due(self) -> bool:
         """Puts some of what is due; False: nothing is, or as much as may be is under way."""
-        await self.held.follow()
+        if not await self.held.follow():
+            return False
+        self.held.put_owed(self._put)
         room = min(_BATCH, _OUT_MAX - self._queue.out_count)
         due = self._queue.take_due(self._clock.wall_ms(), room) if room > 0 else []
         if due:
@@ -273,7 +275,7 @@ class DelayedMessages:
             due_ms = self._queue.due_ms(offset)
             if due_ms is not None and due_ms > now_ms + _ROLL_MARGIN_MS and self._queue.take(offset):
                 await self._roll(offset, due_ms, now_ms)
-        self._next_roll_ms = 0
+                self._next_roll_ms = 0  # There may be more.
 
     async def _is_old(self, offset: int, now_ms: int) -> bool:
         [record] = await self.held.records([offset])
@@ -296,7 +298,8 @@ class DelayedMessages:
     async def recall(self, topic: str, deliver_ms: int, message_id: str) -> PutStatus | None:
         """Ends the timers of a message before their time. What became of the op record; None: nothing waits, or it is
         being delivered. Several are ended if the sender repeated itself."""
-        await self.held.follow()
+        if not await self.held.follow():
+            return PutStatus.SERVICE_NOT_AVAILABLE
         if deliver_ms <= self._clock.wall_ms():
             return None
         taken = [offset for offset in self._queue.find(deliver_ms, message_id) if self._queue.take(offset)]

@@ -12,7 +12,7 @@ end between a copy and the op record; never can something else lie between them.
 `RELEASE_WINDOW_BYTES` of its log, behind the last op record: a copy there whose held message still waits was delivered.
 It puts the op record first of all, before anything else is appended. A copy names its held message by the field
 `preparedTransactionOffset` of its record: that message's place in the log, as RocketMQ writes it for committed
-transactions.
+transactions. A held message that is put again, to be younger or to count its checks, is a copy like any other.
 
 A put that was stored, but not confirmed by slaves in time, is as good as any: copy and op record are in the log or are
 lost together. Only what was refused is given out again.
@@ -85,6 +85,8 @@ class HeldMessages:
         self._unsaved_records = 0
         self._saved_at_ms = clock.monotonic_ms()
         self._told_expired = 0
+        self._owed: list[int] = []
+        """Delivered by another master, and not finished yet because the disk was full."""
 
     # Following
 
@@ -104,28 +106,33 @@ class HeldMessages:
         """Something was put: `run` reads it soon."""
         self._kicked.set()
 
-    async def follow(self) -> None:
-        """Reads all that the log has; others have their turns meanwhile."""
+    async def follow(self) -> bool:
+        """Reads all that the log had when it was called; others have their turns meanwhile. False: a damaged entry is
+        in the way, which is mended meanwhile, and what may be released is not known."""
+        queue, reader = self.queue, self._reader
         async with self._one_follows:
             if not self._is_loaded:
                 self._is_loaded = True
                 await self._load()
+            ends = queue.ends(reader)
             while True:
-                if self.queue.is_cut(self._reader, cuts=self._store.log_cuts):
-                    log.info("held_queue_cut", topic=self.queue.held_topic)
+                if queue.is_cut(reader, cuts=self._store.log_cuts):
+                    log.info("held_queue_cut", topic=queue.held_topic)
                     await self._load()
-                ranges = self.queue.next_range(self._reader, max_records=_RECORDS_PER_TURN)
-                if not ranges:
+                    ends = queue.ends(reader)
+                if queue.has_read(ends):
                     break
-                if min(start for start, _ in ranges) < self._store.end_offset - _HOT_BYTES:
+                ranges = queue.next_range(reader, max_records=_RECORDS_PER_TURN)
+                if ranges and min(ranges)[0] < self._store.end_offset - _HOT_BYTES:
                     await self._pages.fetch(ranges)
-                    if self.queue.is_cut(self._reader, cuts=self._store.log_cuts):
+                    if queue.is_cut(reader, cuts=self._store.log_cuts):
                         continue
-                if not (count := self.queue.follow(self._reader, max_records=_RECORDS_PER_TURN)):
+                if not (count := queue.follow(reader, max_records=_RECORDS_PER_TURN)):
                     break
                 self._unsaved_records += count
                 await asyncio.sleep(0)
             self._tell_expired()
+            return queue.has_read(ends)
 
     def _tell_expired(self) -> None:
         if self.queue.expired_count > self._told_expired:
@@ -172,10 +179,23 @@ class HeldMessages:
         delivered = await self._delivered_at_end()
         if delivered:
             log.warning("held_messages_were_released", topic=self.queue.held_topic, offsets=delivered)
-            result = self._store.put(self.op_record(delivered))
-            assert result.status.stored, f"a new master cannot put: {result.status}"
-            self._store.write_appended()
-            await self.follow()
+            if self._store.put(self.op_record(delivered)).status.stored:
+                self._store.write_appended()
+                await self.follow()
+            else:
+                # A full disk. They stay given out until the op record is in the log.
+                self._owed = [offset for offset in delivered if self.queue.take(offset)]
+
+    def put_owed(self, put: PutMessages) -> None:
+        """Tries again what `take_over` could not put; before anything is released."""
+        owed, self._owed = self._owed, []
+
+        def answered(results: list[AppendResult]) -> None:
+            if not results[0].status.stored:
+                self._owed = owed
+
+        if owed:
+            put([self.op_record(owed)], answered)
 
     async def _delivered_at_end(self) -> list[int]:
         """Waiting entries whose copies lie at the log's very end, with no op record behind them."""
@@ -186,7 +206,7 @@ class HeldMessages:
             start_offset = max(start_offset, ops.last_physical_end)
         delivered: list[int] = []
         for candidate in list(store.queues):
-            if candidate.last_physical_end <= start_offset or candidate.topic in (queue.op_topic, queue.held_topic):
+            if candidate.last_physical_end <= start_offset or candidate.topic == queue.op_topic:
                 continue
             start = _first_behind(candidate, start_offset)
             for number, offset in enumerate(range(start, candidate.max_offset)):
@@ -209,7 +229,8 @@ class HeldMessages:
             return None
         # The first record of a log lies at 0, which every other message's field says as well.
         theirs, own = decode_properties(held.properties), decode_properties(copy.properties)
-        is_copy = theirs.get(PROPERTY_REAL_TOPIC) == copy.topic
+        is_rolled = copy.topic == held.topic and held.physical_offset > 0
+        is_copy = is_rolled or theirs.get(PROPERTY_REAL_TOPIC) == copy.topic
         is_same = theirs.get(PROPERTY_UNIQUE_KEY) == own.get(PROPERTY_UNIQUE_KEY)
         return held.queue_offset if is_copy and is_same else None
 

@@ -19,8 +19,10 @@ from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, records_in
 from tandemmq.broker.client_api.recall import RecallHandle
+from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord
+from tandemmq.core.storage.consume_queue import ENTRY
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -300,11 +302,11 @@ STEPS = st.one_of(
 
 
 def facts_of(records: list[MessageRecord]) -> tuple[Counter[str], set[str], set[str]]:
-    """By message id: how often it is in its topic, whether its timer is in the log, whether that was finished without a
-    delivery."""
+    """By message id: how often it is in its topic, whether a timer is in the log, whether all of these were finished
+    without a delivery."""
     counts: Counter[str] = Counter()
     held: dict[int, str] = {}
-    finished: set[str] = set()
+    finished: set[int] = set()
     for record in records:
         message_id = decode_properties(record.properties).get("UNIQ_KEY", "")
         if record.topic == "reminders":
@@ -312,13 +314,15 @@ def facts_of(records: list[MessageRecord]) -> tuple[Counter[str], set[str], set[
         elif record.topic == TIMER_TOPIC:
             held[record.queue_offset] = message_id
         elif record.topic == f"{TIMER_TOPIC}_op":
-            finished |= {held[int(offset)] for offset in record.body.decode().split(",") if offset}
-    return counts, set(held.values()), {message_id for message_id in finished if not counts[message_id]}
+            finished |= {int(offset) for offset in record.body.decode().split(",") if offset}
+    waiting = {message_id for offset, message_id in held.items() if offset not in finished}
+    return counts, set(held.values()), {one for one in held.values() if one not in waiting and not counts[one]}
 
 
-async def cut_everywhere(steps: list[tuple[str, int]]) -> None:
+async def cut_everywhere(steps: list[tuple[str, int]], roll_after_h: int = 72) -> None:
     disk = SimulatedDisk(random.Random(0))
     broker = new_broker(disk, ManualTime())
+    broker.delayed._roll_after_ms = roll_after_h * HOUR_MS
     due_ms = await history(broker, steps)
     records = all_records(broker)
     broker.store.close()
@@ -333,8 +337,8 @@ async def cut_everywhere(steps: list[tuple[str, int]]) -> None:
         successor.store.truncate(end_offset)
         before = facts_of(records[:kept_count])
         await successor.held_timers.take_over()
-        for _ in range(60):
-            time.advance(1_000)
+        for step_ms in (*[1_000] * 60, 400 * HOUR_MS, 1_000):
+            time.advance(step_ms)
             await deliver(successor)
         after = all_records(successor)
         counts, held, recalled = facts_of(after)
@@ -357,6 +361,49 @@ def test_after_any_loss_of_the_log_s_end_each_message_is_delivered_once(steps: l
 async def test_a_batch_that_is_cut_in_the_middle_is_finished_by_the_next_master() -> None:
     steps = [("other", 0), *[("send", 1_000)] * 5, ("other", 0), ("deliver", 1_000)]
     await cut_everywhere(steps)
+
+
+async def test_a_timer_that_was_half_rolled_is_delivered_once() -> None:
+    await cut_everywhere([("other", 0), *[("send", 23 * HOUR_MS)] * 3, ("other", 0), ("deliver", 12 * HOUR_MS)], 10)
+
+
+async def test_a_full_disk_keeps_a_new_master_neither_from_starting_nor_from_delivering_once() -> None:
+    disk = SimulatedDisk(random.Random(0))
+    broker = new_broker(disk, ManualTime())
+    await history(broker, [("other", 0), ("send", 1_000), ("send", 1_000), ("deliver", 1_000)])
+    op_record = all_records(broker)[-1]
+    assert op_record.topic == f"{TIMER_TOPIC}_op"
+    broker.store.truncate(op_record.physical_offset)
+    broker.store.set_writable(False)
+    successor = held_timers(broker.store, disk=disk, clock=broker.clock)
+    await successor.take_over()
+    assert successor.queue.take_due(broker.clock.wall_ms(), 10) == []
+    successor.put_owed(broker.put)
+    broker.store.set_writable(True)
+    successor.put_owed(broker.put)
+    await successor.follow()
+    assert (successor.queue.waiting_count, len(delivered(broker))) == (0, 2)
+    broker.store.close()
+
+
+async def test_nothing_is_delivered_while_a_damaged_record_is_in_the_way(broker: BrokerAssembly) -> None:
+    send_later(broker, 1_000)
+    send_later(broker, 1_000)
+    handle = send_later(broker, 60_000).recall_handle
+    queue = broker.store.consume_queue(TIMER_TOPIC, 0)
+    assert queue is not None
+    sound = b"".join(ENTRY.pack(*entry) for entry in queue.read(1, 1))
+    broker.store.rewrite_queue(TIMER_TOPIC, 0, 1, ENTRY.pack(0, 200, 0))
+    time_of(broker).advance(1_000)
+    reader = StoreQueueReader(broker.store, DamagedEntries())
+    broker.held_timers._reader = reader
+    await deliver(broker)
+    assert delivered(broker) == []
+    assert (await recall(broker, handle)).code not in (Code.OK, Code.NOT_FOUND)
+    broker.store.rewrite_queue(TIMER_TOPIC, 0, 1, sound)
+    await deliver(broker)
+    assert len(delivered(broker)) == 2
+    assert (await recall(broker, handle)).code == Code.OK
 
 
 async def test_an_orderly_stop_leaves_its_state_and_a_kill_does_not(broker: BrokerAssembly) -> None:

@@ -323,8 +323,9 @@ class _DelayedAnswer(PutAnswer):
     def answer(self, results: list[AppendResult]) -> None:
         """See `PutAnswer.answer`."""
         response = _response([message.index_keys[0] for message in self._messages], results)
-        for entry, handle in zip(response.entries, self._handles):
-            entry.recall_handle = handle
+        for entry, handle, result in zip(response.entries, self._handles, results):
+            if result.status.stored:
+                entry.recall_handle = handle
         self._call.send(response)
         self._call.finish()
         self._delayed.changed()

@@ -258,6 +258,14 @@ class HeldQueue:
             count += 1
         return count
 
+    def ends(self, queues: QueueReader) -> tuple[int, int]:
+        """What both queues hold now, for `has_read`."""
+        return queues.max_offset(self.held_topic, _QUEUE_ID), queues.max_offset(self.op_topic, _QUEUE_ID)
+
+    def has_read(self, ends: tuple[int, int]) -> bool:
+        """Whether it knows all that was there at these ends."""
+        return self.held_next >= ends[0] and self.op_next >= ends[1]
+
     def next_range(self, queues: QueueReader, *, max_records: int = 512) -> list[tuple[int, int]]:
         """The bytes of the log that the next `follow` reads, [start, end) each, to be brought into memory before."""
         ranges = []
