@@ -48,7 +48,7 @@ MAX_QUEUE_COUNT: Final = 1024
 """A queue costs a ConsumeQueue; RocketMQ's own largest topic, BenchmarkTest, has as many."""
 
 ATTRIBUTE_MESSAGE_TYPE: Final = "message.type"
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_NAME_LENGTH: Final = 127
