@@ -73,6 +73,9 @@ class SubscriptionGroupConfig:
             )
         if self.retry_max_times < 0:
             raise InvalidGroup(f"group {self.group_name}: retryMaxTimes {self.retry_max_times}; use 0 or more")
+        factor = self.attributes.get(ATTRIBUTE_PRIORITY_FACTOR, "100")
+        if not (factor.isascii() and factor.isdigit() and int(factor) <= 100):
+            raise InvalidGroup(f"group {self.group_name}: {ATTRIBUTE_PRIORITY_FACTOR} {factor}; use 0 to 100")
 
     def to_fields(self) -> dict[str, JavaValue]:
         """RocketMQ's JSON object, fields in its order."""
