@@ -27,6 +27,7 @@ def message(
     keys: Sequence[str] = (),
     message_id: str | None = None,
     message_group: str | None = None,
+    priority: int | None = None,
 ) -> definition.Message:
     """A message as official clients make it."""
     system = definition.SystemProperties(
@@ -41,6 +42,8 @@ def message(
         system.tag = tag
     if message_group is not None:
         system.message_group = message_group
+    if priority is not None:
+        system.priority, system.message_type = priority, definition.PRIORITY
     return definition.Message(topic=definition.Resource(name=topic), system_properties=system, body=body)
 
 

@@ -526,6 +526,9 @@ class GroupBody(Body):
     ordered: bool | None = Field(None, description="Deliver message groups in order.")
     retry_max_times: int = Field(0, ge=0, le=1_000, description="Deliveries before the dead letter queue; 0: as it is.")
     enabled: bool | None = Field(None, description="false: its consumers get nothing.")
+    priority_factor: int | None = Field(
+        None, ge=0, le=100, description="Of PRIORITY topics: how many of a hundred receives go by priority."
+    )
 
 
 class ResetBody(Body):

@@ -146,6 +146,7 @@ _AnswerT = TypeVar("_AnswerT")
 _TABLE_AGE_MS: Final = 2_000
 _CLIENTS_MAX: Final = 1_000
 _RETRIES: Final = 16
+_PRIORITY_FACTOR_MAX: Final = 100
 _RETRIES_MAX: Final = 10_000
 
 
@@ -219,6 +220,8 @@ class GroupOperations:
         problem = group_name_problem(change.name)
         if problem is None and not 0 <= change.retry_max_times <= _RETRIES_MAX:
             problem = f"{change.retry_max_times} retries: from 1 to {_RETRIES_MAX:,}, or 0 to leave it as it is"
+        if problem is None and not 0 <= (change.priority_factor or 0) <= _PRIORITY_FACTOR_MAX:
+            problem = f"priority factor {change.priority_factor}: from 0 to {_PRIORITY_FACTOR_MAX}"
         if problem is not None:
             raise OperationFailed(FailureKind.INVALID, f"group {change.name!r} cannot be so", cause=problem)
         masters = self._members.masters_to_change()
@@ -377,6 +380,7 @@ def _group_request(
         consume_message_orderly=ordered if change.ordered is None else change.ordered,
         retry_max_times=change.retry_max_times or (before.retry_max_times if before is not None else _RETRIES),
         consume_enable=enabled if change.enabled is None else change.enabled,
+        priority_factor=change.priority_factor,
     )
 
 
@@ -393,6 +397,8 @@ def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb
         words.append(f"retries {before.retry_max_times} → {after.retry_max_times}")
     if before.consume_enable != after.consume_enable:
         words.append(state[after.consume_enable])
+    if after.HasField("priority_factor") and before.priority_factor != after.priority_factor:
+        words.append(f"priority factor {before.priority_factor} → {after.priority_factor}")
     return ", ".join(words) or NO_CHANGE
 
 

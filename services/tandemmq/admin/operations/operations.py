@@ -215,7 +215,10 @@ class Operations:
         lambda change: (
             change.name,
             _given(
-                ordered=_word(change.ordered), retry_max_times=change.retry_max_times, enabled=_word(change.enabled)
+                ordered=_word(change.ordered),
+                retry_max_times=change.retry_max_times,
+                enabled=_word(change.enabled),
+                priority_factor="" if change.priority_factor is None else str(change.priority_factor),
             ),
         )
     )

@@ -301,6 +301,8 @@ class GroupChange:
     # 0: as it is, or 16.
     retry_max_times: int = 0
     enabled: bool | None = None
+    # Of PRIORITY topics: how many of a hundred receives go by priority.
+    priority_factor: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

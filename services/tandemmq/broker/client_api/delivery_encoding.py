@@ -32,6 +32,7 @@ from tandemmq.core.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELAY_S,
@@ -149,6 +150,8 @@ _MD5_HEAD: Final = _System(
     body_digest=definition.Digest(type=definition.MD5, checksum="0" * _MD5_DIGITS)
 ).SerializeToString()[:-_MD5_DIGITS]
 _MD5_BYTES: Final = len(_MD5_HEAD) + _MD5_DIGITS
+_PRIORITY: Final = tag_of(_System, "priority")
+_PRIORITY_DIGITS_MAX: Final = 9
 _TRANSACTION: Final = _MESSAGE_TYPE + varint(definition.TRANSACTION)
 # A Timestamp's two fields, the second one by its milliseconds: it is not written when it is zero.
 _SECONDS: Final = tag_of(Timestamp, "seconds")
@@ -378,6 +381,7 @@ class _Shape:
         "is_plain",
         "keys",
         "message_type",
+        "priority",
         "text_places",
         "text_tags",
         "trace_contexts",
@@ -414,6 +418,8 @@ class _Shape:
             self.message_type = definition.DELAY
         elif PROPERTY_SHARDING_KEY in places:
             self.message_type = definition.FIFO
+        elif PROPERTY_PRIORITY in places:
+            self.message_type = definition.PRIORITY
         # What names a span, the application's own first.
         self.trace_contexts: list[int] = [
             place_of(name) for name in (TRACEPARENT, PROPERTY_TRACE_CONTEXT) if name in places
@@ -422,6 +428,7 @@ class _Shape:
         self.has_born_host = PROPERTY_BORN_HOST in places
         self.transaction = place_of(PROPERTY_TRANSACTION_PREPARED)
         self.deliver_ms = place_of(PROPERTY_TIMER_DELIVER_MS)
+        self.priority = place_of(PROPERTY_PRIORITY)
         self.dead_letter_topic = place_of(PROPERTY_DEAD_LETTER_ORIGIN_TOPIC)
         self.dead_letter_message_id = place_of(PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID)
         # No message id is missing, no host, and none of the others is there.
@@ -430,6 +437,7 @@ class _Shape:
             and self.has_born_host
             and self.transaction < 0
             and self.deliver_ms < 0
+            and self.priority < 0
             and (self.dead_letter_topic < 0 or self.dead_letter_message_id < 0)
         )
 
@@ -467,6 +475,7 @@ _READ: Final = frozenset(
     (
         *_TEXT_FIELDS,
         PROPERTY_KEYS,
+        PROPERTY_PRIORITY,
         TRACEPARENT,
         PROPERTY_TRANSACTION_PREPARED,
         PROPERTY_TIMER_DELIVER_MS,
@@ -500,6 +509,10 @@ def _rare_fields(message: StoredMessage, shape: _Shape, values: tuple[bytes, ...
         deliver_ms = values[shape.deliver_ms]
         if deliver_ms.isdigit() and len(deliver_ms) <= _TIME_DIGITS_MAX:
             fields.append(_timestamp(_DELIVERY_TIMESTAMP, int(deliver_ms)))
+    if shape.priority >= 0:
+        priority = values[shape.priority]
+        if priority.isdigit() and len(priority) <= _PRIORITY_DIGITS_MAX:
+            fields.append(_PRIORITY + varint(int(priority)))
     if shape.dead_letter_topic >= 0 and shape.dead_letter_message_id >= 0:
         origin = definition.DeadLetterQueue(
             topic=values[shape.dead_letter_topic].decode(), message_id=values[shape.dead_letter_message_id].decode()

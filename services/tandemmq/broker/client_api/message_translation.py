@@ -11,7 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.broker.client_api.sent_message import NO_PRIORITY, SentMessage
 from tandemmq.core.clock import Clock
 from tandemmq.core.message import property_names
 from tandemmq.core.message.properties import encode_properties, java_map_order
@@ -20,6 +20,7 @@ from tandemmq.core.message.property_names import (
     PROPERTY_BORN_TIMESTAMP,
     PROPERTY_CLUSTER,
     PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_REGION,
@@ -93,6 +94,7 @@ _PUT_ORDER: Final = (
     PROPERTY_RECONSUME_TIME,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_SHARDING_KEY,
+    PROPERTY_PRIORITY,
     PROPERTY_TRACE_CONTEXT,
     PROPERTY_BORN_HOST,
     PROPERTY_BORN_TIMESTAMP,
@@ -165,7 +167,7 @@ class TopicTranslation:
         self._second_text = "0"
 
     def outgoing(self, sent: SentMessage, queue_id: int, peer: Peer, clock: Clock) -> OutgoingMessage:
-        """A NORMAL or FIFO message that has passed `check_message`, as it is put.
+        """A NORMAL, FIFO or PRIORITY message that has passed `check_message`, as it is put.
 
         InvalidProperty when a value hides a separator of the stored form, NoTime when it was born outside the years
         there are.
@@ -234,6 +236,8 @@ class TopicTranslation:
             optional |= _HAS_MESSAGE_GROUP
         if trace_context:
             optional |= _HAS_TRACE_CONTEXT
+        if sent.priority != NO_PRIORITY:
+            optional |= _HAS_PRIORITY
         user_properties = sent.user_properties
         form = self._plain_forms[optional] if user_properties is None else None
         if form is None:
@@ -254,6 +258,8 @@ class TopicTranslation:
             parts[form.message_group_at] = message_group
         if trace_context:
             parts[form.trace_context_at] = trace_context
+        if optional & _HAS_PRIORITY:
+            parts[form.priority_at] = str(sent.priority)
         if user_properties is not None:
             for index, value in enumerate(user_properties.values()):
                 parts[form.user_at[index]] = value
@@ -277,7 +283,8 @@ _HAS_TAG: Final = 1
 _HAS_KEYS: Final = 2
 _HAS_MESSAGE_GROUP: Final = 4
 _HAS_TRACE_CONTEXT: Final = 8
-_OPTIONAL_COMBINATIONS: Final = 16
+_HAS_PRIORITY: Final = 16
+_OPTIONAL_COMBINATIONS: Final = 32
 _NAME_END: Final = "\x01"
 _PAIR_END: Final = "\x02"
 
@@ -292,6 +299,7 @@ class _PropertyForm:
         "message_group_at",
         "message_id_at",
         "parts",
+        "priority_at",
         "tag_at",
         "trace_context_at",
         "user_at",
@@ -306,6 +314,7 @@ class _PropertyForm:
         self.tag_at: Final = places.get(PROPERTY_TAGS, -1)
         self.keys_at: Final = places.get(PROPERTY_KEYS, -1)
         self.message_group_at: Final = places.get(PROPERTY_SHARDING_KEY, -1)
+        self.priority_at: Final = places.get(PROPERTY_PRIORITY, -1)
         self.trace_context_at: Final = places.get(PROPERTY_TRACE_CONTEXT, -1)
         self.user_at: Final = [places[name] for name in user_names]
 
@@ -326,6 +335,7 @@ def _property_form(optional: int, user_names: tuple[str, ...], topic: str, clust
             (PROPERTY_KEYS, _HAS_KEYS),
             (PROPERTY_SHARDING_KEY, _HAS_MESSAGE_GROUP),
             (PROPERTY_TRACE_CONTEXT, _HAS_TRACE_CONTEXT),
+            (PROPERTY_PRIORITY, _HAS_PRIORITY),
         )
         if not optional & bit
     }

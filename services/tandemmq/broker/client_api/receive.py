@@ -40,7 +40,8 @@ from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
 from tandemmq.core.delivery.poll_table import PollTable
 from tandemmq.core.delivery.queue_progress import Delivery, Received
-from tandemmq.core.delivery.subscription import MessageFilter
+from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
+from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
@@ -318,6 +319,7 @@ class ReceiveHandler:
             client_id=receive.client_id,
             ordered=receive.fifo,
             attempt_id=receive.attempt_id,
+            priority_factor=self._priority_factor(config, receive.group),
         )
         services.persist_leases()
         for dead in received.dead_letters:
@@ -328,6 +330,12 @@ class ReceiveHandler:
                 done=partial(self._buried, receive.group, receive.topic, dead.handle),
             )
         return received
+
+    def _priority_factor(self, config: TopicConfig | None, group: str) -> int:
+        if config is None or config.message_type != "PRIORITY":
+            return NO_PRIORITIES
+        group_config = self._services.groups.get(group)
+        return 100 if group_config is None else group_config.priority_factor
 
     def _look(self, receive: _Receive) -> Received:
         """`_lease`, traced."""

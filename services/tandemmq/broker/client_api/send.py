@@ -38,7 +38,7 @@ from tandemmq.broker.put import PutAnswer
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.message.record_layout import InvalidProperty
 from tandemmq.core.metadata.topic_table import TopicConfig
-from tandemmq.core.routing.queue_choice import queue_of_message_group
+from tandemmq.core.routing.queue_choice import queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.trace_context import TRACEPARENT
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -52,6 +52,7 @@ _TYPES_STORED: Final[tuple[int, ...]] = (
     definition.FIFO,
     definition.DELAY,
     definition.TRANSACTION,
+    definition.PRIORITY,
 )
 # By the topic's message type.
 _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
@@ -60,6 +61,7 @@ _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "FIFO": (definition.FIFO,),
         "DELAY": (definition.DELAY,),
         "TRANSACTION": (definition.TRANSACTION,),
+        "PRIORITY": (definition.PRIORITY,),
         "MIXED": (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION),
     }
 )
@@ -159,6 +161,10 @@ class SendHandler:
         # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
         if message_group:
             queue_id = queue_of_message_group(message_group, destination.queue_count)
+        elif destination.is_by_priority:
+            if first.priority < 0:
+                return Outcome(Code.BAD_REQUEST, f"priority: {first.priority}; use 0 or more, larger is more urgent")
+            queue_id = queue_of_priority(first.priority, destination.queue_count)
         else:
             queue_id = destination.next_queue()
         peer = peer_of(call.peer)
@@ -203,7 +209,16 @@ class SendHandler:
 class _Destination:
     """A topic that messages are sent to: what its configuration says, and what its messages have in common."""
 
-    __slots__ = ("_turn", "config", "is_normal", "is_ordered", "is_writable", "queue_count", "translation")
+    __slots__ = (
+        "_turn",
+        "config",
+        "is_by_priority",
+        "is_normal",
+        "is_ordered",
+        "is_writable",
+        "queue_count",
+        "translation",
+    )
 
     def __init__(self, topic: str, cluster: str, config: TopicConfig) -> None:
         self.translation: Final = TopicTranslation(topic, cluster)
@@ -216,6 +231,7 @@ class _Destination:
         self.queue_count = config.write_queue_count
         self.is_normal = config.message_type == "NORMAL"
         self.is_ordered = config.message_type in ORDERED_TYPES
+        self.is_by_priority = config.message_type == "PRIORITY"
         self.is_writable = config.writable and config.write_queue_count > 0
 
     def next_queue(self) -> int:
@@ -258,6 +274,8 @@ def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
         if (sent.message_type == _TRANSACTION) != (first.message_type == _TRANSACTION):
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must all be TRANSACTION, or none")
+        if sent.priority != first.priority:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same priority")
     return None
 
 

@@ -18,7 +18,7 @@ from mypy_extensions import i64
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["SendRequest", "SentMessage", "decode_messages"]
+__all__ = ["NO_PRIORITY", "SendRequest", "SentMessage", "decode_messages"]
 
 # What stands before a field's value: number << 3 | wire type.
 _REQUEST_MESSAGES: Final = 1 << 3 | 2
@@ -52,6 +52,10 @@ _VARINT_BITS_MAX: Final = 28
 _INT32_MAX: Final = (1 << 31) - 1
 
 
+NO_PRIORITY: Final = 1 << 31
+"""Of a message that has none: above every number that can be sent."""
+
+
 class SentMessage:
     """The fields of a message that a broker looks at; what is not set is empty, 0 or None."""
 
@@ -70,6 +74,7 @@ class SentMessage:
         "message_group",
         "message_id",
         "message_type",
+        "priority",
         "recovery_duration",
         "tag",
         "topic",
@@ -86,6 +91,7 @@ class SentMessage:
         self.message_id = ""
         self.message_group = ""
         self.message_type = 0
+        self.priority = NO_PRIORITY
         self.body_encoding = 0
         self.trace_context = ""
         self.born_host = ""
@@ -115,6 +121,8 @@ class SentMessage:
         sent.message_group = system.message_group
         sent.message_type = system.message_type
         sent.body_encoding = system.body_encoding
+        if system.HasField("priority"):
+            sent.priority = system.priority
         sent.trace_context = system.trace_context
         sent.born_host = system.born_host
         if system.HasField("born_timestamp"):

@@ -16,7 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.broker.client_api.message_translation import is_internal
-from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.broker.client_api.sent_message import NO_PRIORITY, SentMessage
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_state import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
 from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
@@ -137,6 +137,7 @@ _RECOVERY_MAX_MS: Final = 3_600_000
 # Kinds of messages: a module's global is cheaper than an attribute of protobuf's module.
 _NORMAL: Final[int] = definition.NORMAL
 _FIFO: Final[int] = definition.FIFO
+_PRIORITY: Final[int] = definition.PRIORITY
 _DELAY: Final[int] = definition.DELAY
 _DECLARED_TYPES: Final[frozenset[int]] = frozenset((definition.TRANSACTION, definition.LITE, definition.PRIORITY))
 
@@ -217,7 +218,9 @@ def declared_type(sent: SentMessage) -> int:
         return message_type
     if sent.delivery_timestamp is not None:
         return _DELAY
-    return _FIFO if sent.message_group else _NORMAL
+    if sent.message_group:
+        return _FIFO
+    return _NORMAL if sent.priority == NO_PRIORITY else _PRIORITY
 
 
 def check_body_digest(kind: int, checksum: str, body: bytes) -> Outcome | None:

@@ -17,7 +17,7 @@ from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.core.metadata.metadata_store import InvalidGroup, InvalidTopic
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
+from tandemmq.core.metadata.subscription_group_table import ATTRIBUTE_PRIORITY_FACTOR, SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
@@ -143,6 +143,9 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             retry_max_times=request.retry_max_times or config.retry_max_times,
             consume_enable=request.consume_enable if request.HasField("consume_enable") else config.consume_enable,
         )
+        if request.HasField("priority_factor"):
+            factor = {ATTRIBUTE_PRIORITY_FACTOR: str(request.priority_factor)}
+            config = replace(config, attributes=MappingProxyType({**config.attributes, **factor}))
         try:
             changed = self._groups.put(config, now_ms=self._clock.wall_ms())
         except InvalidGroup as error:
@@ -181,6 +184,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 retry_max_times=group.retry_max_times,
                 consume_message_orderly=group.consume_message_orderly,
                 consume_enable=group.consume_enable,
+                priority_factor=group.priority_factor,
                 member_count=member_counts[name],
             )
             # A group that consumes thousands of topics has tens of thousands of queues.

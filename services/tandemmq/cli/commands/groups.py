@@ -164,6 +164,12 @@ def group_create(
         bool | None,
         typer.Option("--enable/--disable", help="Whether its members are given messages. Default: as it is."),
     ] = None,
+    priority_factor: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=100, help="Of PRIORITY topics: how many of a hundred receives go by priority. Default: as it is."
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Create a consumer group, or change it.
@@ -174,7 +180,9 @@ def group_create(
 
       tandemmq group create billing --disable
     """
-    change = GroupChange(group, ordered=ordered, retry_max_times=retries, enabled=enabled)
+    change = GroupChange(
+        group, ordered=ordered, retry_max_times=retries, enabled=enabled, priority_factor=priority_factor
+    )
     tell_changes(cluster.ask(lambda operations: operations.put_group(change, dry_run=dry_run)))
 
 

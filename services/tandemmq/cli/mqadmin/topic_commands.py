@@ -168,7 +168,8 @@ def update_topic(
     write_queues: Annotated[int, typer.Option("--writeQueueNums", "-w", min=0, help="Likewise.")] = 0,
     permission: Annotated[int, typer.Option("--perm", "-p", min=0, max=7, help="2: write, 4: read, 6: both.")] = 0,
     attributes: Annotated[
-        str, typer.Option("--attributes", "-a", help=f"{_MESSAGE_TYPE}NORMAL, FIFO, DELAY, TRANSACTION or MIXED.")
+        str,
+        typer.Option("--attributes", "-a", help=f"{_MESSAGE_TYPE}NORMAL, FIFO, DELAY, TRANSACTION, MIXED or PRIORITY."),
     ] = "",
     order: Annotated[TrueFalse | None, typer.Option("--order", "-o", case_sensitive=False)] = None,
     unit: Annotated[TrueFalse | None, typer.Option("--unit", "-u", case_sensitive=False)] = None,

@@ -68,7 +68,11 @@ class Handout:
 
     def take_ordered(self, queues: list[QueueProgress]) -> None:
         """Takes from the queues in their order, of message groups nobody holds."""
-        ordered = [(queue, order) for queue in queues if (order := self._order_of(queue)) is not None]
+        ordered: list[tuple[QueueProgress, MessageGroups]] = []
+        for queue in queues:
+            known = self._order_of(queue)
+            if known is not None:
+                ordered.append((queue, known))
         if self.attempt_id:
             for queue, order in ordered:
                 self._take_again(queue, order)

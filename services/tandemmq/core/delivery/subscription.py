@@ -14,8 +14,10 @@ from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
 from tandemmq.core.message.property_names import PROPERTY_TAGS
 from tandemmq.core.message.record import tags_code
 
-__all__ = ["EVERY_TAG", "MessageFilter", "Subscription", "TagFilter"]
+__all__ = ["EVERY_TAG", "NO_PRIORITIES", "MessageFilter", "Subscription", "TagFilter"]
 
+NO_PRIORITIES: Final = -1
+"""The `priority_factor` of topics whose queues are all alike."""
 _PRUNE_FLOOR: Final = 64
 """So many ends of leases that are gone are no reason to rebuild the heap."""
 
@@ -29,6 +31,7 @@ class Subscription:
         "group",
         "has_moved",
         "number",
+        "priority_turn",
         "queues",
         "ready_queues",
         "topic",
@@ -48,6 +51,8 @@ class Subscription:
         """A queue may have another committed offset than was told last."""
         self.turn = 0
         """Receives so far. Each starts at another queue, so that no queue is always served last."""
+        self.priority_turn = 0
+        """Receives of a PRIORITY topic so far."""
         self.wakeup_ms: int | None = None
         """For when the table has noted to look at the ends of leases; None when it has not."""
         self._ends: list[tuple[int, int, Lease]] = []
@@ -61,6 +66,14 @@ class Subscription:
             self.turn += 1
             found = found[first:] + found[:first]
         return found
+
+    def by_priority(self, queue_ids: Sequence[int], factor: int) -> list[QueueProgress] | None:
+        """The queues from the highest id down, in `factor` of a hundred receives, evenly spread; None in the others."""
+        turn = self.priority_turn
+        self.priority_turn = turn + 1
+        if (turn + 1) * factor // 100 == turn * factor // 100:
+            return None
+        return [self.queues[queue_id] for queue_id in sorted(queue_ids, reverse=True)]
 
     def lease_started(self, lease: Lease, serial: int) -> None:
         """Notes the end of a new lease. `serial` orders equal ends and is never used twice."""

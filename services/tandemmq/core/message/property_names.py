@@ -13,6 +13,8 @@ PROPERTY_UNIQUE_KEY: Final = "UNIQ_KEY"
 """The client's unique message id; indexed."""
 PROPERTY_SHARDING_KEY: Final = "__SHARDINGKEY"
 """Message group of a FIFO message."""
+PROPERTY_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+"""Priority of a message in a PRIORITY topic: 0 or more, larger is more urgent."""
 
 # Where and when it was born, and how it is stored.
 PROPERTY_WAIT: Final = "WAIT"

@@ -16,8 +16,9 @@ from typing import Final
 from tandemmq.core.metadata.metadata_store import InvalidGroup, JavaObject, JavaValue
 from tandemmq.core.metadata.replica_merge import NamedTable
 
-__all__ = ["CreationLimit", "SubscriptionGroupConfig", "SubscriptionGroupTable"]
+__all__ = ["ATTRIBUTE_PRIORITY_FACTOR", "CreationLimit", "SubscriptionGroupConfig", "SubscriptionGroupTable"]
 
+ATTRIBUTE_PRIORITY_FACTOR: Final = "priority.factor"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_NAME_LENGTH: Final = 255
 
@@ -56,6 +57,13 @@ class SubscriptionGroupConfig:
         """Deliveries in all, the first included."""
         return self.retry_max_times + 1
 
+    @property
+    def priority_factor(self) -> int:
+        """Of PRIORITY topics: how many of a hundred receives go by priority; the others take the queues in turn, so
+        that what is urgent does not starve the rest. 100 unless the attribute is a number from 0 to 100."""
+        text = self.attributes.get(ATTRIBUTE_PRIORITY_FACTOR, "")
+        return min(int(text), 100) if text.isascii() and text.isdigit() else 100
+
     def check(self) -> None:
         """Raises InvalidGroup unless the group may be made. What is read from a file or a master is not checked."""
         if not _NAME.fullmatch(self.group_name) or len(self.group_name) > _MAX_NAME_LENGTH:
@@ -65,6 +73,9 @@ class SubscriptionGroupConfig:
             )
         if self.retry_max_times < 0:
             raise InvalidGroup(f"group {self.group_name}: retryMaxTimes {self.retry_max_times}; use 0 or more")
+        factor = self.attributes.get(ATTRIBUTE_PRIORITY_FACTOR, "100")
+        if not (factor.isascii() and factor.isdigit() and int(factor) <= 100):
+            raise InvalidGroup(f"group {self.group_name}: {ATTRIBUTE_PRIORITY_FACTOR} {factor}; use 0 to 100")
 
     def to_fields(self) -> dict[str, JavaValue]:
         """RocketMQ's JSON object, fields in its order."""

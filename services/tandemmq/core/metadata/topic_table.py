@@ -57,7 +57,7 @@ ATTRIBUTE_TRANSACTION_TIMEOUT: Final = "transaction.timeout"
 """In place of the broker's `transactionTimeOut`, ms; likewise the next two, a time in ms and a count."""
 ATTRIBUTE_TRANSACTION_CHECK_INTERVAL: Final = "transaction.check.interval"
 ATTRIBUTE_TRANSACTION_CHECK_MAX: Final = "transaction.check.max"
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_NAME_LENGTH: Final = 127

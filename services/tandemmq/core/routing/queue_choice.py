@@ -9,7 +9,7 @@ from zlib import crc32
 
 from tandemmq.core.message.properties import java_hash
 
-__all__ = ["QueueRotation", "home_of_message_group", "queue_of_message_group"]
+__all__ = ["QueueRotation", "home_of_message_group", "queue_of_message_group", "queue_of_priority"]
 
 _LCG_MULTIPLIER: Final = 2862933555777941757
 _MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -44,6 +44,12 @@ def queue_of_message_group(message_group: str, queue_count: int) -> int:
         if following >= queue_count:
             return candidate
         candidate = following
+
+
+def queue_of_priority(priority: int, queue_count: int) -> int:
+    """The queue of a message in a PRIORITY topic: the larger its id, the more urgent (RocketMQ 5.4). A priority that
+    was not sent is the lowest; one above the queues goes to the last."""
+    return min(priority, queue_count - 1) if priority < 1 << 31 else 0
 
 
 def home_of_message_group(message_group: str, broker_names: Sequence[str]) -> str:

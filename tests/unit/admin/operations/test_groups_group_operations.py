@@ -145,3 +145,11 @@ async def test_groups_are_listed_with_their_lag_and_without_the_systems() -> Non
         with pytest.raises(OperationFailed) as refused:
             await ask.groups(search="", page=wrong)
         assert refused.value.kind is FailureKind.INVALID
+
+
+async def test_a_priority_factor_is_told_and_has_bounds() -> None:
+    result = await _groups(Master("g"), Master("g")).put_group(GroupChange("g", priority_factor=60), dry_run=True)
+    assert {change.what for change in result.changes} == {"priority factor 0 → 60"}
+    with pytest.raises(OperationFailed) as refused:
+        await _groups(Master("g"), Master("g")).put_group(GroupChange("g", priority_factor=101), dry_run=False)
+    assert (refused.value.kind, refused.value.cause) == (FailureKind.INVALID, "priority factor 101: from 0 to 100")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 
-from support.api_requests import call, message, send_request
+from support.api_requests import call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.routing.queue_choice import queue_of_message_group
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -178,3 +181,41 @@ def test_a_message_group_has_one_queue_and_a_request_without_group_stays_here(br
     broker.message_group_home = "broker-b"
     sent = call(broker, "SendMessage", send_request(message("ordered")))
     assert sent.only(pb.SendMessageResponse).status.code == definition.OK
+
+
+def test_a_priority_chooses_the_queue_and_comes_with_the_message(broker: BrokerAssembly) -> None:
+    broker.add_topic("alarms", message_type="PRIORITY")
+    for priority in (0, 9, 2, 1):
+        body = b"%d" % priority
+        sent = call(broker, "SendMessage", send_request(message("alarms", body, priority=priority)))
+        assert sent.only(pb.SendMessageResponse).status.code == definition.OK
+    messages = receive(broker, receive_request("alarms")).messages
+    got = [(one.system_properties.queue_id, one.system_properties.priority) for one in messages]
+    assert got == [(3, 9), (2, 2), (1, 1), (0, 0)]
+    assert {one.system_properties.message_type for one in messages} == {definition.PRIORITY}
+
+
+def test_a_priority_needs_a_topic_for_it_and_is_not_negative(broker: BrokerAssembly) -> None:
+    broker.add_topic("alarms", message_type="PRIORITY")
+    codes = []
+    for topic, priority in (("orders", 1), ("alarms", None), ("alarms", -1)):
+        sent = call(broker, "SendMessage", send_request(message(topic, priority=priority)))
+        codes.append(sent.only(pb.SendMessageResponse).status.code)
+    conflict = definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert codes == [conflict, conflict, definition.BAD_REQUEST]
+    mixed = send_request(message("alarms", priority=1), message("alarms", priority=2))
+    response = call(broker, "SendMessage", mixed).only(pb.SendMessageResponse)
+    assert response.status.code == definition.MESSAGE_CORRUPTED
+
+
+def test_only_the_priority_factor_of_the_receives_go_by_priority(broker: BrokerAssembly) -> None:
+    broker.add_topic("alarms", message_type="PRIORITY")
+    attributes = MappingProxyType({"priority.factor": "75"})
+    broker.groups.put(SubscriptionGroupConfig("group", attributes=attributes), now_ms=1)
+    for priority in range(4):
+        for _ in range(100):
+            call(broker, "SendMessage", send_request(message("alarms", priority=priority)))
+    got = [receive(broker, receive_request("alarms", batch_size=1)).messages[0] for _ in range(100)]
+    urgent = sum(one.system_properties.priority == 3 for one in got)
+    assert urgent >= 75
+    assert {one.system_properties.priority for one in got} == {0, 1, 2, 3}

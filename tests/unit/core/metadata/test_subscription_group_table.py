@@ -64,3 +64,14 @@ def test_the_forbidden_table_is_kept_for_java_readers() -> None:
     table = SubscriptionGroupTable()
     table.load_json('{"forbiddenTable":{"G":{"T":4}},"subscriptionGroupTable":{}}')
     assert '"forbiddenTable":{\n\t\t"G":{\n\t\t\t"T":4\n\t\t}\n\t}' in table.to_json()
+
+
+@pytest.mark.parametrize(("text", "factor"), [(None, 100), ("0", 0), ("75", 75), ("soon", 100), ("900", 100)])
+def test_the_priority_factor_is_a_percentage_whatever_a_file_says(text: str | None, factor: int) -> None:
+    attributes = {} if text is None else {"priority.factor": text}
+    assert SubscriptionGroupConfig("G", attributes=attributes).priority_factor == factor
+
+
+def test_a_priority_factor_that_is_no_percentage_is_refused() -> None:
+    with pytest.raises(InvalidGroup, match=r"priority\.factor 101"):
+        SubscriptionGroupTable().put(SubscriptionGroupConfig("G", attributes={"priority.factor": "101"}), now_ms=1)
