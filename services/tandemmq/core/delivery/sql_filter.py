@@ -172,7 +172,7 @@ def _tree(expression: str) -> Tree[Token] | Token:
 
 
 def _told(unexpected: UnexpectedInput) -> str:
-    place = unexpected.pos_in_stream
+    place: int | None = unexpected.pos_in_stream
     where = f"at character {place + 1}" if place is not None else "at its end"
     if isinstance(unexpected, UnexpectedCharacters):
         return f"{where}: {unexpected.char!r} begins nothing that the language knows"
