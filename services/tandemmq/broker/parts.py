@@ -482,6 +482,22 @@ class BrokerParts:
         with suppress(NotSpread):
             await self.tables.written()
 
+    def when_resets_spread(self, done: Callable[[bool], object]) -> None:
+        """See `BrokerServices`."""
+        self.role.persist_leases_durably()
+        self.tables.collect_progress(self.leases)
+        spreading = asyncio.get_running_loop().create_task(self._resets_spread(done))
+        self._spreading.add(spreading)
+        spreading.add_done_callback(self._spreading.discard)
+
+    async def _resets_spread(self, done: Callable[[bool], object]) -> None:
+        try:
+            await self.tables.written()
+        except NotSpread:
+            done(False)
+        else:
+            done(True)
+
     def create_group(self, group: str, *, client_id: str) -> str | None:
         """Creates a consumer group because a client named it; or says why not."""
         refusal = self._group_creations.refusal(client_id, count=len(self.groups), now_ms=self.clock.monotonic_ms())

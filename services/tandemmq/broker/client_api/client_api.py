@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tandemmq.broker.client_api.offsets import OffsetHandler
 from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import SendHandler
 from tandemmq.broker.client_api.sent_message import SendRequest
@@ -41,6 +42,7 @@ class ClientApi:
         self._send = SendHandler(services)
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
+        self._offsets = OffsetHandler(services, self._receive, dead_letters)
         self._telemetry = TelemetryHandler(services)
 
     @property
@@ -77,6 +79,13 @@ class ClientApi:
                 ),
                 "ForwardMessageToDeadLetterQueue": UnaryMethod(
                     self._settle.forward_to_dead_letter_queue, pb.ForwardMessageToDeadLetterQueueRequest
+                ),
+                "PullMessage": ServerStreamMethod(self._offsets.pull_message, pb.PullMessageRequest),
+                "GetOffset": UnaryMethod(self._offsets.get_offset, pb.GetOffsetRequest),
+                "UpdateOffset": UnaryMethod(self._offsets.update_offset, pb.UpdateOffsetRequest),
+                "QueryOffset": UnaryMethod(self._offsets.query_offset, pb.QueryOffsetRequest),
+                "SyncLiteSubscription": UnaryMethod(
+                    self._telemetry.sync_lite_subscription, pb.SyncLiteSubscriptionRequest
                 ),
                 "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
                 "NotifyClientTermination": UnaryMethod(

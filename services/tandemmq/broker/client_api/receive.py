@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
 from tandemmq.broker.client_api.services import BrokerServices, Timer
@@ -46,7 +46,7 @@ from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
 from tandemmq.service.rpc import Call
 
-__all__ = ["ReceiveHandler", "poll_end_ms"]
+__all__ = ["ReceiveHandler", "WaitingPull", "poll_end_ms"]
 
 
 # How long a receive may wait for messages.
@@ -62,7 +62,9 @@ _ANSWER_MARGIN_MS: Final = 100
 _UNSAID_MARGIN_MS: Final = 1_500
 
 
-def poll_end_ms(request: pb.ReceiveMessageRequest, deadline_ms: int | None, now_ms: int) -> int | Outcome:
+def poll_end_ms(
+    request: pb.ReceiveMessageRequest | pb.PullMessageRequest, deadline_ms: int | None, now_ms: int
+) -> int | Outcome:
     """When an empty receive is answered, monotonic (RocketMQ's ReceiveMessageActivity).
 
     The wait asked for is brought within its limits; a call that ends sooner waits shorter, but not below the least.
@@ -122,9 +124,31 @@ class _Receive:
     trace: ReceiveTrace | None = None
 
 
-def _turn(receive: _Receive) -> int:
+class WaitingPull:
+    """A pull that waits among the receives; see `offsets`. It takes nothing from others, so each arrival wakes it."""
+
+    def __init__(self, *, topic: str, name: str, until_ms: int) -> None:
+        self.topic = topic
+        # In the place of a group's; no two pulls have the same.
+        self.name = name
+        # Monotonic.
+        self.until_ms = until_ms
+
+    def look(self) -> None:
+        """Answers with what is there, or waits on."""
+        raise NotImplementedError
+
+    def end(self, outcome: Outcome) -> None:
+        """Answers that there is nothing."""
+        raise NotImplementedError
+
+
+_Waiting: TypeAlias = _Receive | WaitingPull
+
+
+def _turn(receive: _Waiting) -> int:
     """Who was put off longest looks first."""
-    return receive.put_off_at or _UNLIMITED
+    return (0 if isinstance(receive, WaitingPull) else receive.put_off_at) or _UNLIMITED
 
 
 class ReceiveHandler:
@@ -141,7 +165,7 @@ class ReceiveHandler:
         self._dead_letters = dead_letters
         self._meter = meter
         self._tracer = tracer
-        self._polls: PollTable[_Receive] = PollTable(max_waiting=_POLLS_MAX)
+        self._polls: PollTable[_Waiting] = PollTable(max_waiting=_POLLS_MAX)
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
@@ -202,6 +226,25 @@ class ReceiveHandler:
         for group, topic in self._services.leases.take_visible():
             self._serve(self._polls.message_visible(topic, group))
         self._arm()
+
+    def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
+        """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
+        if not self._polls.add(pull.topic, pull.name, pull.until_ms, pull):
+            pull.end(Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True))
+            return
+        if look_again:
+            self.message_arrived(pull.topic)
+        # What lies there and is not confirmed is told when it is.
+        self.message_held_back(pull.topic)
+        self._arm()
+
+    def wait_no_longer(self, pull: WaitingPull) -> None:
+        """Its caller is gone."""
+        self._polls.cancel(pull)
+
+    def refused_queue(self, queue: definition.MessageQueue) -> Outcome | None:
+        """Why nothing is read of it here."""
+        return self._check_broker(queue, queue.topic.name) or self._check_topic_readable(queue.topic.name)
 
     def end_polls(self) -> None:
         """Answers everyone who waits: the broker stops serving."""
@@ -413,10 +456,13 @@ class ReceiveHandler:
 
     # Waiting
 
-    def _serve(self, looking: list[_Receive]) -> None:
+    def _serve(self, looking: list[_Waiting]) -> None:
         """Lets receives look, and after them those that are needed for what they leave behind."""
         while looking:
             receive = looking.pop()
+            if isinstance(receive, WaitingPull):
+                receive.look()
+                continue
             reads_all = receive.tag_filter.reads_all
             if self._scanned >= _SCANNED_PER_TURN and not reads_all and not receive.cancelled:
                 self._put_offs += 1
@@ -445,7 +491,7 @@ class ReceiveHandler:
             if received.held_back:
                 self.message_held_back(receive.topic)
 
-    def _next_needed(self, receive: _Receive) -> list[_Receive]:
+    def _next_needed(self, receive: _Receive) -> list[_Waiting]:
         """Who waits for what a full batch left behind, if it left anything."""
         topic, group = receive.topic, receive.group
         if self._polls.is_waited_for(topic, group) and self._services.leases.has_more(group=group, topic=topic):
@@ -486,9 +532,12 @@ class ReceiveHandler:
         self._end_each(self._polls.expire(now_ms), _NOT_FOUND)
         self.wake_visible()
 
-    def _end_each(self, receives: Iterable[_Receive], outcome: Outcome) -> None:
+    def _end_each(self, receives: Iterable[_Waiting], outcome: Outcome) -> None:
         for receive in receives:
-            self._end(receive.call, outcome)
+            if isinstance(receive, WaitingPull):
+                receive.end(outcome)
+            else:
+                self._end(receive.call, outcome)
 
     def _arm(self) -> None:
         """Keeps one timer at or before the next moment at which something changes for those who wait."""

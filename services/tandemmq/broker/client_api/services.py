@@ -137,5 +137,9 @@ class BrokerServices(Protocol):
         """Calls `done` with True once what was persisted outlives a change of master: at once where there is none. With
         False if that is not known in time; the change may have been made then."""
 
+    def when_resets_spread(self, done: Callable[[bool], object]) -> None:
+        """Makes progress that was set durable, and calls `done` with True once every member that may become master has
+        it; with False if one does not."""
+
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. Called before any answer that depends on the change."""

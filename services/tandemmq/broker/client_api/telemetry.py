@@ -114,6 +114,14 @@ class TelemetryHandler:
         call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
         call.finish()
 
+    def sync_lite_subscription(self, request: pb.SyncLiteSubscriptionRequest, call: Call) -> None:
+        """Lite topics are not offered: no topic takes LITE messages, and no client of those roles is let in."""
+        outcome = check_client_id(call) or Outcome(
+            Code.UNSUPPORTED, f"lite topics are not offered; consume topic {request.topic.name} as it is"
+        )
+        call.send(pb.SyncLiteSubscriptionResponse(status=status_of(outcome)))
+        call.finish()
+
     def end_streams(self) -> None:
         """The broker stops: clients reopen their streams elsewhere, or here when it is back."""
         for stream in tuple(self._streams):

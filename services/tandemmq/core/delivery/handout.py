@@ -16,11 +16,11 @@ from tandemmq.core.delivery.queue_progress import Delivery, Lease, LeasedRecord,
 from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.message.stored_message import StoredMessage
 
-__all__ = ["Handout"]
+__all__ = ["UNPROVEN_COST", "Handout"]
 
 _FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
-_UNPROVEN_COST: Final = 8
+UNPROVEN_COST: Final = 8
 """What an entry costs of the scan budget where its record has to be read as well."""
 
 
@@ -111,7 +111,7 @@ class Handout:
             places: Sequence[int] = range(offset, offset + len(entries))
             offset += len(entries)
             is_chosen = codes is not None and reader.has_proven_tags(topic, queue_id, places[0])
-            self.scan_budget -= len(entries) * (1 if reads_all or is_chosen else _UNPROVEN_COST)
+            self.scan_budget -= len(entries) * (1 if reads_all or is_chosen else UNPROVEN_COST)
             if codes is not None and is_chosen:
                 # The records of the others are not read.
                 passing = [(place, entry) for place, entry in zip(places, entries) if entry.tags_code in codes]
