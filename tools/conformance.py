@@ -171,9 +171,12 @@ def rows(outcomes: dict[tuple[str, str], list[bool]]) -> list[dict[str, object]]
         results = [outcomes.get((client, name), []) for name in names]
         # Each of its tests has run, and none of them failed.
         holds = bool(results) and all(result and all(result) for result in results)
-        state = (
-            "not covered" if not names else "holds" if holds else "failed" if False in sum(results, []) else "not run"
-        )
+        if not names:
+            state = "not covered"
+        elif holds:
+            state = "holds"
+        else:
+            state = "failed" if any(False in result for result in results) else "not run"
         title = LIST[number][1] if number in LIST else ""
         made.append(
             {

@@ -495,6 +495,11 @@ class GroupBody(Body):
     ordered: bool | None = Field(None, description="Deliver message groups in order.")
     retry_max_times: int = Field(0, ge=0, le=1_000, description="Deliveries before the dead letter queue; 0: as it is.")
     enabled: bool | None = Field(None, description="false: its consumers get nothing.")
+    retry_delays_seconds: list[Annotated[int, Field(ge=1, le=86_400)]] = Field(
+        default_factory=list,
+        max_length=100,
+        description="What a message that failed waits for its next delivery; the last one stays. Empty: as it is.",
+    )
 
 
 class ResetBody(Body):

@@ -195,7 +195,10 @@ class Operations:
         lambda change: (
             change.name,
             _given(
-                ordered=_word(change.ordered), retry_max_times=change.retry_max_times, enabled=_word(change.enabled)
+                ordered=_word(change.ordered),
+                retry_max_times=change.retry_max_times,
+                enabled=_word(change.enabled),
+                retry_delays_seconds=",".join(map(str, change.retry_delays_seconds)),
             ),
         )
     )

@@ -257,6 +257,8 @@ class GroupSummary:
     inflight: int = -1
     # Topics it has read.
     topics: Sequence[str] = ()
+    # Between deliveries of a message that fails; empty: RocketMQ's list.
+    retry_delays_seconds: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ class GroupChange:
     # 0: as it is, or 16.
     retry_max_times: int = 0
     enabled: bool | None = None
+    # Between deliveries of a message that fails; the last one stays. Empty: as it is.
+    retry_delays_seconds: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,11 @@ def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
     config = groups.get(group)
     if config is None:
         return _DEFAULT_POLICY
-    return GroupPolicy(fifo=config.consume_message_orderly, max_attempts=config.max_attempts)
+    return GroupPolicy(
+        fifo=config.consume_message_orderly,
+        max_attempts=config.max_attempts,
+        retry_delays_seconds=config.retry_delays_seconds,
+    )
 
 
 def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outcome | None:

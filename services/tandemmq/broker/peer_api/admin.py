@@ -144,6 +144,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             consume_enable=request.consume_enable if request.HasField("consume_enable") else config.consume_enable,
         )
         try:
+            if request.retry_delays_seconds:
+                config = config.with_retry_delays(tuple(request.retry_delays_seconds))
             changed = self._groups.put(config, now_ms=self._clock.wall_ms())
         except InvalidGroup as error:
             await _refuse(context, str(error))
@@ -155,6 +157,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 group=config.group_name,
                 orderly=config.consume_message_orderly,
                 retry_max_times=config.retry_max_times,
+                retry_delays_seconds=config.retry_delays_seconds,
                 enabled=config.consume_enable,
             )
         await self._written(context)
@@ -182,6 +185,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 consume_message_orderly=group.consume_message_orderly,
                 consume_enable=group.consume_enable,
                 member_count=member_counts[name],
+                retry_delays_seconds=group.retry_delays_seconds,
             )
             # A group that consumes thousands of topics has tens of thousands of queues.
             for standing in standings.get(name, ()):

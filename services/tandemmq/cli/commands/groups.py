@@ -143,6 +143,13 @@ def _count(value: int) -> str:
     return f"{value:,}" if value >= 0 else "?"
 
 
+def _delays(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write seconds joined by commas, such as 1,5,30") from None
+
+
 group_app = typer.Typer(no_args_is_help=True, help="Consumer groups: create, list, describe, reset and delete them.")
 
 _LIMIT: Final = 1_000
@@ -164,6 +171,12 @@ def group_create(
         bool | None,
         typer.Option("--enable/--disable", help="Whether its members are given messages. Default: as it is."),
     ] = None,
+    retry_delays: Annotated[
+        str,
+        typer.Option(
+            help="Seconds until a message that failed comes again, such as 1,5,30; the last stays. Default: as it is."
+        ),
+    ] = "",
     dry_run: DryRunOption = False,
 ) -> None:
     """Create a consumer group, or change it.
@@ -172,9 +185,13 @@ def group_create(
 
       tandemmq group create billing --retries 5
 
+      tandemmq group create billing --retries 5 --retry-delays 1,5,30
+
       tandemmq group create billing --disable
     """
-    change = GroupChange(group, ordered=ordered, retry_max_times=retries, enabled=enabled)
+    change = GroupChange(
+        group, ordered=ordered, retry_max_times=retries, enabled=enabled, retry_delays_seconds=_delays(retry_delays)
+    )
     tell_changes(cluster.ask(lambda operations: operations.put_group(change, dry_run=dry_run)))
 
 
