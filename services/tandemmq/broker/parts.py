@@ -409,6 +409,7 @@ class BrokerParts:
         self.options = ApiOptions(
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,
+            auto_create_topic_queues=settings.default_topic_queue_nums if settings.auto_create_topic_enable else 0,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,

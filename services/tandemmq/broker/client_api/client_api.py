@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from tandemmq.broker.client_api.new_topics import NewTopics
 from tandemmq.broker.client_api.offsets import OffsetHandler
 from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import SendHandler
@@ -43,6 +45,7 @@ class ClientApi:
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
         self._offsets = OffsetHandler(services, self._receive, dead_letters)
+        self._new_topics = NewTopics(services)
         self._telemetry = TelemetryHandler(services)
 
     @property
@@ -66,7 +69,9 @@ class ClientApi:
         return MethodTable(
             SERVICE_NAME,
             {
-                "QueryRoute": UnaryMethod(RouteQueryHandler(route).query_route, pb.QueryRouteRequest),
+                "QueryRoute": UnaryMethod(
+                    partial(self._new_topics.query_route, RouteQueryHandler(route)), pb.QueryRouteRequest
+                ),
                 "Heartbeat": UnaryMethod(self._telemetry.heartbeat, pb.HeartbeatRequest),
                 "SendMessage": UnaryMethod(self._send.send_message, SendRequest),
                 "QueryAssignment": UnaryMethod(

@@ -29,6 +29,9 @@ class ApiOptions:
     # A consumer group that is not known is created at its first receive (`autoCreateSubscriptionGroup`). Off, such a
     # receive is refused with CONSUMER_GROUP_NOT_FOUND.
     auto_create_subscription_group: bool = True
+    # Queues of a topic that is made because a client asks for its route (`autoCreateTopicEnable` with
+    # `defaultTopicQueueNums`); 0: none is made so.
+    auto_create_topic_queues: int = 0
 
 
 class Timer(Protocol):
