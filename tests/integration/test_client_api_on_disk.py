@@ -1,4 +1,4 @@
-"""UpdateOffset against a real broker: what was answered is there after kill -9, also when it went back."""
+"""What single RPCs promise of a real broker: progress that was set outlives kill -9, a topic is made when asked for."""
 
 from __future__ import annotations
 
@@ -52,3 +52,18 @@ def test_progress_that_was_set_outlives_a_kill(tmp_path: Path) -> None:
             broker.start()
             wait_until(lambda: progress(broker)[0] != Code.FORBIDDEN, limit_s=60, what="the broker serves again")
             assert progress(broker) == (Code.OK, offset)
+
+
+def test_a_topic_is_made_and_routed_by_the_first_question(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        settings = {"autoCreateTopicEnable": "true", "defaultTopicQueueNums": "3", "brokerRole": "ASYNC_MASTER"}
+        broker = cluster.add_broker(settings=settings)
+        request = pb.QueryRouteRequest(topic=definition.Resource(name="fresh"))
+        request.endpoints.scheme = definition.IPv4
+        request.endpoints.addresses.add(host="127.0.0.1", port=broker.ports["grpcServerPort"])
+        answer = ask(broker, "QueryRoute", request, pb.QueryRouteResponse)
+        assert answer.status.code == Code.OK
+        assert [row.id for row in answer.message_queues] == [0, 1, 2]
+        sent = ask(broker, "SendMessage", send_request(message("fresh")), pb.SendMessageResponse)
+        assert sent.status.code == Code.OK
