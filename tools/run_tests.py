@@ -1,7 +1,7 @@
 """Runs test folders in order of cost, stops at the first that fails, and writes build/<report>.json.
 
     python tools/run_tests.py                                            # everything CI runs: build/test.json
-    python tools/run_tests.py --report conformance contract/client_api   # some folders: build/conformance.json
+    python tools/run_tests.py --report contract contract/client_api   # some folders: build/contract.json
     python tools/run_tests.py --compiled                                 # only against the C extensions of images
 
 Each folder is one pytest run of its own. Unit tests of compiled modules run both ways; contract, attack and simulation

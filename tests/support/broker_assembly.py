@@ -236,6 +236,11 @@ class BrokerAssembly:
         else:
             self.progress_waits.append(done)
 
+    def when_resets_spread(self, done: Callable[[bool], object]) -> None:
+        """At once."""
+        self.leases.take_reset_offsets()
+        done(True)
+
     def persist_leases(self) -> None:
         """Nothing survives the test."""
         self.leases.take_journal()

@@ -437,6 +437,7 @@ class BrokerParts:
             transaction_check_max=settings.transaction_check_max,
             transactions_max=settings.transactions_max,
             max_delay_ms=settings.max_delay_ms,
+            auto_create_topic_queues=settings.default_topic_queue_nums if settings.auto_create_topic_enable else 0,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,
@@ -514,6 +515,22 @@ class BrokerParts:
         # Nobody was told of it: who needs the topic makes it again.
         with suppress(NotSpread):
             await self.tables.written()
+
+    def when_resets_spread(self, done: Callable[[bool], object]) -> None:
+        """See `BrokerServices`."""
+        self.role.persist_leases_durably()
+        self.tables.collect_progress(self.leases)
+        spreading = asyncio.get_running_loop().create_task(self._resets_spread(done))
+        self._spreading.add(spreading)
+        spreading.add_done_callback(self._spreading.discard)
+
+    async def _resets_spread(self, done: Callable[[bool], object]) -> None:
+        try:
+            await self.tables.written()
+        except NotSpread:
+            done(False)
+        else:
+            done(True)
 
     def create_group(self, group: str, *, client_id: str) -> str | None:
         """Creates a consumer group because a client named it; or says why not."""

@@ -363,7 +363,10 @@ class BrokerSettings(ServiceSettings):
         8, ge=1, le=1_024, alias="defaultTopicQueueNums", description="Queues of a new topic."
     )
     auto_create_topic_enable: bool = Field(
-        False, alias="autoCreateTopicEnable", description="Create TBW102 at first boot, as RocketMQ does."
+        False,
+        alias="autoCreateTopicEnable",
+        description="Create a topic when a client first asks for its route, with defaultTopicQueueNums queues, and "
+        "TBW102 at first boot, as RocketMQ does.",
     )
     auto_create_subscription_group: bool = Field(
         True, alias="autoCreateSubscriptionGroup", description="Create a consumer group at its first receive."

@@ -69,6 +69,17 @@ class RawClient:
         stream.finish()
         return Answer.of(stream)
 
+    async def pull(self, request: pb.PullMessageRequest, *, timeout_s: float = 30) -> list[pb.PullMessageResponse]:
+        """All elements of one PullMessage."""
+        call: grpc.aio.UnaryStreamMultiCallable[pb.PullMessageRequest, pb.PullMessageResponse] = (
+            self.channel.unary_stream(
+                _SERVICE + "PullMessage",
+                request_serializer=pb.PullMessageRequest.SerializeToString,
+                response_deserializer=pb.PullMessageResponse.FromString,
+            )
+        )
+        return [element async for element in call(request, metadata=_metadata(CLIENT_ID), timeout=timeout_s)]
+
     @asynccontextmanager
     async def telemetry(self, *, client_id: str | None = CLIENT_ID) -> AsyncIterator[TelemetryCall]:
         """An open Telemetry stream."""

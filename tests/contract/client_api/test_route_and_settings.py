@@ -141,8 +141,18 @@ async def test_08_every_settings_message_has_a_reply(client: RawClient) -> None:
     assert replies[0] == replies[1] == replies[2]
 
 
-@pytest.mark.parametrize("method", ["PullMessage", "EndTransaction", "RecallMessage", "SyncLiteSubscription"])
+@pytest.mark.parametrize("method", ["EndTransaction", "RecallMessage"])
 async def test_what_is_not_offered_is_unimplemented(client: RawClient, method: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.unary(method, pb.HeartbeatRequest(), pb.HeartbeatResponse)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_lite_topics_are_unsupported(client: RawClient) -> None:
+    request = pb.SyncLiteSubscriptionRequest(topic=definition.Resource(name="orders"), lite_topic_set=["a"])
+    answer = await client.unary("SyncLiteSubscription", request, pb.SyncLiteSubscriptionResponse)
+    assert answer.status.code == Code.UNSUPPORTED
+    for role in (definition.LITE_PUSH_CONSUMER, definition.LITE_SIMPLE_CONSUMER):
+        beat = pb.HeartbeatRequest(group=definition.Resource(name="group"), client_type=role)
+        answer_to_beat = await client.unary("Heartbeat", beat, pb.HeartbeatResponse)
+        assert answer_to_beat.status.code == Code.UNRECOGNIZED_CLIENT_TYPE

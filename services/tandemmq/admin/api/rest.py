@@ -529,6 +529,11 @@ class GroupBody(Body):
     priority_factor: int | None = Field(
         None, ge=0, le=100, description="Of PRIORITY topics: how many of a hundred receives go by priority."
     )
+    retry_delays_seconds: list[Annotated[int, Field(ge=1, le=86_400)]] = Field(
+        default_factory=list,
+        max_length=100,
+        description="What a message that failed waits for its next delivery; the last one stays. Empty: as it is.",
+    )
 
 
 class ResetBody(Body):

@@ -68,6 +68,7 @@ def group_summary(statuses: Sequence[admin_pb.SubscriptionGroupStatus]) -> Group
         retry_max_times=max(status.retry_max_times for status in statuses),
         enabled=all(status.consume_enable for status in statuses),
         member_count=max(status.member_count for status in statuses),
+        retry_delays_seconds=tuple(statuses[0].retry_delays_seconds),
     )
 
 
@@ -148,6 +149,8 @@ _CLIENTS_MAX: Final = 1_000
 _RETRIES: Final = 16
 _PRIORITY_FACTOR_MAX: Final = 100
 _RETRIES_MAX: Final = 10_000
+_DELAYS_MAX: Final = 100
+_DELAY_SECONDS_MAX: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,9 @@ class GroupOperations:
             problem = f"{change.retry_max_times} retries: from 1 to {_RETRIES_MAX:,}, or 0 to leave it as it is"
         if problem is None and not 0 <= (change.priority_factor or 0) <= _PRIORITY_FACTOR_MAX:
             problem = f"priority factor {change.priority_factor}: from 0 to {_PRIORITY_FACTOR_MAX}"
+        delays = change.retry_delays_seconds
+        if problem is None and (len(delays) > _DELAYS_MAX or not all(1 <= one <= _DELAY_SECONDS_MAX for one in delays)):
+            problem = f"retry delays: up to {_DELAYS_MAX}, each of 1 to {_DELAY_SECONDS_MAX:,} seconds"
         if problem is not None:
             raise OperationFailed(FailureKind.INVALID, f"group {change.name!r} cannot be so", cause=problem)
         masters = self._members.masters_to_change()
@@ -381,6 +387,7 @@ def _group_request(
         retry_max_times=change.retry_max_times or (before.retry_max_times if before is not None else _RETRIES),
         consume_enable=enabled if change.enabled is None else change.enabled,
         priority_factor=change.priority_factor,
+        retry_delays_seconds=change.retry_delays_seconds,
     )
 
 
@@ -389,12 +396,17 @@ def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb
     state = {True: "enabled", False: "disabled: it is given no messages"}
     if before is None:
         words = [order[after.consume_message_orderly], f"{after.retry_max_times} retries"]
+        if after.retry_delays_seconds:
+            words.append(f"after {', '.join(map(str, after.retry_delays_seconds))} s")
         return f"created, {', '.join(words)}, {state[after.consume_enable]}"
     words = []
     if before.consume_message_orderly != after.consume_message_orderly:
         words.append(order[after.consume_message_orderly])
     if before.retry_max_times != after.retry_max_times:
         words.append(f"retries {before.retry_max_times} → {after.retry_max_times}")
+    delays = list(after.retry_delays_seconds)
+    if delays and list(before.retry_delays_seconds) != delays:
+        words.append(f"retry delays {', '.join(map(str, delays))} s")
     if before.consume_enable != after.consume_enable:
         words.append(state[after.consume_enable])
     if after.HasField("priority_factor") and before.priority_factor != after.priority_factor:

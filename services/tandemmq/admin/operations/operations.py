@@ -219,6 +219,7 @@ class Operations:
                 retry_max_times=change.retry_max_times,
                 enabled=_word(change.enabled),
                 priority_factor="" if change.priority_factor is None else str(change.priority_factor),
+                retry_delays_seconds=",".join(map(str, change.retry_delays_seconds)),
             ),
         )
     )

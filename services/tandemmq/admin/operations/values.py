@@ -261,6 +261,8 @@ class GroupSummary:
     inflight: int = -1
     # Topics it has read.
     topics: Sequence[str] = ()
+    # Between deliveries of a message that fails; empty: RocketMQ's list.
+    retry_delays_seconds: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,8 @@ class GroupChange:
     enabled: bool | None = None
     # Of PRIORITY topics: how many of a hundred receives go by priority.
     priority_factor: int | None = None
+    # Between deliveries of a message that fails; the last one stays. Empty: as it is.
+    retry_delays_seconds: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tandemmq.broker.client_api.client_commands import ClientCommands
+from tandemmq.broker.client_api.new_topics import NewTopics
+from tandemmq.broker.client_api.offsets import OffsetHandler
 from tandemmq.broker.client_api.recall import RecallHandler
 from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import SendHandler
@@ -48,6 +51,8 @@ class ClientApi:
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
         self._recall = RecallHandler(services)
+        self._offsets = OffsetHandler(services, self._receive, dead_letters)
+        self._new_topics = NewTopics(services)
 
     @property
     def waiting_receive_count(self) -> int:
@@ -70,7 +75,9 @@ class ClientApi:
         return MethodTable(
             SERVICE_NAME,
             {
-                "QueryRoute": UnaryMethod(RouteQueryHandler(route).query_route, pb.QueryRouteRequest),
+                "QueryRoute": UnaryMethod(
+                    partial(self._new_topics.query_route, RouteQueryHandler(route)), pb.QueryRouteRequest
+                ),
                 "Heartbeat": UnaryMethod(self._telemetry.heartbeat, pb.HeartbeatRequest),
                 "SendMessage": UnaryMethod(self._send.send_message, SendRequest),
                 "RecallMessage": UnaryMethod(self._recall.recall_message, pb.RecallMessageRequest),
@@ -86,6 +93,13 @@ class ClientApi:
                     self._settle.forward_to_dead_letter_queue, pb.ForwardMessageToDeadLetterQueueRequest
                 ),
                 "EndTransaction": UnaryMethod(self.transactions.end_transaction, pb.EndTransactionRequest),
+                "PullMessage": ServerStreamMethod(self._offsets.pull_message, pb.PullMessageRequest),
+                "GetOffset": UnaryMethod(self._offsets.get_offset, pb.GetOffsetRequest),
+                "UpdateOffset": UnaryMethod(self._offsets.update_offset, pb.UpdateOffsetRequest),
+                "QueryOffset": UnaryMethod(self._offsets.query_offset, pb.QueryOffsetRequest),
+                "SyncLiteSubscription": UnaryMethod(
+                    self._telemetry.sync_lite_subscription, pb.SyncLiteSubscriptionRequest
+                ),
                 "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
                 "NotifyClientTermination": UnaryMethod(
                     self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest

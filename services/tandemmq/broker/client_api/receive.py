@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
 from tandemmq.broker.client_api.services import BrokerServices, Timer
@@ -47,7 +47,7 @@ from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
 from tandemmq.service.rpc import Call
 
-__all__ = ["ReceiveHandler", "poll_end_ms"]
+__all__ = ["ReceiveHandler", "WaitingPull", "poll_end_ms"]
 
 
 # How long a receive may wait for messages.
@@ -63,7 +63,9 @@ _ANSWER_MARGIN_MS: Final = 100
 _UNSAID_MARGIN_MS: Final = 1_500
 
 
-def poll_end_ms(request: pb.ReceiveMessageRequest, deadline_ms: int | None, now_ms: int) -> int | Outcome:
+def poll_end_ms(
+    request: pb.ReceiveMessageRequest | pb.PullMessageRequest, deadline_ms: int | None, now_ms: int
+) -> int | Outcome:
     """When an empty receive is answered, monotonic (RocketMQ's ReceiveMessageActivity).
 
     The wait asked for is brought within its limits; a call that ends sooner waits shorter, but not below the least.
@@ -123,9 +125,31 @@ class _Receive:
     trace: ReceiveTrace | None = None
 
 
-def _turn(receive: _Receive) -> int:
+class WaitingPull:
+    """A pull that waits among the receives; see `offsets`. It takes nothing from others, so each arrival wakes it."""
+
+    def __init__(self, *, topic: str, name: str, until_ms: int) -> None:
+        self.topic = topic
+        # In the place of a group's; no two pulls have the same.
+        self.name = name
+        # Monotonic.
+        self.until_ms = until_ms
+
+    def look(self) -> None:
+        """Answers with what is there, or waits on."""
+        raise NotImplementedError
+
+    def end(self, outcome: Outcome) -> None:
+        """Answers that there is nothing."""
+        raise NotImplementedError
+
+
+_Waiting: TypeAlias = _Receive | WaitingPull
+
+
+def _turn(receive: _Waiting) -> int:
     """Who was put off longest looks first."""
-    return receive.put_off_at or _UNLIMITED
+    return (0 if isinstance(receive, WaitingPull) else receive.put_off_at) or _UNLIMITED
 
 
 class ReceiveHandler:
@@ -142,7 +166,7 @@ class ReceiveHandler:
         self._dead_letters = dead_letters
         self._meter = meter
         self._tracer = tracer
-        self._polls: PollTable[_Receive] = PollTable(max_waiting=_POLLS_MAX)
+        self._polls: PollTable[_Waiting] = PollTable(max_waiting=_POLLS_MAX)
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
@@ -208,6 +232,36 @@ class ReceiveHandler:
             self._serve(self._polls.message_visible(topic, group))
         self._arm()
 
+    def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
+        """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
+        if not self._polls.add(pull.topic, pull.name, pull.until_ms, pull):
+            pull.end(Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True))
+            return
+        if look_again:
+            self.message_arrived(pull.topic)
+        # What lies there and is not confirmed is told when it is.
+        self.message_held_back(pull.topic)
+        self._arm()
+
+    def wait_no_longer(self, pull: WaitingPull) -> None:
+        """Its caller is gone."""
+        self._polls.cancel(pull)
+
+    def refused_topic(self, topic: str) -> Outcome | None:
+        """Why nothing is read of it here."""
+        if (reason := self._services.read_refusal) is not None:
+            return Outcome(Code.FORBIDDEN, reason, retryable=True)
+        return self._check_topic_readable(topic)
+
+    def other_owner(self, name: str, topic: str) -> str | None:
+        """The broker group whose messages are asked for, if that is another one. Only its name selects; an unknown one
+        means whoever is asked. The queue id is ignored."""
+        services = self._services
+        if not name or name == services.identity.broker_name:
+            return None
+        route = services.route(topic)
+        return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
+
     def end_polls(self) -> None:
         """Answers everyone who waits: the broker stops serving."""
         while (deadline_ms := self._polls.next_deadline_ms()) is not None:
@@ -226,7 +280,7 @@ class ReceiveHandler:
             return refused
         if (reason := services.read_refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
-        if owner := self._other_owner(request.message_queue.broker.name, topic):
+        if owner := self.other_owner(request.message_queue.broker.name, topic):
             return owner
         tag_filter = parsed_filter(request.filter_expression)
         if isinstance(tag_filter, Outcome):
@@ -280,15 +334,6 @@ class ReceiveHandler:
             "to ask; start the master",
             retryable=True,
         )
-
-    def _other_owner(self, name: str, topic: str) -> str | None:
-        """The broker group whose messages are asked for, if that is another one. Only its name selects; an unknown one
-        means whoever is asked. The queue id is ignored."""
-        services = self._services
-        if not name or name == services.identity.broker_name:
-            return None
-        route = services.route(topic)
-        return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
 
     def _check_topic_readable(self, topic: str) -> Outcome | None:
         config = self._services.topics.get(topic)
@@ -420,10 +465,13 @@ class ReceiveHandler:
 
     # Waiting
 
-    def _serve(self, looking: list[_Receive]) -> None:
+    def _serve(self, looking: list[_Waiting]) -> None:
         """Lets receives look, and after them those that are needed for what they leave behind."""
         while looking:
             receive = looking.pop()
+            if isinstance(receive, WaitingPull):
+                receive.look()
+                continue
             reads_all = receive.tag_filter.reads_all
             if self._scanned >= _SCANNED_PER_TURN and not reads_all and not receive.cancelled:
                 self._put_offs += 1
@@ -452,7 +500,7 @@ class ReceiveHandler:
             if received.held_back:
                 self.message_held_back(receive.topic)
 
-    def _next_needed(self, receive: _Receive) -> list[_Receive]:
+    def _next_needed(self, receive: _Receive) -> list[_Waiting]:
         """Who waits for what a full batch left behind, if it left anything."""
         topic, group = receive.topic, receive.group
         if self._polls.is_waited_for(topic, group) and self._services.leases.has_more(group=group, topic=topic):
@@ -493,9 +541,12 @@ class ReceiveHandler:
         self._end_each(self._polls.expire(now_ms), _NOT_FOUND)
         self.wake_visible()
 
-    def _end_each(self, receives: Iterable[_Receive], outcome: Outcome) -> None:
+    def _end_each(self, receives: Iterable[_Waiting], outcome: Outcome) -> None:
         for receive in receives:
-            self._end(receive.call, outcome)
+            if isinstance(receive, WaitingPull):
+                receive.end(outcome)
+            else:
+                self._end(receive.call, outcome)
 
     def _arm(self) -> None:
         """Keeps one timer at or before the next moment at which something changes for those who wait."""

@@ -40,6 +40,9 @@ class ApiOptions:
     transactions_max: int = 100_000
     # Farthest delivery time of a DELAY message (the lower of `maxDelayTimeMills` and `timerMaxDelaySec`).
     max_delay_ms: int = 24 * 3_600_000
+    # Queues of a topic that is made because a client asks for its route (`autoCreateTopicEnable` with
+    # `defaultTopicQueueNums`); 0: none is made so.
+    auto_create_topic_queues: int = 0
 
 
 class Timer(Protocol):
@@ -162,6 +165,10 @@ class BrokerServices(Protocol):
     def when_progress_held(self, done: Callable[[bool], object]) -> None:
         """Calls `done` with True once what was persisted outlives a change of master: at once where there is none. With
         False if that is not known in time; the change may have been made then."""
+
+    def when_resets_spread(self, done: Callable[[bool], object]) -> None:
+        """Makes progress that was set durable, and calls `done` with True once every member that may become master has
+        it; with False if one does not."""
 
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. Called before any answer that depends on the change."""

@@ -124,6 +124,8 @@ class GroupPolicy(NamedTuple):
     fifo: bool
     # Deliveries of one message, the first included.
     max_attempts: int
+    # Waits before the second, the third; the last one stays. Empty: RocketMQ's.
+    retry_delays_seconds: tuple[int, ...] = ()
 
 
 def merged_settings(
@@ -147,7 +149,7 @@ def merged_settings(
         # Node implements no customized policy for push consumers.
         _exponential_backoff(merged.backoff_policy, group_policy.max_attempts)
     else:
-        _customized_backoff(merged.backoff_policy, group_policy.max_attempts)
+        _customized_backoff(merged.backoff_policy, group_policy)
     return merged
 
 
@@ -158,9 +160,9 @@ def _exponential_backoff(policy: definition.RetryPolicy, max_attempts: int) -> N
     policy.exponential_backoff.multiplier = _BACKOFF_MULTIPLIER
 
 
-def _customized_backoff(policy: definition.RetryPolicy, max_attempts: int) -> None:
-    policy.max_attempts = max_attempts
+def _customized_backoff(policy: definition.RetryPolicy, group_policy: GroupPolicy) -> None:
+    policy.max_attempts = group_policy.max_attempts
     # Cleared first: the list must be identical in every reply, since C++ clients append what they read.
     del policy.customized_backoff.next[:]
-    for seconds in _CONSUMER_BACKOFF_S:
+    for seconds in group_policy.retry_delays_seconds or _CONSUMER_BACKOFF_S:
         policy.customized_backoff.next.add().seconds = seconds

@@ -45,7 +45,11 @@ def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
     config = groups.get(group)
     if config is None:
         return _DEFAULT_POLICY
-    return GroupPolicy(fifo=config.consume_message_orderly, max_attempts=config.max_attempts)
+    return GroupPolicy(
+        fifo=config.consume_message_orderly,
+        max_attempts=config.max_attempts,
+        retry_delays_seconds=config.retry_delays_seconds,
+    )
 
 
 def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outcome | None:
@@ -146,6 +150,14 @@ class TelemetryHandler:
             self._services.sessions.terminate(call.header(CLIENT_ID_HEADER))
             self._services.persist_leases()
         call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
+        call.finish()
+
+    def sync_lite_subscription(self, request: pb.SyncLiteSubscriptionRequest, call: Call) -> None:
+        """Lite topics are not offered: no topic takes LITE messages, and no client of those roles is let in."""
+        outcome = check_client_id(call) or Outcome(
+            Code.UNSUPPORTED, f"lite topics are not offered; consume topic {request.topic.name} as it is"
+        )
+        call.send(pb.SyncLiteSubscriptionResponse(status=status_of(outcome)))
         call.finish()
 
     def end_streams(self) -> None:

@@ -147,6 +147,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             factor = {ATTRIBUTE_PRIORITY_FACTOR: str(request.priority_factor)}
             config = replace(config, attributes=MappingProxyType({**config.attributes, **factor}))
         try:
+            if request.retry_delays_seconds:
+                config = config.with_retry_delays(tuple(request.retry_delays_seconds))
             changed = self._groups.put(config, now_ms=self._clock.wall_ms())
         except InvalidGroup as error:
             await _refuse(context, str(error))
@@ -158,6 +160,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 group=config.group_name,
                 orderly=config.consume_message_orderly,
                 retry_max_times=config.retry_max_times,
+                retry_delays_seconds=config.retry_delays_seconds,
                 enabled=config.consume_enable,
             )
         await self._written(context)
@@ -186,6 +189,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 consume_enable=group.consume_enable,
                 priority_factor=group.priority_factor,
                 member_count=member_counts[name],
+                retry_delays_seconds=group.retry_delays_seconds,
             )
             # A group that consumes thousands of topics has tens of thousands of queues.
             for standing in standings.get(name, ()):

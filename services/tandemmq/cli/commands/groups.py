@@ -143,6 +143,13 @@ def _count(value: int) -> str:
     return f"{value:,}" if value >= 0 else "?"
 
 
+def _delays(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write seconds joined by commas, such as 1,5,30") from None
+
+
 group_app = typer.Typer(no_args_is_help=True, help="Consumer groups: create, list, describe, reset and delete them.")
 
 _LIMIT: Final = 1_000
@@ -170,6 +177,12 @@ def group_create(
             min=0, max=100, help="Of PRIORITY topics: how many of a hundred receives go by priority. Default: as it is."
         ),
     ] = None,
+    retry_delays: Annotated[
+        str,
+        typer.Option(
+            help="Seconds until a message that failed comes again, such as 1,5,30; the last stays. Default: as it is."
+        ),
+    ] = "",
     dry_run: DryRunOption = False,
 ) -> None:
     """Create a consumer group, or change it.
@@ -178,10 +191,17 @@ def group_create(
 
       tandemmq group create billing --retries 5
 
+      tandemmq group create billing --retries 5 --retry-delays 1,5,30
+
       tandemmq group create billing --disable
     """
     change = GroupChange(
-        group, ordered=ordered, retry_max_times=retries, enabled=enabled, priority_factor=priority_factor
+        group,
+        ordered=ordered,
+        retry_max_times=retries,
+        enabled=enabled,
+        priority_factor=priority_factor,
+        retry_delays_seconds=_delays(retry_delays),
     )
     tell_changes(cluster.ask(lambda operations: operations.put_group(change, dry_run=dry_run)))
 

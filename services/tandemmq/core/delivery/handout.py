@@ -22,11 +22,11 @@ from tandemmq.core.delivery.queue_progress import Delivery, Lease, LeasedRecord,
 from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.message.stored_message import StoredMessage
 
-__all__ = ["Handout"]
+__all__ = ["UNPROVEN_COST", "Handout"]
 
 _FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
-_UNPROVEN_COST: Final = 8
+UNPROVEN_COST: Final = 8
 """What an entry costs of the scan budget where its record has to be read as well."""
 
 
@@ -126,7 +126,7 @@ class Handout:
             places: Sequence[int] = range(offset, offset + len(entries))
             offset += len(entries)
             is_chosen = codes is not None and reader.has_proven_tags(topic, queue_id, places[0])
-            self.scan_budget -= len(entries) * (1 if reads_all or is_chosen else _UNPROVEN_COST)
+            self.scan_budget -= len(entries) * (1 if reads_all or is_chosen else UNPROVEN_COST)
             if codes is not None and is_chosen:
                 # The records of the others are not read.
                 passing = [(place, entry) for place, entry in zip(places, entries) if entry.tags_code in codes]
@@ -220,7 +220,7 @@ class Handout:
             if self.scan_budget <= 0:
                 self.received.more = True
                 return None
-            self.scan_budget -= _UNPROVEN_COST
+            self.scan_budget -= UNPROVEN_COST
             found = self._message_at(queue, offset)
             if not found:
                 return None  # Its entry is damaged: nobody knows what may go out before it.
@@ -338,7 +338,7 @@ class Handout:
                     break
                 offset = place + 1
                 if record is None or (codes is not None and not matches(record.properties)):
-                    self.scan_budget -= _UNPROVEN_COST
+                    self.scan_budget -= UNPROVEN_COST
                     continue
                 if codes is not None and entry.tags_code not in codes:
                     reader.wrong_tag(topic, queue_id, place)
@@ -352,7 +352,7 @@ class Handout:
                 else:
                     passed.append(place)
                     passed_names.append(name)
-                    self.scan_budget -= _UNPROVEN_COST
+                    self.scan_budget -= UNPROVEN_COST
             else:
                 if not is_damaged:
                     offset = chunk_end

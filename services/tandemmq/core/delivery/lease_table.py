@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tandemmq.core.delivery.handout import Handout
+from tandemmq.core.delivery.handout import UNPROVEN_COST, Handout
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames, write_snapshot
 from tandemmq.core.delivery.lease_state import (
     DeliveryOptions,
@@ -41,6 +41,7 @@ from tandemmq.core.delivery.queue_progress import (
     Lease,
     LeasedRecord,
     OrderFigures,
+    Pulled,
     QueueProgress,
     QueueState,
     Received,
@@ -49,6 +50,7 @@ from tandemmq.core.delivery.queue_progress import (
 )
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter, Subscription
+from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
 
@@ -157,6 +159,54 @@ class LeaseTable:
                 handout.take([queue])
         handout.received.scan_cost = self._options.max_scanned_per_receive - handout.scan_budget
         return handout.received
+
+    # Reading without leases
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """First message held, and one past the last that no change of master takes away."""
+        begin, end = self._queues.min_offset(topic, queue_id), self._queues.max_offset(topic, queue_id)
+        return begin, self._queues.confirmed_end(topic, queue_id, begin, end) if begin < end else end
+
+    def pull(self, *, topic: str, queue_id: int, offset: int, message_filter: MessageFilter, batch_size: int) -> Pulled:
+        """Up to `batch_size` messages from `offset`, within the queue's `bounds`, that the filter lets pass."""
+        _, end = self.bounds(topic, queue_id)
+        records: list[StoredMessage] = []
+        scan_budget = self._options.max_scanned_per_receive // UNPROVEN_COST
+        while offset < end and len(records) < batch_size:
+            if scan_budget <= 0:
+                return Pulled(records, offset, more=not records)
+            count = min(batch_size, end - offset)
+            entries = self._queues.entries(topic, queue_id, offset, count)
+            found = self._queues.messages(topic, queue_id, range(offset, offset + len(entries)), entries)
+            scan_budget -= len(entries)
+            if not found:
+                break  # The entry is damaged: it is mended, and asked for again.
+            for record in found:
+                offset += 1
+                if record is not None and message_filter.matches(record.properties):
+                    records.append(record)
+                    if len(records) == batch_size:
+                        break
+        return Pulled(records, offset, more=False)
+
+    def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Of the first message stored at the wall-clock time or later; the end without one. Some 30 reads."""
+        begin, end = self.bounds(topic, queue_id)
+        low, high = begin, end
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = self._stored_ms(topic, queue_id, middle)
+            # What cannot be read is as old as what lies before it.
+            if stored_ms is None or stored_ms < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        entries = self._queues.entries(topic, queue_id, offset, 1)
+        found = self._queues.messages(topic, queue_id, (offset,), entries) if entries else []
+        return found[0].store_timestamp_ms if found and found[0] is not None else None
 
     def has_more(self, *, group: str, topic: str) -> bool:
         """Whether a receive of the group may find something now. Cheap, and wrong only in saying yes too often."""
@@ -294,6 +344,11 @@ class LeaseTable:
         subscription = self._state.subscriptions.get((group, topic))
         queue = subscription.queues.get(queue_id) if subscription else None
         return None if queue is None else ConsumerOffset(queue.committed)
+
+    def progress_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The same, or where the group would resume by the replicated progress."""
+        committed = self.committed(group, topic, queue_id)
+        return self._stored_offset(group, topic, queue_id) if committed is None else committed
 
     def progress(self) -> Iterator[QueueState]:
         """Every group in every queue it consumes."""

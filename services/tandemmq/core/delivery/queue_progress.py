@@ -32,6 +32,7 @@ __all__ = [
     "Lease",
     "LeasedRecord",
     "OrderFigures",
+    "Pulled",
     "QueueProgress",
     "QueueState",
     "Received",
@@ -282,6 +283,17 @@ class Received:
     """There are messages that may not be given before every member of the in-sync set holds them."""
     scan_cost: int = 0
     """What looking cost, in the unit of `max_scanned_per_receive`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What was read by offset."""
+
+    records: list[StoredMessage]
+    next_offset: int
+    """Where to go on."""
+    more: bool
+    """It stopped before the end, with nothing: enough was looked at."""
 
 
 @dataclass(frozen=True, slots=True)

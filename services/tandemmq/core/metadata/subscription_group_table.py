@@ -9,18 +9,33 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 from tandemmq.core.metadata.metadata_store import InvalidGroup, JavaObject, JavaValue
 from tandemmq.core.metadata.replica_merge import NamedTable
 
-__all__ = ["ATTRIBUTE_PRIORITY_FACTOR", "CreationLimit", "SubscriptionGroupConfig", "SubscriptionGroupTable"]
+__all__ = [
+    "ATTRIBUTE_PRIORITY_FACTOR",
+    "RETRY_DELAYS_MAX",
+    "CreationLimit",
+    "SubscriptionGroupConfig",
+    "SubscriptionGroupTable",
+]
 
 ATTRIBUTE_PRIORITY_FACTOR: Final = "priority.factor"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_NAME_LENGTH: Final = 255
+
+RETRY_DELAYS_MAX: Final = 100
+"""A group may have so many; RocketMQ's own list has 18."""
+RETRY_DELAY_SECONDS_MAX: Final = 86_400
+
+
+def _seconds(milliseconds: int) -> int:
+    """Whole ones: Python's and Node's clients read nothing finer."""
+    return min(max(1, milliseconds // 1_000), RETRY_DELAY_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,50 @@ class SubscriptionGroupConfig:
         that what is urgent does not starve the rest. 100 unless the attribute is a number from 0 to 100."""
         text = self.attributes.get(ATTRIBUTE_PRIORITY_FACTOR, "")
         return min(int(text), 100) if text.isascii() and text.isdigit() else 100
+
+    @property
+    def retry_delays_seconds(self) -> tuple[int, ...]:
+        """How long a message that failed waits for its next delivery: after the first, the second; the last one is for
+        all that follow. Empty: the default list. Of RocketMQ's `groupRetryPolicy`; below a second is one."""
+        policy = self.retry_policy
+        kind = policy.get("type")
+        if kind == "CUSTOMIZED":
+            custom = policy.get("customizedRetryPolicy")
+            delays = custom.get("next") if isinstance(custom, dict) else None
+            listed = delays if isinstance(delays, list) else []
+            return tuple([_seconds(one) for one in listed if isinstance(one, int)][:RETRY_DELAYS_MAX])
+        if kind == "EXPONENTIAL":
+            growing = policy.get("exponentialRetryPolicy")
+            if not isinstance(growing, dict):
+                return ()
+            delay_ms, max_ms = growing.get("initial", 5_000), growing.get("max", 7_200_000)
+            factor = growing.get("multiplier", 2)
+            if (
+                not isinstance(delay_ms, int)
+                or not isinstance(max_ms, int)
+                or not isinstance(factor, int)
+                or factor < 1
+            ):
+                return ()
+            found: list[int] = []
+            for _ in range(min(self.max_attempts, RETRY_DELAYS_MAX)):
+                found.append(_seconds(min(delay_ms, max_ms)))
+                delay_ms = min(delay_ms * factor, max_ms)
+            return tuple(found)
+        return ()
+
+    def with_retry_delays(self, seconds: tuple[int, ...]) -> SubscriptionGroupConfig:
+        """The group with this list. Raises InvalidGroup unless it may have it."""
+        if not 0 < len(seconds) <= RETRY_DELAYS_MAX or not all(1 <= one <= RETRY_DELAY_SECONDS_MAX for one in seconds):
+            raise InvalidGroup(
+                f"group {self.group_name}: {len(seconds)} retry delays; use 1 to {RETRY_DELAYS_MAX}, each of 1 to "
+                f"{RETRY_DELAY_SECONDS_MAX} seconds"
+            )
+        policy: dict[str, JavaValue] = {
+            "customizedRetryPolicy": {"next": [one * 1_000 for one in seconds]},
+            "type": "CUSTOMIZED",
+        }
+        return replace(self, retry_policy=MappingProxyType(policy))
 
     def check(self) -> None:
         """Raises InvalidGroup unless the group may be made. What is read from a file or a master is not checked."""

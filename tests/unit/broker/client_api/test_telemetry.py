@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.api_requests import call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.core.metadata.metadata_store import InvalidGroup, JavaValue
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import BidiMethod, StatusCode, StreamHandler
@@ -120,6 +124,37 @@ def test_bad_topic_ends_the_stream_with_its_reason(broker: BrokerAssembly) -> No
     open_stream(broker, fake).message(producer_settings("a b"))
     assert fake.code is StatusCode.INVALID_ARGUMENT
     assert "a b" in fake.detail
+
+
+def test_a_group_with_delays_of_its_own_is_told_them(broker: BrokerAssembly) -> None:
+    group = SubscriptionGroupConfig("group").with_retry_delays((2, 7, 60))
+    broker.groups.put(group, now_ms=1)
+    backoff = reply(broker, consumer_settings(definition.PUSH_CONSUMER)).backoff_policy.customized_backoff
+    assert [delay.seconds for delay in backoff.next] == [2, 7, 60]
+
+
+@pytest.mark.parametrize(
+    ("policy", "delays"),
+    [
+        ({"type": "CUSTOMIZED"}, ()),
+        ({"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000, 90_000, 5]}}, (1, 90, 1)),
+        (
+            {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5_000, "max": 30_000, "multiplier": 2}},
+            (5, 10, 20, 30, 30),
+        ),
+        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": None}, ()),
+        ({"type": 5}, ()),
+    ],
+)
+def test_a_policy_of_another_brokers_file_is_read(policy: dict[str, JavaValue], delays: tuple[int, ...]) -> None:
+    config = SubscriptionGroupConfig("group", retry_max_times=4, retry_policy=policy)
+    assert config.retry_delays_seconds == delays
+
+
+@pytest.mark.parametrize("delays", [(), (0,), (1, 86_401), (1,) * 101])
+def test_delays_that_cannot_be_are_refused(delays: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidGroup, match="retry delays"):
+        SubscriptionGroupConfig("group").with_retry_delays(delays)
 
 
 def with_filter(expression: str) -> pb.TelemetryCommand:
