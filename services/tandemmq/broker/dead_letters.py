@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -21,13 +21,15 @@ from tandemmq.core.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
     PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_PRIORITY,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
     PROPERTY_UNIQUE_KEY,
 )
 from tandemmq.core.message.record import MessageRecord, OutgoingMessage, offset_message_id, tags_code
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
-from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group
+from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
+from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
@@ -166,7 +168,6 @@ _LETTERS_AT_ONCE: Final = 8
 """Read and put before their outcomes are waited for: as many bodies are in memory."""
 PUT_LIMIT_S: Final = 8.0
 """For all; callers wait for 10."""
-_TYPES_TAKEN: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 _INTERNAL_TOPICS: Final = ("%RETRY%", "%DLQ%")
 KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 """How to read body and tags. What else a sysFlag says is of the record it stands in."""
@@ -272,7 +273,7 @@ class DeadLetterResend:
         tag, index_keys = index_terms(kept)
         return OutgoingMessage(
             topic=letter.topic,
-            queue_id=self._queue(letter.topic, kept.get(PROPERTY_SHARDING_KEY, "")),
+            queue_id=self._queue(letter.topic, kept),
             body=record.body,
             properties=encode_properties(kept.items()),
             tags_code=tags_code(tag),
@@ -284,11 +285,15 @@ class DeadLetterResend:
             sys_flag=record.sys_flag & KEPT_FLAGS,
         )
 
-    def _queue(self, topic: str, message_group: str) -> int:
+    def _queue(self, topic: str, properties: Mapping[str, str]) -> int:
         config = self._services.topics.get(topic)
         assert config is not None, f"{topic} was there a moment ago"
+        message_group = properties.get(PROPERTY_SHARDING_KEY, "")
+        priority = properties.get(PROPERTY_PRIORITY, "")
         if message_group:
             return queue_of_message_group(message_group, config.write_queue_count)
+        if config.message_type == "PRIORITY" and priority.isascii() and priority.isdigit():
+            return queue_of_priority(int(priority), config.write_queue_count)
         return self._rotation.next_queue(topic, config.write_queue_count)
 
 
@@ -306,7 +311,7 @@ def topic_problem(services: BrokerServices, topic: str) -> str:
         return f"topic {topic}, where it came from, does not exist on this broker: create it again first"
     if not config.writable or config.write_queue_count < 1:
         return f"topic {topic} has no writable queue on this broker"
-    if config.message_type not in _TYPES_TAKEN:
+    if config.message_type not in MESSAGE_TYPES:
         return f"topic {topic} takes {config.message_type} messages, which this version does not store"
     return ""
 

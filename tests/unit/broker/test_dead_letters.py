@@ -80,8 +80,11 @@ async def desk() -> AsyncIterator[Desk]:
     time = ManualTime()
     broker = BrokerAssembly(clock=time, timers=time)
     broker.add_topic("orders")
-    broker.add_topic("paid", message_type="TRANSACTION")
+    broker.add_topic("lite", message_type="MIXED")
+    broker.add_topic("urgent", message_type="PRIORITY")
     broker.add_topic("closed", perm=4)
+    # As a file of RocketMQ may have it.
+    broker.topics.load_json(broker.topics.to_json().replace("MIXED", "LITE"))
     yield Desk(broker)
     broker.close()
 
@@ -101,6 +104,17 @@ async def test_a_letter_goes_back_as_it_was(desk: Desk) -> None:
     assert desk.broker.store.queue_max_offset(LETTERS, 0) == 1
 
 
+async def test_a_letter_with_a_priority_goes_to_the_queue_of_it(desk: Desk) -> None:
+    for priority in ("0", "1", "99", "much"):
+        desk.put({"UNIQ_KEY": priority, "DLQ_ORIGIN_TOPIC": "urgent", "_SYS_MSG_PRIORITY_": priority}, topic=LETTERS)
+    config = desk.broker.topics.get("urgent")
+    assert config is not None
+    for letter, queue_id in zip(await desk.resend(0, 1, 2), [0, 1, config.write_queue_count - 1], strict=True):
+        assert (letter.problem, letter.queue_id) == ("", queue_id)
+    (unread,) = await desk.resend(3)
+    assert unread.problem == ""
+
+
 async def test_a_dry_run_says_the_same_and_stores_nothing(desk: Desk) -> None:
     desk.bury({"UNIQ_KEY": "ID"})
     end_offset = desk.broker.store.end_offset
@@ -113,7 +127,7 @@ async def test_a_dry_run_says_the_same_and_stores_nothing(desk: Desk) -> None:
 async def test_each_says_for_itself_why_it_cannot(desk: Desk) -> None:
     desk.bury({"UNIQ_KEY": "GOOD"})
     desk.put({"UNIQ_KEY": "NOWHERE"}, topic=LETTERS)
-    for topic in ("gone", "paid", "closed", "%RETRY%workers"):
+    for topic in ("gone", "lite", "closed", "%RETRY%workers"):
         desk.put({"UNIQ_KEY": topic, "DLQ_ORIGIN_TOPIC": topic}, topic=LETTERS)
     letters = await desk.resend(0, 1, 2, 3, 4, 5, 6, -1, 0)
     assert [letter.queue_offset for letter in letters] == [0, 1, 2, 3, 4, 5, 6, -1, 0]
@@ -123,7 +137,7 @@ async def test_each_says_for_itself_why_it_cannot(desk: Desk) -> None:
         [
             "does not say which topic",
             "topic gone, where it came from, does not exist",
-            "takes TRANSACTION messages",
+            "takes LITE messages",
             "no writable queue",
             "takes no new messages",
             "has no message there",
