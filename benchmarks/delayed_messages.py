@@ -19,15 +19,15 @@ from pathlib import Path
 import psutil
 
 from tandemmq.broker.delayed_messages import DelayedMessages, timer_message
-from tandemmq.broker.held_messages import HeldMessages
+from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.core.delivery.held_queue import HeldQueue, timer_due_ms
+from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.message.record import Host, OutgoingMessage
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicTable
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.service.loop_meter import SystemClock
@@ -46,8 +46,7 @@ class Broker:
         options = StoreOptions(index_enabled=False, commit_log_file_bytes=1 << 28)
         self.store = MessageStore(self.disk, CLOCK, options, store_host=HOST)
         self.store.load()
-        self.held = HeldMessages(
-            HeldQueue(TIMER_TOPIC, TIMER_OP_TOPIC, due_ms=timer_due_ms),
+        self.timers = MessageTimers(
             store=self.store,
             reader=StoreQueueReader(self.store),
             disk=self.disk,
@@ -56,7 +55,7 @@ class Broker:
             store_host=HOST,
         )
         self.delayed = DelayedMessages(
-            self.held, clock=CLOCK, topics=TopicTable(), put=self._put, roll_after_ms=72 * 3_600_000
+            self.timers, clock=CLOCK, topics=TopicTable(), put=self._put, roll_after_ms=72 * 3_600_000
         )
 
     def _put(
@@ -98,12 +97,12 @@ async def measure(folder: Path, *, waiting: int, seconds: int, body: bytes) -> N
         count = min(BATCH, waiting - start)
         broker.send([now_ms + 3_600_000 + random.randrange(71 * 3_600_000) for _ in range(count)], body)
     began_s = time.process_time()
-    await broker.held.take_over()
+    await broker.timers.take_over()
     told(f"a start that reads {waiting} timers", began_s, waiting)
-    broker.held.close()
-    saved = HeldQueue(TIMER_TOPIC, TIMER_OP_TOPIC, due_ms=timer_due_ms)
+    broker.timers.close()
+    saved = TimerQueue()
     before_mib = resident_mib()
-    data = broker.disk.read_file("config/rmq_sys_wheel_timer.held")
+    data = broker.disk.read_file("config/rmq_sys_wheel_timer.state")
     assert data is not None
     began_s = time.process_time()
     assert saved.load(data)
@@ -120,7 +119,7 @@ async def measure(folder: Path, *, waiting: int, seconds: int, body: bytes) -> N
     running.cancel()
     await asyncio.wait([running])
     broker.send([CLOCK.wall_ms()] * BATCH * 100, body)
-    await broker.held.follow()
+    await broker.timers.follow()
     count, began_s = broker.delayed.delivered_count, time.process_time()
     while await broker.delayed.deliver_due():
         pass

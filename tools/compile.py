@@ -54,7 +54,7 @@ MODULES: Final = (
     "tandemmq/core/routing/queue_choice",
     "tandemmq/core/delivery/half_messages",
     "tandemmq/core/delivery/handout",
-    "tandemmq/core/delivery/held_queue",
+    "tandemmq/core/delivery/timer_queue",
     "tandemmq/core/delivery/lease_state",
     "tandemmq/core/delivery/lease_table",
     "tandemmq/core/delivery/message_groups",

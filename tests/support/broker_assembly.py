@@ -18,21 +18,18 @@ from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.delayed_messages import DelayedMessages
-from tandemmq.broker.held_messages import HeldMessages
+from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.queries.stored_records import LogRange
 from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.held_queue import HeldQueue, timer_due_ms
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import (
     ATTRIBUTE_MESSAGE_TYPE,
-    TIMER_OP_TOPIC,
-    TIMER_TOPIC,
     TopicConfig,
     TopicTable,
 )
@@ -43,7 +40,7 @@ from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.rpc import Call
 
-__all__ = ["BrokerAssembly", "held_timers"]
+__all__ = ["BrokerAssembly", "message_timers"]
 
 _STORE_OPTIONS = StoreOptions(
     commit_log_file_bytes=16 << 20,
@@ -60,10 +57,9 @@ class _WarmPages:
         pass
 
 
-def held_timers(store: MessageStore, *, disk: Disk, clock: Clock) -> HeldMessages:
+def message_timers(store: MessageStore, *, disk: Disk, clock: Clock) -> MessageTimers:
     """Of a broker over this store."""
-    return HeldMessages(
-        HeldQueue(TIMER_TOPIC, TIMER_OP_TOPIC, due_ms=timer_due_ms),
+    return MessageTimers(
         store=store,
         reader=StoreQueueReader(store),
         disk=disk,
@@ -140,9 +136,9 @@ class BrokerAssembly:
         # Where each message group lives; None: here.
         self.message_group_home: str | None = None
         self.group_calls = GroupCalls(self.group_endpoints.get, now_ms=clock.monotonic_ms)
-        self.held_timers = held_timers(self.store, disk=store_disk, clock=clock)
+        self.message_timers = message_timers(self.store, disk=store_disk, clock=clock)
         self.delayed = DelayedMessages(
-            self.held_timers,
+            self.message_timers,
             clock=clock,
             topics=self.topics,
             put=lambda messages, done, call=None, traceparents=(): self.put(messages, done, call, traceparents),

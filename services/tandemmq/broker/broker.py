@@ -267,7 +267,7 @@ class Broker:
                 for task in (
                     self._links.run(),
                     self._retention.run(),
-                    *[held.run() for held in parts.held],
+                    parts.message_timers.run(),
                     self._departure.run(),
                     self._report.run(),
                     self._audit.mending.run(),
@@ -488,8 +488,7 @@ class Broker:
             # The abort file stays: recovery has to find out what the log really holds.
             return 1
         parts.role.close_files()
-        for held in parts.held:
-            held.close()
+        parts.message_timers.close()
         parts.store.close()
         parts.log_end.close()
         log.info("broker_stopped", end_offset=parts.store.end_offset)

@@ -2,7 +2,7 @@
 
 A send stores the message in `rmq_sys_wheel_timer` with the topic and queue it is for, as RocketMQ's
 HookUtils.handleScheduleMessage does. On the master one task delivers what is due: a batch of copies, each with the
-original's properties, and the op record that finishes their timers, in one put (`held_messages`). A recall puts the op
+original's properties, and the op record that finishes their timers, in one put (`timers`). A recall puts the op
 record alone. Whichever of the two is in the log first has won; a message is never both recalled and delivered.
 
 Never early: a timer is due when the master's wall clock shows the asked millisecond, also after it was set back. A
@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from tandemmq.broker.held_messages import RELEASE_BYTES_MAX, HeldMessages
+from tandemmq.broker.message_timers import RELEASE_BYTES_MAX, MessageTimers
 from tandemmq.broker.put import PutMessages
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 LATENESS_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0)
 _BATCH: Final = 128
 _OUT_MAX: Final = 4_096
-"""Timers on their way to being delivered: what waits for slaves, in memory."""
+"""MessageTimers on their way to being delivered: what waits for slaves, in memory."""
 _LOOK_S: Final = 0.5
 """A clock that is set is noticed so late at most."""
 _PAUSE_MIN_S: Final = 0.002
@@ -124,11 +124,11 @@ def _copy(record: MessageRecord, topic: str, queue_id: int, properties: dict[str
 
 
 class DelayedMessages:
-    """Delivers and recalls what `held` holds, by `put`, as a master. Event loop only."""
+    """Delivers and recalls what `timers` holds, by `put`, as a master. Event loop only."""
 
     def __init__(
         self,
-        held: HeldMessages,
+        timers: MessageTimers,
         *,
         clock: Clock,
         topics: TopicTable,
@@ -136,8 +136,8 @@ class DelayedMessages:
         roll_after_ms: int,
         batch_bytes_max: int = RELEASE_BYTES_MAX,
     ) -> None:
-        self.held: Final = held
-        self._queue: Final = held.queue
+        self.timers: Final = timers
+        self._queue: Final = timers.queue
         self._clock = clock
         self._topics = topics
         self._put = put
@@ -155,7 +155,7 @@ class DelayedMessages:
 
     @property
     def waiting_count(self) -> int:
-        """Timers neither delivered nor recalled."""
+        """MessageTimers neither delivered nor recalled."""
         return self._queue.waiting_count
 
     @property
@@ -191,9 +191,9 @@ class DelayedMessages:
 
     async def deliver_due(self) -> bool:
         """Puts some of what is due; False: nothing is, or as much as may be is under way."""
-        if not await self.held.follow():
+        if not await self.timers.follow():
             return False
-        self.held.put_owed(self._put)
+        self.timers.put_owed(self._put)
         room = min(_BATCH, _OUT_MAX - self._queue.out_count)
         due = self._queue.take_due(self._clock.wall_ms(), room) if room > 0 else []
         if due:
@@ -216,7 +216,7 @@ class DelayedMessages:
     # Delivery
 
     async def _deliver(self, offsets: Sequence[int]) -> None:
-        records = await self.held.records(offsets)
+        records = await self.timers.records(offsets)
         now_ms = self._clock.wall_ms()
         copies: list[OutgoingMessage] = []
         copied: list[int] = []
@@ -252,7 +252,7 @@ class DelayedMessages:
                 self.lateness_s.observe(max(0, result.store_timestamp_ms - due_ms) / 1_000)
             self._changed.set()
 
-        self.held.release(copies, offsets, put=self._put, retry_ms=now_ms + _RETRY_MS, done=done)
+        self.timers.release(copies, offsets, put=self._put, retry_ms=now_ms + _RETRY_MS, done=done)
 
     def _refused(self, status: PutStatus) -> None:
         if not self._is_refused:
@@ -278,11 +278,11 @@ class DelayedMessages:
                 self._next_roll_ms = 0  # There may be more.
 
     async def _is_old(self, offset: int, now_ms: int) -> bool:
-        [record] = await self.held.records([offset])
+        [record] = await self.timers.records([offset])
         return record is not None and record.store_timestamp_ms + self._roll_after_ms < now_ms
 
     async def _roll(self, offset: int, due_ms: int, now_ms: int) -> None:
-        [record] = await self.held.records([offset])
+        [record] = await self.timers.records([offset])
         if record is None or record.store_timestamp_ms + self._roll_after_ms >= now_ms:
             self._queue.put_back(offset, due_ms)
             return
@@ -291,20 +291,20 @@ class DelayedMessages:
             if results[0].status.stored:
                 self.rolled_count += 1
 
-        self.held.release([_rolled(record)], [offset], put=self._put, retry_ms=due_ms, done=done)
+        self.timers.release([_rolled(record)], [offset], put=self._put, retry_ms=due_ms, done=done)
 
     # Recall
 
     async def recall(self, topic: str, deliver_ms: int, message_id: str) -> PutStatus | None:
         """Ends the timers of a message before their time. What became of the op record; None: nothing waits, or it is
         being delivered. Several are ended if the sender repeated itself."""
-        if not await self.held.follow():
+        if not await self.timers.follow():
             return PutStatus.SERVICE_NOT_AVAILABLE
         if deliver_ms <= self._clock.wall_ms():
             return None
         taken = [offset for offset in self._queue.find(deliver_ms, message_id) if self._queue.take(offset)]
         recalled: list[int] = []
-        for offset, record in zip(taken, await self.held.records(taken)):
+        for offset, record in zip(taken, await self.timers.records(taken)):
             properties = {} if record is None else decode_properties(record.properties)
             if properties.get(PROPERTY_UNIQUE_KEY) == message_id and properties.get(PROPERTY_REAL_TOPIC) == topic:
                 recalled.append(offset)
@@ -320,5 +320,5 @@ class DelayedMessages:
             if not settled.done():
                 settled.set_result(results[0].status)
 
-        self.held.release((), recalled, put=self._put, retry_ms=deliver_ms, done=done)
+        self.timers.release((), recalled, put=self._put, retry_ms=deliver_ms, done=done)
         return await settled

@@ -24,11 +24,11 @@ from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.held_messages import HeldMessages
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.message_group_homes import MessageGroupHomes
+from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite, NotSpread
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import PutMessages
@@ -40,7 +40,6 @@ from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.held_queue import HeldQueue, timer_due_ms
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host
@@ -49,7 +48,7 @@ from tandemmq.core.metadata.subscription_group_table import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable, is_system_topic
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
@@ -397,8 +396,7 @@ class BrokerParts:
             nonce=lambda: secrets.randbits(64),
             stored_offset=self.tables.consumer_offsets.offset,
         )
-        self.held_timers = HeldMessages(
-            HeldQueue(TIMER_TOPIC, TIMER_OP_TOPIC, due_ms=timer_due_ms),
+        self.message_timers = MessageTimers(
             store=self.store,
             reader=self.queues,
             disk=self.disk,
@@ -408,10 +406,8 @@ class BrokerParts:
             clock=clock,
             store_host=self.store_host,
         )
-        self.held: Sequence[HeldMessages] = (self.held_timers,)
-        """All that waits to be released: whoever is master has taken over each of them before it serves."""
         self.delayed = DelayedMessages(
-            self.held_timers,
+            self.message_timers,
             clock=clock,
             topics=self.topics,
             put=lambda messages, done, call=None, traceparents=(): self.put(messages, done, call, traceparents),

@@ -17,10 +17,10 @@ from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.held_queue import HeldQueue
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
-from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.disk import Disk, DiskError
@@ -206,7 +206,7 @@ class _Place(NamedTuple):
 
 
 class MasterFloor:
-    """A master keeps what a slave or a consumer group needs, what waits to be released (`held`), and undecided
+    """A master keeps what a slave or a consumer group needs, delayed messages that wait (`timers`), and undecided
     transactions.
 
     `absent_replicas` gives the last known end of the log of slaves by broker id, of this run or before; connected ones
@@ -227,7 +227,7 @@ class MasterFloor:
         slaves: Callable[[], Sequence[SlaveView]],
         slave_count: int,
         transactions: Callable[[], Hold | None] = lambda: None,
-        held: Sequence[HeldQueue] = (),
+        timers: TimerQueue | None = None,
         absent_replicas: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._store = store
@@ -239,7 +239,7 @@ class MasterFloor:
         self._slaves = slaves
         self._slave_count = slave_count
         self._transactions = transactions
-        self._held = held
+        self._timers = timers
         self._absent_replicas = absent_replicas
         self._heard: dict[int, int] = {}
         """Last acknowledged offset by broker id."""
@@ -354,10 +354,10 @@ class MasterFloor:
                     places[topic, queue_id] = before._replace(group_count=before.group_count + 1)
             if turn.is_reached:
                 await turn.pause()
-        for held in self._held:
-            lowest = held.lowest_offset
+        if self._timers is not None:
+            lowest = self._timers.lowest_offset
             if lowest is not None:
-                places[held.held_topic, 0] = _Place(lowest, "a message that waits for its time or its transaction", 0)
+                places[TIMER_TOPIC, 0] = _Place(lowest, "a delayed message that waits for its time", 0)
         return places, group_counts
 
     def _physical_offset(self, queue: ConsumeQueue, offset: int) -> int | None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.api_requests import call, message, send_request
-from support.broker_assembly import BrokerAssembly, held_timers
+from support.broker_assembly import BrokerAssembly, message_timers
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
@@ -336,7 +336,7 @@ async def cut_everywhere(steps: list[tuple[str, int]], roll_after_h: int = 72) -
         successor = new_broker(disk, time)
         successor.store.truncate(end_offset)
         before = facts_of(records[:kept_count])
-        await successor.held_timers.take_over()
+        await successor.message_timers.take_over()
         for step_ms in (*[1_000] * 60, 400 * HOUR_MS, 1_000):
             time.advance(step_ms)
             await deliver(successor)
@@ -375,7 +375,7 @@ async def test_a_full_disk_keeps_a_new_master_neither_from_starting_nor_from_del
     assert op_record.topic == f"{TIMER_TOPIC}_op"
     broker.store.truncate(op_record.physical_offset)
     broker.store.set_writable(False)
-    successor = held_timers(broker.store, disk=disk, clock=broker.clock)
+    successor = message_timers(broker.store, disk=disk, clock=broker.clock)
     await successor.take_over()
     assert successor.queue.take_due(broker.clock.wall_ms(), 10) == []
     successor.put_owed(broker.put)
@@ -396,7 +396,7 @@ async def test_nothing_is_delivered_while_a_damaged_record_is_in_the_way(broker:
     broker.store.rewrite_queue(TIMER_TOPIC, 0, 1, ENTRY.pack(0, 200, 0))
     time_of(broker).advance(1_000)
     reader = StoreQueueReader(broker.store, DamagedEntries())
-    broker.held_timers._reader = reader
+    broker.message_timers._reader = reader
     await deliver(broker)
     assert delivered(broker) == []
     assert (await recall(broker, handle)).code not in (Code.OK, Code.NOT_FOUND)
@@ -412,13 +412,13 @@ async def test_an_orderly_stop_leaves_its_state_and_a_kill_does_not(broker: Brok
     time_of(broker).advance(3_001)
     await deliver(broker)
     disk = SimulatedDisk(random.Random(0))
-    saved = held_timers(broker.store, disk=disk, clock=broker.clock)
+    saved = message_timers(broker.store, disk=disk, clock=broker.clock)
     await saved.follow()
     saved.close()
-    assert disk.read_file("config/rmq_sys_wheel_timer.held")
+    assert disk.read_file("config/rmq_sys_wheel_timer.state")
     for held in (
-        held_timers(broker.store, disk=disk, clock=broker.clock),
-        held_timers(broker.store, disk=SimulatedDisk(random.Random(0)), clock=broker.clock),
+        message_timers(broker.store, disk=disk, clock=broker.clock),
+        message_timers(broker.store, disk=SimulatedDisk(random.Random(0)), clock=broker.clock),
     ):
         await held.take_over()
         assert held.queue.waiting_count == 6
@@ -430,9 +430,9 @@ async def test_a_master_that_ends_gives_back_what_it_had_taken(broker: BrokerAss
     time_of(broker).advance(1_000)
     broker.puts_held = True
     running = asyncio.get_running_loop().create_task(broker.delayed.run())
-    while not broker.held_timers.queue.out_count:
+    while not broker.message_timers.queue.out_count:
         await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert broker.held_timers.queue.out_count == 0
+    assert broker.message_timers.queue.out_count == 0

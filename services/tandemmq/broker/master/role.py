@@ -118,7 +118,7 @@ class MasterRole:
             slaves=self.replica.slaves,
             slave_count=parts.settings.total_replicas - 1,
             transactions=parts.client_api.transactions.hold,
-            held=[held.queue for held in parts.held],
+            timers=parts.message_timers.queue,
             absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in parts.member.replicas},
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
@@ -383,8 +383,7 @@ class MasterRole:
         parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
         await self._recover_transactions()
-        for held in parts.held:
-            await held.take_over()
+        await parts.message_timers.take_over()
         parts.log_end.note(parts.store.end_offset)
         if self.progress is not None:
             self.progress.start(tasks)

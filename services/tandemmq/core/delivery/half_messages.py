@@ -25,6 +25,7 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Final
 
+from tandemmq.core.delivery.timer_queue import OP_TAG, op_body, op_offsets
 from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms
 from tandemmq.core.message.property_names import (
     PROPERTY_CHECK_IMMUNITY_S,
@@ -65,7 +66,6 @@ GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """RocketMQ keeps under this name how far it has got in the half topic."""
 
-_ENDED_TAG: Final = "d"
 _CHECKED_TAG: Final = "c"
 _KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 # What a client repeats comes within minutes; some 200 bytes each.
@@ -260,7 +260,7 @@ class HalfMessages:
 
     def read_op(self, tag: str, properties: dict[str, str], body: bytes) -> list[Half]:
         """A record of OP_TOPIC, as it is met in the log; the halves that were asked after."""
-        places = _places(body)
+        places = op_offsets(body)
         checked: list[Half] = []
         if tag == _CHECKED_TAG:
             for place in places:
@@ -269,7 +269,7 @@ class HalfMessages:
                     half.check_count += 1
                     checked.append(half)
             return checked
-        if tag != _ENDED_TAG:
+        if tag != OP_TAG:
             return checked
         told = properties.get(PROPERTY_TRANSACTION_RESOLUTION, "")
         is_again = told.endswith(_AGAIN)
@@ -318,11 +318,6 @@ class HalfMessages:
 _AGAIN: Final = "_AGAIN"
 """Behind the resolution of a record that says once more what one before it has said."""
 _RESOLUTIONS: Final = frozenset(resolution.value for resolution in Resolution)
-
-
-def _places(body: bytes) -> list[int]:
-    """RocketMQ's "off1,off2,": with or without the last comma."""
-    return [int(part) for part in bytes(body).split(b",") if part.isdigit()]
 
 
 # The records.
@@ -423,11 +418,11 @@ def op_record(
 ) -> OutgoingMessage:
     """The record that ends a half."""
     properties = [
-        (PROPERTY_TAGS, _ENDED_TAG),
+        (PROPERTY_TAGS, OP_TAG),
         (PROPERTY_TRANSACTION_RESOLUTION, resolution.value + _AGAIN if is_again else resolution.value),
         (PROPERTY_TRANSACTION_UNDECIDED_FROM, str(undecided_from)),
     ]
-    return _op(_ENDED_TAG, properties, [queue_offset], host=host, wall_ms=wall_ms)
+    return _op(OP_TAG, properties, [queue_offset], host=host, wall_ms=wall_ms)
 
 
 def check_record(queue_offsets: Sequence[int], *, undecided_from: int, host: Host, wall_ms: int) -> OutgoingMessage:
@@ -441,5 +436,6 @@ def check_record(queue_offsets: Sequence[int], *, undecided_from: int, host: Hos
 def _op(
     tag: str, properties: list[tuple[str, str]], places: Sequence[int], *, host: Host, wall_ms: int
 ) -> OutgoingMessage:
-    body = "".join([f"{place}," for place in places]).encode()
-    return OutgoingMessage(OP_TOPIC, 0, body, encode_properties(properties), tags_code(tag), (), tag, wall_ms, host)
+    return OutgoingMessage(
+        OP_TOPIC, 0, op_body(places), encode_properties(properties), tags_code(tag), (), tag, wall_ms, host
+    )

@@ -14,7 +14,7 @@ from support.messages import STORE_HOST
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.core.delivery.held_queue import OP_TAG, HeldQueue, op_body, op_offsets, timer_due_ms
+from tandemmq.core.delivery.timer_queue import OP_TAG, TimerQueue, op_body, op_offsets
 from tandemmq.core.message.properties import encode_properties, raw_property
 from tandemmq.core.message.record import OutgoingMessage, tags_code
 from tandemmq.core.storage.options import StoreOptions
@@ -36,8 +36,8 @@ def op(offsets: list[int]) -> OutgoingMessage:
     return OutgoingMessage(OP, 0, op_body(offsets), properties, tags_code(OP_TAG), (), OP_TAG, T0, STORE_HOST)
 
 
-def new_queue() -> HeldQueue:
-    return HeldQueue(HELD, OP, due_ms=timer_due_ms)
+def new_queue() -> TimerQueue:
+    return TimerQueue()
 
 
 class Log:
@@ -54,7 +54,7 @@ class Log:
     def put(self, *messages: OutgoingMessage) -> list[int]:
         return [result.queue_offset for result in self.store.put_batch(messages)]
 
-    def follow(self, queue: HeldQueue | None = None, *, max_records: int = 512) -> HeldQueue:
+    def follow(self, queue: TimerQueue | None = None, *, max_records: int = 512) -> TimerQueue:
         queue = queue or self.queue
         if queue.is_cut(self.reader, cuts=self.store.log_cuts):
             queue.clear()
@@ -64,8 +64,8 @@ class Log:
         return queue
 
 
-def waiting(queue: HeldQueue) -> set[int]:
-    return {offset for offset in range(queue.held_next) if queue.is_waiting(offset)}
+def waiting(queue: TimerQueue) -> set[int]:
+    return {offset for offset in range(queue.timer_next) if queue.is_waiting(offset)}
 
 
 def test_entries_are_given_out_in_order_of_their_time_and_never_early() -> None:
@@ -160,7 +160,7 @@ def test_a_damaged_state_is_none(damage: Callable[[bytes], bytes]) -> None:
     assert queue.load(data)
     assert waiting(queue) == {0, 1}
     assert not queue.load(damage(data))
-    assert (queue.waiting_count, queue.held_next) == (0, 0)
+    assert (queue.waiting_count, queue.timer_next) == (0, 0)
 
 
 def test_a_state_of_another_log_is_found_out_even_if_that_is_longer() -> None:

@@ -1,14 +1,13 @@
-"""Messages that wait in a system queue until they are released: timers until they are due, half messages until their
-transaction ends.
+"""MessageTimers: delayed messages that wait in a system queue until they are due.
 
-A *held* record is put into queue 0 of `held_topic`; an *op* record in queue 0 of `op_topic` names held records that are
-finished, by their queue offsets: body `12,15,`, tag `d`, as RocketMQ writes them for half messages. What waits is a
+A *timer* record is put into queue 0 of `TIMER_TOPIC`; an *op* record in queue 0 of `TIMER_OP_TOPIC` names timers that
+are finished, by their queue offsets: body `12,15,`, tag `d`, as RocketMQ writes them for half messages. What waits is a
 function of these two queues alone, so every replica derives the same from the same log, and a new master goes on where
 the old one was.
 
 A message is released by *one* put: its copy for the real topic and, directly behind it, the op record. Where that is in
 the log, the message is delivered and finished; a log that is cut between the two is found out by whoever becomes master
-(`tandemmq.broker.held_messages`). So nothing is delivered twice, and what is refused is given out again.
+(`tandemmq.broker.message_timers`). So nothing is delivered twice, and what is refused is given out again.
 
 Life of an entry: `follow` reads its record and adds it; `take_due` gives it out once its time has come, and from then
 on it is in the hands of its owner; an op record in the log ends it (`follow` again), or `put_back` has it wait until
@@ -17,7 +16,7 @@ the producer, and puts it back; when the client decides, `take` gives it out at 
 record in one put, a rollback the op record alone.
 
 Memory: an entry costs some 30 bytes while it is far, 80 in the two minutes before its time. Offsets are those of the
-held queue; times are milliseconds of the wall clock, which is an argument.
+timer queue; times are milliseconds of the wall clock, which is an argument.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final
 from zlib import crc32
@@ -34,8 +33,9 @@ from zlib import crc32
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import raw_property
 from tandemmq.core.message.stored_message import StoredMessage
+from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
 
-__all__ = ["OP_TAG", "HeldQueue", "HeldQueueState", "key_of", "op_body", "op_offsets", "timer_due_ms"]
+__all__ = ["OP_TAG", "TimerQueue", "TimerQueueState", "key_of", "op_body", "op_offsets", "timer_due_ms"]
 
 OP_TAG: Final = "d"
 """Of every op record (RocketMQ's TransactionalMessageUtil.REMOVE_TAG)."""
@@ -54,9 +54,9 @@ _FINISHED: Final = -1
 _CHECKED_BYTES: Final = 256
 """Of a body; the log itself is compared elsewhere."""
 
-_MAGIC: Final = b"TMQHELD1"
+_MAGIC: Final = b"TMQTIME1"
 _HEAD: Final = struct.Struct("<qqqqIqqIq")
-"""held_next, op_next; of the last held and of the last op record: place, store time, check; number of runs."""
+"""timer_next, op_next; of the last timer and of the last op record: place, store time, check; number of runs."""
 _RUN_HEAD: Final = struct.Struct("<qI")
 
 
@@ -85,8 +85,8 @@ def timer_due_ms(message: StoredMessage) -> int:
     return 0
 
 
-class HeldQueueState:
-    """What one moment of a HeldQueue leaves the next start: `to_bytes` may run in a thread."""
+class TimerQueueState:
+    """What one moment of a TimerQueue leaves the next start: `to_bytes` may run in a thread."""
 
     __slots__ = ("_parts",)
 
@@ -175,24 +175,21 @@ class _Bucket:
         """As many are in the near heap, or were."""
 
 
-class HeldQueue:
-    """See the module's docstring. One thread only. `due_ms` reads a held record's first time from it.
+class TimerQueue:
+    """See the module's docstring. One thread only.
 
     Nothing is given out before the owner has called `follow` until there is nothing left to read.
     """
 
-    def __init__(self, held_topic: str, op_topic: str, *, due_ms: Callable[[StoredMessage], int]) -> None:
-        self.held_topic: Final = held_topic
-        self.op_topic: Final = op_topic
-        self._due_ms: Final = due_ms
+    def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Knows nothing any more: `follow` begins at the queues' first records."""
-        self.held_next = 0
-        """The first held record that was not read."""
+        self.timer_next = 0
+        """The first timer record that was not read."""
         self.op_next = 0
-        self._held_mark = _NO_MARK
+        self._timer_mark = _NO_MARK
         self._op_mark = _NO_MARK
         self._cuts = -1
         self._first_offset = 0
@@ -217,15 +214,15 @@ class HeldQueue:
 
         `cuts` counts the log's truncations: while it stays the same the records themselves are not looked at.
         """
-        held_end = queues.max_offset(self.held_topic, _QUEUE_ID)
-        op_end = queues.max_offset(self.op_topic, _QUEUE_ID)
-        if held_end < self.held_next or op_end < self.op_next:
+        timer_end = queues.max_offset(TIMER_TOPIC, _QUEUE_ID)
+        op_end = queues.max_offset(TIMER_OP_TOPIC, _QUEUE_ID)
+        if timer_end < self.timer_next or op_end < self.op_next:
             return True
         if cuts == self._cuts:
             return False
         if not (
-            _is_there(queues, self.held_topic, self.held_next, self._held_mark)
-            and _is_there(queues, self.op_topic, self.op_next, self._op_mark)
+            _is_there(queues, TIMER_TOPIC, self.timer_next, self._timer_mark)
+            and _is_there(queues, TIMER_OP_TOPIC, self.op_next, self._op_mark)
         ):
             return True
         self._cuts = cuts
@@ -238,18 +235,18 @@ class HeldQueue:
         A record takes some 5 us, and the disk if it is cold: see `next_range`.
         """
         self._expire(queues)
-        held = self._read(queues, self.held_topic, self.held_next, max_records)
-        for message in held:
+        timers = self._read(queues, TIMER_TOPIC, self.timer_next, max_records)
+        for message in timers:
             if message is not None:
-                self._add(message.queue_offset, self._due_ms(message), _key(message.properties))
-                self._held_mark = _mark(message)
-        self.held_next += len(held)
-        has_all_held = self.held_next >= queues.max_offset(self.held_topic, _QUEUE_ID)
-        count = len(held)
-        for message in self._read(queues, self.op_topic, self.op_next, max_records):
+                self._add(message.queue_offset, timer_due_ms(message), _key(message.properties))
+                self._timer_mark = _mark(message)
+        self.timer_next += len(timers)
+        has_all_timers = self.timer_next >= queues.max_offset(TIMER_TOPIC, _QUEUE_ID)
+        count = len(timers)
+        for message in self._read(queues, TIMER_OP_TOPIC, self.op_next, max_records):
             if message is not None:
-                # Behind a held record that was not read it may finish just that.
-                if not has_all_held and message.physical_offset > self._held_mark.place:
+                # Behind a timer record that was not read it may finish just that.
+                if not has_all_timers and message.physical_offset > self._timer_mark.place:
                     break
                 for offset in op_offsets(bytes(message.body)):
                     self._finish(offset)
@@ -260,16 +257,16 @@ class HeldQueue:
 
     def ends(self, queues: QueueReader) -> tuple[int, int]:
         """What both queues hold now, for `has_read`."""
-        return queues.max_offset(self.held_topic, _QUEUE_ID), queues.max_offset(self.op_topic, _QUEUE_ID)
+        return queues.max_offset(TIMER_TOPIC, _QUEUE_ID), queues.max_offset(TIMER_OP_TOPIC, _QUEUE_ID)
 
     def has_read(self, ends: tuple[int, int]) -> bool:
         """Whether it knows all that was there at these ends."""
-        return self.held_next >= ends[0] and self.op_next >= ends[1]
+        return self.timer_next >= ends[0] and self.op_next >= ends[1]
 
     def next_range(self, queues: QueueReader, *, max_records: int = 512) -> list[tuple[int, int]]:
         """The bytes of the log that the next `follow` reads, [start, end) each, to be brought into memory before."""
         ranges = []
-        for topic, start in ((self.held_topic, self.held_next), (self.op_topic, self.op_next)):
+        for topic, start in ((TIMER_TOPIC, self.timer_next), (TIMER_OP_TOPIC, self.op_next)):
             start = max(start, queues.min_offset(topic, _QUEUE_ID))
             for physical_offset, size, _ in queues.entries(topic, _QUEUE_ID, start, max_records):
                 ranges.append((physical_offset, physical_offset + size))
@@ -277,10 +274,10 @@ class HeldQueue:
 
     def _expire(self, queues: QueueReader) -> None:
         """Records that are gone are not waited for."""
-        first_offset = queues.min_offset(self.held_topic, _QUEUE_ID)
+        first_offset = queues.min_offset(TIMER_TOPIC, _QUEUE_ID)
         if first_offset > self._first_offset:
             self._first_offset = first_offset
-            self.held_next = max(self.held_next, first_offset)
+            self.timer_next = max(self.timer_next, first_offset)
             for number in sorted(self._runs):
                 start = number << _RUN_BITS
                 if start >= first_offset:
@@ -289,7 +286,7 @@ class HeldQueue:
                     if start + place < first_offset and self.is_waiting(start + place):
                         self._finish(start + place)
                         self.expired_count += 1
-        self.op_next = max(self.op_next, queues.min_offset(self.op_topic, _QUEUE_ID))
+        self.op_next = max(self.op_next, queues.min_offset(TIMER_OP_TOPIC, _QUEUE_ID))
 
     def _read(self, queues: QueueReader, topic: str, start: int, count: int) -> list[StoredMessage | None]:
         entries = queues.entries(topic, _QUEUE_ID, start, count)
@@ -459,18 +456,18 @@ class HeldQueue:
 
     # A state that outlives the process
 
-    def state(self) -> HeldQueueState:
+    def state(self) -> TimerQueueState:
         """As it is now; copies some 14 bytes an entry."""
-        held, op = self._held_mark, self._op_mark
+        timer, op = self._timer_mark, self._op_mark
         parts = [
             _MAGIC,
             sys.byteorder[:1].encode(),
             _HEAD.pack(
-                self.held_next,
+                self.timer_next,
                 self.op_next,
-                held.place,
-                held.store_timestamp_ms,
-                held.check,
+                timer.place,
+                timer.store_timestamp_ms,
+                timer.check,
                 op.place,
                 op.store_timestamp_ms,
                 op.check,
@@ -484,7 +481,7 @@ class HeldQueue:
                 run.due_ms.tobytes(),
                 run.keys.tobytes(),
             ]
-        return HeldQueueState(parts)
+        return TimerQueueState(parts)
 
     def load(self, data: bytes) -> bool:
         """Takes a saved state, in place of what it knows; False, and it knows nothing, if the bytes are none.
@@ -507,11 +504,11 @@ class HeldQueue:
             return False
         if crc32(data[:end]) != int.from_bytes(data[end:], "little"):
             return False
-        held_next, op_next, place, stored_ms, check, op_place, op_stored_ms, op_check, run_count = _HEAD.unpack_from(
+        timer_next, op_next, place, stored_ms, check, op_place, op_stored_ms, op_check, run_count = _HEAD.unpack_from(
             data, start
         )
-        self.held_next, self.op_next = held_next, op_next
-        self._held_mark = _Mark(place, stored_ms, check)
+        self.timer_next, self.op_next = timer_next, op_next
+        self._timer_mark = _Mark(place, stored_ms, check)
         self._op_mark = _Mark(op_place, op_stored_ms, op_check)
         position = start + _HEAD.size
         for _ in range(run_count):

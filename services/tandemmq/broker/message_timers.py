@@ -1,18 +1,17 @@
-"""Held messages of one kind on this broker: followed in every role, released by a master.
+"""The timers of this broker: followed in every role, released by a master.
 
-    HeldMessages(HeldQueue(...), ...)   in BrokerParts.held: one for timers, one for half messages
     run()                 a task of the broker, from its start to its stop
     take_over()           a master that begins: knows all, and finishes what its predecessor had half released
-    queue.take_due(...)   what may be released now (or `queue.take`, when a client decides)
+    queue.take_due(...)   what may be released now (or `queue.take`, for a recall)
     records(...)          their records, from a disk that may be slow
     release(...)          copies and op record in one put
 
 Why one put is enough. Copies and op record are appended as one run of bytes. A log can lose its end, and then it may
 end between a copy and the op record; never can something else lie between them. So a new master looks at the last
-`RELEASE_WINDOW_BYTES` of its log, behind the last op record: a copy there whose held message still waits was delivered.
-It puts the op record first of all, before anything else is appended. A copy names its held message by the field
+`RELEASE_WINDOW_BYTES` of its log, behind the last op record: a copy there whose timer still waits was delivered.
+It puts the op record first of all, before anything else is appended. A copy names its timer by the field
 `preparedTransactionOffset` of its record: that message's place in the log, as RocketMQ writes it for committed
-transactions. A held message that is put again, to be younger or to count its checks, is a copy like any other.
+transactions. A timer that is put again, to be younger, is a copy like any other.
 
 A put that was stored, but not confirmed by slaves in time, is as good as any: copy and op record are in the log or are
 lost together. Only what was refused is given out again.
@@ -29,18 +28,19 @@ import structlog
 from tandemmq.broker.put import PutDone, PutMessages
 from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.held_queue import OP_TAG, HeldQueue, op_body
 from tandemmq.core.delivery.queue_reader import QueueReader
+from tandemmq.core.delivery.timer_queue import OP_TAG, TimerQueue, op_body
 from tandemmq.core.message.properties import decode_properties, encode_properties
 from tandemmq.core.message.property_names import PROPERTY_REAL_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.storage.consume_queue import ConsumeQueue, first_false
 from tandemmq.core.storage.disk import Disk, DiskError, RecordCorrupt
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult
 from tandemmq.service.rpc import Call
 
-__all__ = ["RELEASE_BYTES_MAX", "HeldMessages"]
+__all__ = ["RELEASE_BYTES_MAX", "MessageTimers"]
 
 log = structlog.get_logger(__name__)
 
@@ -57,12 +57,11 @@ _SAVED_RECORDS_MIN: Final = 10_000
 """Reading fewer again takes a tenth of a second."""
 
 
-class HeldMessages:
+class MessageTimers:
     """See the module's docstring. Event loop only."""
 
     def __init__(
         self,
-        queue: HeldQueue,
         *,
         store: MessageStore,
         reader: QueueReader,
@@ -71,14 +70,14 @@ class HeldMessages:
         clock: Clock,
         store_host: Host,
     ) -> None:
-        self.queue: Final = queue
+        self.queue: Final = TimerQueue()
         self._store = store
         self._reader = reader
         self._disk = disk
         self._pages = pages
         self._clock = clock
         self._store_host = store_host
-        self._path: Final = f"config/{queue.held_topic}.held"
+        self._path: Final = f"config/{TIMER_TOPIC}.state"
         self._one_follows: Final = asyncio.Lock()
         self._kicked: Final = asyncio.Event()
         self._is_loaded = False
@@ -117,7 +116,7 @@ class HeldMessages:
             ends = queue.ends(reader)
             while True:
                 if queue.is_cut(reader, cuts=self._store.log_cuts):
-                    log.info("held_queue_cut", topic=queue.held_topic)
+                    log.info("timer_queue_cut")
                     await self._load()
                     ends = queue.ends(reader)
                 if queue.has_read(ends):
@@ -137,7 +136,7 @@ class HeldMessages:
     def _tell_expired(self) -> None:
         if self.queue.expired_count > self._told_expired:
             count = self.queue.expired_count - self._told_expired
-            log.error("held_messages_expired", topic=self.queue.held_topic, messages=count)
+            log.error("timers_expired", messages=count)
         self._told_expired = self.queue.expired_count
 
     # The saved state
@@ -160,7 +159,7 @@ class HeldMessages:
                 await asyncio.to_thread(lambda: self._disk.write_file(self._path, state.to_bytes()))
             except DiskError as error:
                 # Without it the next start reads more; a disk that fails is found out by those who need it.
-                log.warning("held_queue_not_saved", topic=self.queue.held_topic, error=str(error))
+                log.warning("timer_queue_not_saved", error=str(error))
 
     def close(self) -> None:
         """An orderly stop: the next start need not read the queue. Blocks; while the store is still open."""
@@ -168,7 +167,7 @@ class HeldMessages:
             try:
                 self._disk.write_file(self._path, self.queue.state().to_bytes())
             except DiskError as error:
-                log.warning("held_queue_not_saved", topic=self.queue.held_topic, error=str(error))
+                log.warning("timer_queue_not_saved", error=str(error))
 
     # As a master
 
@@ -178,7 +177,7 @@ class HeldMessages:
         await self.follow()
         delivered = await self._delivered_at_end()
         if delivered:
-            log.warning("held_messages_were_released", topic=self.queue.held_topic, offsets=delivered)
+            log.warning("timers_were_delivered", offsets=delivered)
             if self._store.put(self.op_record(delivered)).status.stored:
                 self._store.write_appended()
                 await self.follow()
@@ -199,45 +198,45 @@ class HeldMessages:
 
     async def _delivered_at_end(self) -> list[int]:
         """Waiting entries whose copies lie at the log's very end, with no op record behind them."""
-        store, queue = self._store, self.queue
+        store = self._store
         start_offset = store.end_offset - RELEASE_WINDOW_BYTES
-        ops = store.queues.get(queue.op_topic, 0)
+        ops = store.queues.get(TIMER_OP_TOPIC, 0)
         if ops is not None:
             start_offset = max(start_offset, ops.last_physical_end)
         delivered: list[int] = []
         for candidate in list(store.queues):
-            if candidate.last_physical_end <= start_offset or candidate.topic == queue.op_topic:
+            if candidate.last_physical_end <= start_offset or candidate.topic == TIMER_OP_TOPIC:
                 continue
             start = _first_behind(candidate, start_offset)
             for number, offset in enumerate(range(start, candidate.max_offset)):
                 entry = candidate.entry(offset)
-                held_offset = self._held_offset_of(entry.physical_offset, entry.size)
-                if held_offset is not None:
-                    delivered.append(held_offset)
+                timer_offset = self._timer_offset_of(entry.physical_offset, entry.size)
+                if timer_offset is not None:
+                    delivered.append(timer_offset)
                 if number % 64 == 63:
                     await asyncio.sleep(0)
         return delivered
 
-    def _held_offset_of(self, physical_offset: int, size: int) -> int | None:
+    def _timer_offset_of(self, physical_offset: int, size: int) -> int | None:
         """Of the waiting message that this record is a copy of."""
         try:
             copy = self._store.message_at(physical_offset, size)
-            held = self._store.message_at(copy.prepared_transaction_offset)
+            timer = self._store.message_at(copy.prepared_transaction_offset)
         except RecordCorrupt:
             return None
-        if held.topic != self.queue.held_topic or not self.queue.is_waiting(held.queue_offset):
+        if timer.topic != TIMER_TOPIC or not self.queue.is_waiting(timer.queue_offset):
             return None
         # The first record of a log lies at 0, which every other message's field says as well.
-        theirs, own = decode_properties(held.properties), decode_properties(copy.properties)
-        is_rolled = copy.topic == held.topic and held.physical_offset > 0
+        theirs, own = decode_properties(timer.properties), decode_properties(copy.properties)
+        is_rolled = copy.topic == timer.topic and timer.physical_offset > 0
         is_copy = is_rolled or theirs.get(PROPERTY_REAL_TOPIC) == copy.topic
         is_same = theirs.get(PROPERTY_UNIQUE_KEY) == own.get(PROPERTY_UNIQUE_KEY)
-        return held.queue_offset if is_copy and is_same else None
+        return timer.queue_offset if is_copy and is_same else None
 
     def op_record(self, offsets: Sequence[int]) -> OutgoingMessage:
         """Finishes these once it is in the log."""
         return OutgoingMessage(
-            topic=self.queue.op_topic,
+            topic=TIMER_OP_TOPIC,
             queue_id=0,
             body=op_body(offsets),
             properties=encode_properties([(PROPERTY_TAGS, OP_TAG)]),
@@ -249,8 +248,8 @@ class HeldMessages:
         )
 
     async def records(self, offsets: Sequence[int]) -> list[MessageRecord | None]:
-        """The held records of entries that are given out; None for one that cannot be read now."""
-        topic, reader = self.queue.held_topic, self._reader
+        """The records of timers that are given out; None for one that cannot be read now."""
+        topic, reader = TIMER_TOPIC, self._reader
         places = []
         for offset in offsets:
             entries = reader.entries(topic, 0, offset, 1)
@@ -276,7 +275,7 @@ class HeldMessages:
         finishes them. `done` is told as by any put, the op record's result last; what is refused is put back first,
         to be given out again at `retry_ms`.
 
-        Copies have at most RELEASE_BYTES_MAX in all, or are one; each names its held message by
+        Copies have at most RELEASE_BYTES_MAX in all, or are one; each names its timer by
         `prepared_transaction_offset`.
         """
 
