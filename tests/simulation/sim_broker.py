@@ -18,7 +18,7 @@ from simulation.member import Member
 from simulation.network import Network, PeerUnavailable
 from simulation.process import Journal, Process
 from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, HA_PORT, NAME_SERVER, RunSettings
-from simulation.running_store import RunningStore
+from simulation.running_store import STORE_HOST, RunningStore
 from simulation.sim_authority import SimAuthority
 from simulation.sim_delivery import DELIVERIES, DeliveredMessage, SimDeliveryDoor, new_lease_table
 from simulation.sim_name_server import BrokerRegistration
@@ -26,14 +26,20 @@ from simulation.sim_operator import ADMIN
 from simulation.sim_peer_client import SimPeerClient
 from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
+from tandemmq.broker.client_api.services import ApiOptions, BrokerServices
+from tandemmq.broker.client_api.transactions import Transactions
+from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.failover.controller import Failover, HandOverRefused
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
+from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.metadata_tables import MetadataTables, NotSpread
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_client import PeerClient
-from tandemmq.broker.put import DeliveryMeter, PutMeter
+from tandemmq.broker.put import DeliveryMeter, PutAnswer, PutDone, PutMeter
+from tandemmq.broker.queries.stored_records import LogRange
+from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.clock import Clock
@@ -48,13 +54,22 @@ from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.loop_turns import LoopTurns
+from tandemmq.service.rpc import Call
 
 __all__ = ["SimBroker"]
 
 ROLE_END_LIMIT_MS: Final = 200
 STOP_LIMIT_MS: Final = 5_000
+ROLL_AFTER_MS: Final = 72 * 3_600_000
 FAILED_STOP_LIMIT_MS: Final = 20_000
 """A broker whose disk failed stops in order as far as it can; then somebody kills it."""
+
+
+class _WarmPages:
+    """A simulated disk has all of its pages in memory."""
+
+    async def fetch(self, ranges: Sequence[LogRange]) -> None:
+        pass
 
 
 class _Parts:
@@ -127,7 +142,29 @@ class _Parts:
             links=(),
             registration_changed=self.registration.changed,
         )
+        queues = StoreQueueReader(self.store, confirmed_offset=lambda: self.role.confirmed_offset)
+        self.message_timers: Final = MessageTimers(
+            store=self.store,
+            reader=queues,
+            disk=self.disk,
+            pages=_WarmPages(),
+            clock=self.clock,
+            store_host=STORE_HOST,
+        )
+        self.delayed: Final = DelayedMessages(
+            self.message_timers, clock=self.clock, topics=self.topics, put=self._put, roll_after_ms=ROLL_AFTER_MS
+        )
+        transaction_services = SimpleNamespace(
+            queues=queues,
+            topics=self.topics,
+            identity=self.identity,
+            options=ApiOptions(),
+            clock=self.clock,
+            store_host=STORE_HOST,
+            put=self._put,
+        )
         self.client_api: Final = SimpleNamespace(
+            transactions=Transactions(cast("BrokerServices", transaction_services), lambda topic: ()),
             message_arrived=lambda topic: None,
             message_held_back=lambda topic: None,
             confirmed=lambda: None,
@@ -139,6 +176,15 @@ class _Parts:
 
     def take_role(self, role: Role) -> None:
         self.role = role
+
+    def _put(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: PutAnswer | PutDone,
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
+        self.role.put(messages, done, call, traceparents)
 
     def metadata_endpoint(self) -> str:
         return self.registration.metadata_endpoint

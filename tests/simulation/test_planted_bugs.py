@@ -14,7 +14,10 @@ STEERED_SEED_COUNT = 15
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("plant", list(Plant), ids=str)
 def test_planted_bug_is_found(plant: Plant) -> None:
-    assert any(result.failure is not None for result in run_seeds(range(1, SEEDS_MAX + 1), plant=plant))
+    found = next(result for result in run_seeds(range(1, SEEDS_MAX + 1), plant=plant) if result.failure is not None)
+    # A run that is steered to the bug's place fails because of the bug.
+    (whole,) = run_seeds([found.seed], steer_for=plant, processes=1)
+    assert whole.failure is None
 
 
 @pytest.mark.timeout(300)
