@@ -35,6 +35,8 @@ NOT_YET = {
     "rocketmq_consumer_queueing_latency",
     "rocketmq_consumer_connections",
     "rocketmq_store_ha_connections_refused_total",
+    "rocketmq_broker_forwarded_calls_total",
+    "rocketmq_broker_forwarded_calls_failed_total",
 }
 # Where the group fails over.
 FAILOVER_ONLY = {name for metric in BROKER_METRICS if "failover" in (name := metric.name)} | {

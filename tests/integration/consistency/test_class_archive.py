@@ -28,7 +28,14 @@ def _run_job(replicas: list[Path], results: Path, archive: Path) -> str:
         "--set",
         f"classArchive={archive}",
     ]
-    command += ["--set", f"path={';'.join(map(str, replicas))}", "--set", "sparkMaster=local[1]"]
+    command += [
+        "--set",
+        f"path={';'.join(map(str, replicas))}",
+        "--set",
+        "sparkMaster=local[1]",
+        "--set",
+        "engine=spark",
+    ]
     options = spark_properties(
         load_settings(ConsistencySettings, environ={}, overrides=[f"path={replicas[0]}", f"classArchive={archive}"])
     )["spark.driver.extraJavaOptions"]

@@ -15,7 +15,13 @@ from support.store_damage import DAMAGES
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.run_summary import ExitCode, Outcome
 
-_SMALL = {"secondLookPause": "0", "extentBytes": "64KiB", "chunkBytes": "256KiB", "sparkMaster": "local[2]"}
+_SMALL = {
+    "secondLookPause": "0",
+    "extentBytes": "64KiB",
+    "chunkBytes": "256KiB",
+    "sparkMaster": "local[2]",
+    "engine": "spark",
+}
 
 
 def test_job_names_the_damaged_message_and_clears_the_other_group(equal_group: list[Path], tmp_path: Path) -> None:

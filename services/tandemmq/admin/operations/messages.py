@@ -401,10 +401,11 @@ class MessageSending:
             duration_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
         if not isinstance(outcome, SendReceipt):
             raise _failed(message.topic, outcome)
+        broker_name, queue_id = await self._place(message.topic, outcome)
         return TestReceipt(
             message_id=outcome.message_id,
-            broker_name=outcome.broker_name,
-            queue_id=await self._queue_id(message.topic, outcome),
+            broker_name=broker_name,
+            queue_id=queue_id,
             queue_offset=outcome.queue_offset,
             duration_ms=duration_ms,
         )
@@ -434,17 +435,21 @@ class MessageSending:
             except (ClientError, TimeoutError) as error:
                 return error
 
-    async def _queue_id(self, topic: str, receipt: SendReceipt) -> int:
-        """The receipt does not say; -1 if the broker does not either."""
+    async def _place(self, topic: str, receipt: SendReceipt) -> tuple[str, int]:
+        """Broker group and queue. The receipt knows only who was asked, which passes on what belongs to another group;
+        that one and -1 if nobody shows the message."""
         query = MessageQuery(topic, key=receipt.message_id)
         request = query_request(query, start_ms=-1, end_ms=-1, limit=16, page_token=b"")
         try:
-            readers = self._members.readers(receipt.broker_name)
+            readers = self._members.readers()
         except OperationFailed:
-            return -1
-        [answer] = await self._questions.brokers(readers.brokers, lambda broker: broker.messages.query(request))
-        views = answer.value.messages if answer.value is not None else ()
-        return next((view.queue_id for view in views if view.queue_offset == receipt.queue_offset), -1)
+            return receipt.broker_name, -1
+        answers = await self._questions.brokers(readers.brokers, lambda broker: broker.messages.query(request))
+        for reader, answer in zip(readers.brokers, answers):
+            for view in answer.value.messages if answer.value is not None else ():
+                if view.queue_offset == receipt.queue_offset:
+                    return reader.broker_name, view.queue_id
+        return receipt.broker_name, -1
 
 
 def _failed(topic: str, error: ClientError | TimeoutError) -> OperationFailed:

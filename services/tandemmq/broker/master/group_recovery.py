@@ -70,12 +70,12 @@ class GroupRecovery:
 
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
-    replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
+    replicas at the given endpoints, the best first, and is told whether the best of them knew more than our disk;
     PeerUnavailable: what is needed cannot be had now. `cut_progress` brings what groups have consumed beyond a queue's
-    end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in
-    reach has, by file; with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the
-    master of an epoch, of the given one or a later one, which it returns; 0: somebody else is master. `is_in_sync`: the
-    group's record has our disk in the in-sync set.
+    end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in reach has, by file;
+    with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the master of an epoch, of
+    the given one or a later one, which it returns; 0: somebody else is master. `is_in_sync`: the group's record has our
+    disk in the in-sync set.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class GroupRecovery:
             step = start.next_step(now_ms=self._clock.monotonic_ms())
             if isinstance(step, Fetch):
                 self._note_waiting(None)
-                await self._fetch(start, step.answer)
+                await self._fetch(start, step)
                 pause_s = ASK_PAUSE_S
                 continue
             if isinstance(step, Serve) and self._claim is not None:
@@ -330,14 +330,15 @@ class GroupRecovery:
 
     # Taking over
 
-    async def _fetch(self, start: MasterStart, answer: ReplicaAnswer) -> None:
+    async def _fetch(self, start: MasterStart, step: Fetch) -> None:
         """Makes our log the replica's, as far as it gets: when the replica goes away, what came is kept."""
+        answer = step.answer
         log.warning(
             "fetching_log", replica=answer.endpoint, ours=self._store.end_offset, theirs=answer.extent.end_offset
         )
         # A log that was being fetched when the process dies is not whole, however it is stopped.
         self._is_whole = False
-        self._was_behind = True
+        self._was_behind = self._was_behind or step.is_newer
         await asyncio.to_thread(self._store.doubt_tail)
         history = self._replica.history
         try:

@@ -121,6 +121,9 @@ class Fetch:
     """The answer to fetch from: its log extends ours, or is better than ours from where they part."""
 
     answer: ReplicaAnswer
+    is_newer: bool = True
+    """What it knows of groups is newer than ours, too. Not if it has not heard of our last epoch: we were master then,
+    and it may hold more log only because it went on as a master that had been replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +248,8 @@ class MasterStart:
                 needs_operator=True,
             )
         if best is not None and best.rank > self.own.rank and best.disk_id not in self._unusable:
-            return Fetch(best)
+            knows_epochs = bool(best.history.epochs)
+            return Fetch(best, not knows_epochs or best.history.last_epoch >= self.own.history.last_epoch)
         is_accepted = self.accepts_loss or bool(self.given_up)
         if not is_proven and not is_accepted and (unheard := self._unheard_reason(now_ms)) is not None:
             return Wait(unheard)

@@ -217,6 +217,16 @@ class TestTwoSlaves:
         longer = _answer(500, Relation.EXTENDS)
         assert _step(_own(300, whole=False), behind, longer, total=3) == Fetch(longer)
 
+    def test_more_log_of_a_master_that_had_been_replaced_brings_no_newer_leases(self) -> None:
+        """We were master after it, took no message, and answered acknowledgements."""
+        own = _own(300, history=LogHistory.of([(1, 0), (2, 100), (3, 300)]))
+        replaced = _answer(500, Relation.EXTENDS, serving=False)
+        assert _step(own, replaced) == Fetch(replaced, is_newer=False)
+
+    def test_a_replica_without_a_history_is_taken_for_newer(self) -> None:
+        unversioned = _answer(500, Relation.EXTENDS, history=LogHistory())
+        assert _step(_own(0, history=LogHistory.of([(3, 0)])), unversioned) == Fetch(unversioned, is_newer=True)
+
 
 class TestAnswersGrowOld:
     def test_who_answered_once_and_is_away_is_waited_for(self) -> None:
