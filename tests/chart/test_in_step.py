@@ -24,7 +24,7 @@ SCHEMA_TOOL = runpy.run_path(str(ROOT / "tools" / "chart_schema.py"))
 README_TOOL = runpy.run_path(str(ROOT / "tools" / "chart_readme.py"))
 
 
-@pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py", "dashboards.py"])
+@pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py", "dashboards.py", "settings_reference.py"])
 def test_what_a_tool_writes_is_of_today(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / tool), "--check"], capture_output=True, text=True, timeout=60, check=False
@@ -79,6 +79,19 @@ def test_ci_values_cover_every_branch_that_an_option_opens() -> None:
         if path.name != "validation.yaml"
     }
     assert written - seen == set()
+
+
+@pytest.mark.parametrize("component", SCHEMA_TOOL["MODELS"])
+def test_the_reference_has_every_setting_with_its_default_and_meaning(component: str) -> None:
+    text = (ROOT / "docs" / "reference" / f"{component}-settings.md").read_text(encoding="utf-8")
+    rows = {row.split("|")[1].strip(" `"): row for row in text.splitlines() if row.startswith("| `")}
+    fields = SCHEMA_TOOL["MODELS"][component].model_fields
+    assert rows.keys() == {field.alias for field in fields.values()}
+    for name, field in fields.items():
+        assert f"`TANDEMMQ_{name.upper()}`" in rows[field.alias]
+        assert field.description, f"{field.alias} says nothing of itself"
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+            assert f"`{field.default}`" in rows[field.alias], field.alias
 
 
 @pytest.mark.parametrize("key", ["deleteWhen", "messageDelayLevel"])
