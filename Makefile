@@ -54,8 +54,8 @@ conformance: setup ## the client API's scenarios with raw stubs and official cli
 chart: setup ## the chart: lint, schemas, rendered presets, refused values (gets helm and kubeconform if they are missing)
 	@$(BIN)/python tools/run_tests.py --report chart chart
 
-images: ## the images, built and looked into: ONLY=broker TAG=0.1.0 PLAIN=1, LOAD=1 onto the test cluster
-	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)
+images: ## the images, built and looked into: ONLY="broker consistency" TAG=0.1.0 BASE=name@sha256:... PLAIN=1, LOAD=1 onto the test cluster
+	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(BASE),--base $(BASE)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)
 
 e2e-clients: setup $(if $(COMPILED),compiled) ## the conformance scenarios with the official Java, Go, Node and Python clients: FRONT=grpcio, COMPILED=1
 	@$(BIN)/python tools/official_clients.py

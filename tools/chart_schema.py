@@ -1,17 +1,19 @@
 """Keeps values.schema.json in step with the services: which settings exist, their types and ranges.
 
-    python tools/chart_schema.py           # rewrites the settings in charts/tandemmq/values.schema.json
+    python tools/chart_schema.py           # rewrites its settings, and charts/tandemmq/templates/_settings.tpl
     python tools/chart_schema.py --check   # exit code 1 if that would change it
 
-The rest of the schema is written by hand. A setting that the chart derives from another value, or fixes, is refused
-with a message that says so. JSON Schema has no messages of its own; but of a constant helm prints what the value must
-be, so the constant is the sentence. The rules between values in the schema's `allOf` do the same.
+The template has names and defaults for the checks of templates/validation.yaml. The rest of the schema is written by
+hand. A setting that the chart derives from another value, or fixes, is refused with a message that says so. JSON Schema
+has no messages of its own; but of a constant helm prints what the value must be, so the constant is the sentence. The
+rules between values in the schema's `allOf` do the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +23,7 @@ from pydantic.fields import FieldInfo
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SCHEMA: Final = ROOT / "charts" / "tandemmq" / "values.schema.json"
+TEMPLATE: Final = ROOT / "charts" / "tandemmq" / "templates" / "_settings.tpl"
 
 sys.path[:0] = [str(ROOT / "services"), str(ROOT / "build" / "proto")]
 
@@ -28,7 +31,7 @@ from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.consistency.settings import ConsistencySettings, parse_bytes, parse_seconds
 from tandemmq.nameserver.settings import NameServerSettings
-from tandemmq.service.settings import ServiceSettings, json_schema
+from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, json_schema
 
 METRICS: Final = {
     "metricsExporterType": "monitoring.metrics, monitoring.otlp",
@@ -47,6 +50,7 @@ DERIVED: Final = {
         "inSyncReplicas": "replication, failover.minInSyncReplicas",
         "failoverAuthority": "failover.enabled",
         "failoverLease": "failover.leaseMilliseconds",
+        "groupEndpoint": "failover.enabled",
         "totalReplicas": "brokerGroups[].slaves",
         "namesrvAddr": "nameserver.replicas",
         "bindAddress": "the pod's network",
@@ -129,6 +133,18 @@ WITH_UNITS: Final[dict[object, str]] = {
 }
 
 
+# What a text has to be, and the words for one that is not. Brokers refuse the same; here it is said before any pod.
+LINE: Final = "^[^\\x00-\\x1f\\x7f\u0085\u2028\u2029]*$"
+ONE_LINE: Final = "one line: a line break would begin another setting"
+FORMS: Final = {
+    "deleteWhen": (
+        r"^ *([01]?[0-9]|2[0-3]) *(; *([01]?[0-9]|2[0-3]) *)*$",
+        'hours of the day from 00 to 23, separated by \';\', for example "04" or "04;16"',
+    ),
+    "messageDelayLevel": (r"^ *[0-9]+[smhd]( +[0-9]+[smhd])* *$", "delays like 1s 5s 10m 2h, separated by spaces"),
+}
+
+
 def settings_schema(component: str) -> dict[str, Any]:
     """Schema of `settings` of a component: those of the service that an operator may set."""
     schema = json_schema(MODELS[component])
@@ -141,10 +157,54 @@ def settings_schema(component: str) -> dict[str, Any]:
     properties = {
         key: {"const": f"left out: the chart sets it ({derived[key]})"}
         if key in derived
-        else _plain(value, definitions) | units.get(key, {})
+        else _in_form(key, _plain(value, definitions) | units.get(key, {}))
         for key, value in sorted(schema["properties"].items())
     }
-    return {"type": "object", "additionalProperties": False, "properties": properties}
+    # Another key is refused by templates/validation.yaml, which can say which one was meant.
+    return {
+        "type": "object",
+        "patternProperties": {"[^A-Za-z0-9]": {"const": "left out: a setting's name has letters and digits only"}},
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+        "properties": properties,
+    }
+
+
+def known_settings() -> dict[str, dict[str, dict[str, Any]]]:
+    """By component: defaults of the settings that an operator may set, and of the others what sets them.
+
+    `variables` are those by which the environment would set the others.
+    """
+    return {
+        component: {
+            "defaults": {
+                key: value.get("default")
+                for key, value in sorted(json_schema(model)["properties"].items())
+                if key not in DERIVED[component]
+            },
+            "derived": dict(sorted(DERIVED[component].items())),
+            "variables": {
+                ENVIRONMENT_PREFIX + name.upper(): DERIVED[component][field.alias]
+                for name, field in sorted(model.model_fields.items())
+                if field.alias in DERIVED[component]
+            },
+        }
+        for component, model in MODELS.items()
+    }
+
+
+def _in_form(key: str, field: dict[str, Any]) -> dict[str, Any]:
+    """A text is one line, and some have a form."""
+    if field.get("type") != "string" or "enum" in field:
+        return field
+    form = FORMS.get(key)
+    if form is None:
+        return field | _or_else(LINE, ONE_LINE)
+    return field | {"allOf": [_or_else(LINE, ONE_LINE), _or_else(*form)]}
+
+
+def _or_else(pattern: str, words: str) -> dict[str, Any]:
+    """Schema of a text of this pattern; helm prints the words for another."""
+    return {"if": {"type": "string", "not": {"pattern": pattern}}, "then": {"const": words}}
 
 
 def _plain(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +231,20 @@ def renewed(text: str) -> str:
     schema = json.loads(text)
     for component in MODELS:
         schema["definitions"][f"{component}Settings"] = settings_schema(component)
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    # Go's patterns know no escapes for separators of lines, and in the file they would not be seen.
+    written = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return re.sub("[\u0085\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", written)
+
+
+def template() -> str:
+    """The template with what validation.yaml knows of settings."""
+    known = json.dumps(known_settings(), indent=1, ensure_ascii=False)
+    assert "{{" not in known, "it would be a template's action"
+    return f"""{{{{- /* Made by tools/chart_schema.py of the services' settings, for the checks. */ -}}}}
+{{{{- define "tandemmq.knownSettings" -}}}}
+{known}
+{{{{- end }}}}
+"""
 
 
 def main() -> int:
@@ -179,14 +252,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing")
     check = parser.parse_args().check
-    text = SCHEMA.read_text(encoding="utf-8")
-    fresh = renewed(text)
-    if check and fresh != text:
-        print(f"{SCHEMA.relative_to(ROOT)} is not of today's settings; run python tools/chart_schema.py")
-        return 1
-    if not check:
-        SCHEMA.write_text(fresh, encoding="utf-8")
-    return 0
+    code = 0
+    for path, fresh in ((SCHEMA, renewed(SCHEMA.read_text(encoding="utf-8"))), (TEMPLATE, template())):
+        if check and (not path.exists() or path.read_text(encoding="utf-8") != fresh):
+            print(f"{path.relative_to(ROOT)} is not of today's settings; run python tools/chart_schema.py")
+            code = 1
+        elif not check:
+            path.write_text(fresh, encoding="utf-8")
+    return code
 
 
 if __name__ == "__main__":

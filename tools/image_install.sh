@@ -52,6 +52,16 @@ rm -f $venv/bin/activate $venv/bin/activate.* $venv/bin/Activate.ps1
 # Tests, type stubs, headers and static libraries of packages: a third of numpy.
 find "$site" -depth -type d \( -name tests -o -name test \) -not -path '*/site-packages/tests' -exec rm -rf {} +
 find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.a' -o -name '*.h' \) -delete
+# What tools left behind, if a builder's folder had it.
+find "$site" -depth -type d \( -name .mypy_cache -o -name .ruff_cache -o -name .pytest_cache \) -exec rm -rf {} +
+# Debug information: four fifths of zstandard, lz4 and xxhash.
+python3 tools/image_strip.py "$site"
+# What a broker never imports: of numpy random numbers, transforms, masked arrays, Fortran's wrappers and its own tests, a fifth
+# of it (Spark and Arrow may ask for any of that); and zstandard's second engine, for other Pythons.
+[ "$1-${2##*/}" != locked-broker.txt ] || (cd "$site" && rm -rf zstandard/_cffi.*.so zstandard/backend_cffi.py \
+  && cd numpy && rm -rf random fft polynomial ma f2py distutils testing _pyinstaller _core/_simd.*.so _core/_*_tests.*.so)
+# pydantic's former self, which it imports when asked for it.
+rm -rf "$site/pydantic/v1"
 # The Kubernetes client brings itself twice; we use it from threads, not with asyncio.
 rm -rf "$site/kubernetes/aio"
 if [ -d "$site/pyspark" ]; then

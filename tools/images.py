@@ -5,10 +5,13 @@
     python tools/images.py --load                         # and puts them on the nodes of the local test cluster
     python tools/images.py broker --plain                 # no C extensions of the busiest modules: builds faster
     python tools/images.py broker --twice                 # two times without cache: the same bytes?
+    python tools/images.py --base python:3.11-slim@sha256:…   # on this base: a tag moves, a digest does not
+    python tools/images.py --context                      # only lists the files that a builder would be given
 
 Builds with docker when a daemon answers, else with buildah through $KUBE_SCRIPTS/bud.sh (default ../shared/kube), which
 needs neither daemon nor registry. Names are tandemmq/<service>:<tag>; buildah puts `localhost/` in front, which is the
-chart's image.registry then. Files get a fixed time, so that equal sources give equal layers (with docker: buildx).
+chart's image.registry then. While a builder works it is told every 15 s at which step it is. Files get a fixed time, so
+that equal sources give equal layers (with docker: buildx).
 
 Each image is started as its user, 10001, who may write nothing outside /tmp and the state's folder: the program must
 say its version, byte code must be there; compilers, uv and other packages' tests must not. Report: build/images.json.
@@ -19,12 +22,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -38,6 +44,12 @@ KUBE_SCRIPTS: Final = Path(os.environ.get("KUBE_SCRIPTS", ROOT.parent / "shared"
 # 2020-01-01, as hatchling dates the files of a wheel.
 EPOCH_S: Final = "1577836800"
 BYTES_PER_MB: Final = 1_000_000
+# Sources, the lock and the protos are six megabytes; more means that something else got in.
+CONTEXT_MB_MAX: Final = 15
+PROGRESS_INTERVAL_S: Final = 15.0
+_LINES_KEPT: Final = 100
+# "STEP 5/12: RUN …" of buildah, "#12 [broker-packages 1/1] RUN …" of docker.
+_STEP: Final = re.compile(r"^(?:\[\d+/\d+\] )?(STEP \d+(?:/\d+)?: .+|#\d+ \[[^\]]+\] .+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +69,13 @@ class Image:
     def repository(self) -> str:
         return f"tandemmq/{self.name}"
 
-    @property
-    def arguments(self) -> list[str]:
+    def arguments(self, base: str) -> list[str]:
         """Dockerfile, target and build arguments, as docker and buildah both take them."""
+        on_base = ["--build-arg", f"BASE={base}"]
         if self.target is None:
-            return ["-f", str(CLIENT_DOCKERFILE)]
-        return ["-f", str(DOCKERFILE), "--target", self.target, "--build-arg", f"COMPILED={int(self.compiled)}"]
+            return ["-f", str(CLIENT_DOCKERFILE), *on_base]
+        compiled = ["--build-arg", f"COMPILED={int(self.compiled)}"]
+        return ["-f", str(DOCKERFILE), "--target", self.target, *on_base, *compiled]
 
 
 # Byte code is there and trusted unchecked: flags 1 in its header.
@@ -84,6 +97,7 @@ _EVERYWHERE: Final = (
     "! touch /opt/written 2> /dev/null",
     'test -z "$(find /opt -type d -name tests -not -path "*/site-packages/tests")"',
     'test -z "$(find /opt -name "*.pyi")"',
+    'test -z "$(find /opt -name ".*_cache")"',
     _BYTE_CODE,
 )
 # Java starts, executors are Python, Arrow goes there and back.
@@ -101,12 +115,25 @@ _CLASS_ARCHIVE: Final = (
     "org.apache.spark.deploy.SparkSubmit --version 2>&1 "
     "| grep -q 'org.apache.spark.deploy.SparkSubmit source: shared objects file (top)'"
 )
+_BROKER_IMPORTS: Final = """python -c '
+import importlib, pkgutil
+for room in ("core", "service", "http2", "broker"):
+    package = importlib.import_module("tandemmq." + room)
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(found.name)
+import lz4.frame, numpy, xxhash, zstandard
+assert zstandard.backend == "cext"
+assert zstandard.decompress(zstandard.compress(b"body")) == lz4.frame.decompress(lz4.frame.compress(b"body")) == b"body"
+assert (numpy.eye(8) @ numpy.eye(8)).trace() == 8 and xxhash.xxh3_64(b"body").intdigest()
+'"""
 IMAGES: Final = (
     Image("nameserver", ("mqnamesrv --version", _absent("mqbroker", "mqadmin")), 60, "nameserver"),
     Image(
         "broker",
-        ("mqbroker --version", "mqbroker-drain --help > /dev/null", _absent("mqnamesrv", "mqadmin")),
-        130,
+        # What was taken from the packages is not missed: every module imports, and the codecs work.
+        ("mqbroker --version", "mqbroker-drain --help > /dev/null", _BROKER_IMPORTS, _absent("mqnamesrv", "mqadmin")),
+        # A fourth of it is OpenBLAS, which the broker never calls and numpy does not load without.
+        110,
         "broker",
     ),
     Image(
@@ -142,8 +169,8 @@ class Builder(Protocol):
 
     name: str
 
-    def build(self, image: Image, tag: str, *, fresh: bool) -> str:
-        """Builds; returns the image's full name. `fresh` uses no cache."""
+    def build(self, image: Image, tag: str, *, base: str, fresh: bool) -> str:
+        """Builds on `base`; returns the image's full name. `fresh` uses no cache."""
 
     def size_bytes(self, reference: str) -> int:
         """Uncompressed size of all layers."""
@@ -160,11 +187,21 @@ class Docker:
 
     name = "docker"
 
-    def build(self, image: Image, tag: str, *, fresh: bool) -> str:
+    def build(self, image: Image, tag: str, *, base: str, fresh: bool) -> str:
         reference = f"{image.repository}:{tag}"
         options = ["--no-cache"] if fresh else []
-        command = ["docker", "build", *options, "-t", reference, *image.arguments, str(ROOT)]
-        _run(command, {"DOCKER_BUILDKIT": "1", "SOURCE_DATE_EPOCH": EPOCH_S})
+        command = [
+            "docker",
+            "build",
+            *options,
+            "--progress",
+            "plain",
+            "-t",
+            reference,
+            *image.arguments(base),
+            str(ROOT),
+        ]
+        _run(command, image.name, {"DOCKER_BUILDKIT": "1", "SOURCE_DATE_EPOCH": EPOCH_S})
         return reference
 
     def size_bytes(self, reference: str) -> int:
@@ -183,7 +220,7 @@ class Buildah:
 
     name = "buildah"
 
-    def __init__(self, scripts: Path) -> None:
+    def __init__(self, scripts: Path, base: str) -> None:
         self._bud = scripts / "bud.sh"
         home = Path(_output(["bash", "-c", f'. "{scripts}/env.sh"; echo "$K"']))
         storage = home / "var" / "buildah"
@@ -192,14 +229,15 @@ class Buildah:
             *("buildah", "--root", str(storage / "root"), "--runroot", str(storage / "run")),
             *("--storage-driver", "overlay"),
         ]
-        if not _output([*self._buildah, "images", "-q", "--filter", f"reference={BASE}"]):
-            raise BuildFailed(f"{BASE} is not in the local storage; {scripts}/up.sh puts a stand-in there")
+        if not _output([*self._buildah, "images", "-q", "--filter", f"reference={base}"]):
+            raise BuildFailed(f"{base} is not in the local storage; {scripts}/up.sh puts a stand-in there")
 
-    def build(self, image: Image, tag: str, *, fresh: bool) -> str:
+    def build(self, image: Image, tag: str, *, base: str, fresh: bool) -> str:
         reference = f"localhost/{image.repository}:{tag}"
         # Without --layers nothing is kept, and each target would build all stages before it again.
         options = ["--layers", "--no-cache"] if fresh else ["--layers"]
-        _run([str(self._bud), str(ROOT), reference, *image.arguments, *options, "--timestamp", EPOCH_S])
+        command = [str(self._bud), str(ROOT), reference, *image.arguments(base), *options, "--timestamp", EPOCH_S]
+        _run(command, image.name)
         return reference
 
     def size_bytes(self, reference: str) -> int:
@@ -229,16 +267,26 @@ def main() -> int:
     parser.add_argument("--plain", action="store_true", help="do not compile the modules every message passes through")
     parser.add_argument("--load", action="store_true", help="put the images on every node of the local test cluster")
     parser.add_argument("--twice", action="store_true", help="build two times without cache and compare the layers")
+    parser.add_argument("--base", default=BASE, help="image to build on, best with its digest; default: %(default)s")
+    parser.add_argument("--context", action="store_true", help="list the files that a builder is given, and stop")
     arguments = parser.parse_args()
+    if arguments.context:
+        print("\n".join(str(path) for path in context_files(ROOT)))
+        return 0
     unknown = sorted(set(arguments.images) - set(BY_NAME))
     if unknown:
         parser.error(f"no such image: {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
     try:
-        builder = _builder()
+        _check_context()
+        builder = _builder(arguments.base)
+        if "@sha256:" not in arguments.base:
+            print(f"images: {arguments.base} is a tag, which moves; --base NAME@sha256:… pins it", flush=True)
         rows: list[dict[str, object]] = []
         for image in dict.fromkeys(BY_NAME[name] for name in arguments.images or DEFAULT):
             wanted = replace(image, compiled=not arguments.plain)
-            rows += _made(builder, wanted, arguments.tag, twice=arguments.twice, load=arguments.load)
+            rows += _made(
+                builder, wanted, arguments.tag, base=arguments.base, twice=arguments.twice, load=arguments.load
+            )
     except BuildFailed as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
@@ -247,10 +295,54 @@ def main() -> int:
     return 0 if all(row["holds"] for row in rows) else 1
 
 
-def _made(builder: Builder, image: Image, tag: str, *, twice: bool, load: bool) -> list[dict[str, object]]:
+def context_files(root: Path) -> list[Path]:
+    """What a builder is given of `root`, as paths from there, by .dockerignore: its last pattern that fits counts."""
+    patterns = list(_ignore_patterns((root / ".dockerignore").read_text(encoding="utf-8")))
+    found = []
+    for folder, subfolders, names in os.walk(root):
+        place = Path(folder).relative_to(root)
+        # No pattern brings back what is in one of these, and they are large.
+        subfolders[:] = sorted(name for name in subfolders if name not in (".git", ".venv", ".tools"))
+        found += [place / name for name in sorted(names) if not _is_ignored(place / name, patterns)]
+    return found
+
+
+def _ignore_patterns(text: str) -> Iterator[tuple[re.Pattern[str], bool]]:
+    """Expression of a path, and whether such a path is left out."""
+    for line in (each.strip() for each in text.splitlines()):
+        if line and not line.startswith("#"):
+            pieces = re.split(r"(\*\*/|\*\*|\*|\?)", line.removeprefix("!").strip("/"))
+            wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+            yield re.compile("".join(wild.get(piece, re.escape(piece)) for piece in pieces)), not line.startswith("!")
+
+
+def _is_ignored(path: Path, patterns: Sequence[tuple[re.Pattern[str], bool]]) -> bool:
+    """A pattern that fits a folder fits what is in it."""
+    names = [path.as_posix(), *(parent.as_posix() for parent in path.parents if parent.name)]
+    ignored = False
+    for pattern, leaves_out in patterns:
+        if any(pattern.fullmatch(name) for name in names):
+            ignored = leaves_out
+    return ignored
+
+
+def _check_context() -> None:
+    """Raises BuildFailed if there is more than sources: it would be in the images, and change their layers."""
+    sizes = {path: (ROOT / path).stat().st_size for path in context_files(ROOT)}
+    total_mb = sum(sizes.values()) / BYTES_PER_MB
+    print(f"images: {len(sizes)} files, {total_mb:.1f} MB, go to the builder", flush=True)
+    if total_mb > CONTEXT_MB_MAX:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:5]
+        raise BuildFailed(
+            f"that is more than {CONTEXT_MB_MAX} MB; remove what is no source, or name it in .dockerignore. Largest: "
+            + ", ".join(f"{path} ({sizes[path] / BYTES_PER_MB:.1f} MB)" for path in largest)
+        )
+
+
+def _made(builder: Builder, image: Image, tag: str, *, base: str, twice: bool, load: bool) -> list[dict[str, object]]:
     """Builds, checks and measures one image; the rows of its report. Raises BuildFailed."""
     started = time.monotonic()
-    reference = builder.build(image, tag, fresh=twice)
+    reference = builder.build(image, tag, base=base, fresh=twice)
     seconds = time.monotonic() - started
     for command in (*_EVERYWHERE, *image.checks):
         done = builder.run(reference, command)
@@ -258,7 +350,7 @@ def _made(builder: Builder, image: Image, tag: str, *, twice: bool, load: bool) 
             output = (done.stdout + done.stderr).strip()[-2000:]
             raise BuildFailed(f"{reference}: this must succeed in it and does not: {command}\n{output}")
     total_bytes = builder.size_bytes(reference)
-    own_mb = (total_bytes - builder.size_bytes(BASE)) / BYTES_PER_MB
+    own_mb = (total_bytes - builder.size_bytes(base)) / BYTES_PER_MB
     name = image.name.replace("-", "_")
     rows = [
         _row(f"image_{name}_size", round(total_bytes / BYTES_PER_MB, 1), "MB"),
@@ -268,14 +360,14 @@ def _made(builder: Builder, image: Image, tag: str, *, twice: bool, load: bool) 
     note = ""
     if twice:
         first = builder.layers(reference)
-        same = builder.layers(builder.build(image, tag, fresh=True)) == first
+        same = builder.layers(builder.build(image, tag, base=base, fresh=True)) == first
         rows.append(_row(f"image_{name}_layers_reproduced", int(same), "boolean", "1", same))
         note = ", built twice: the same bytes" if same else ", BUILT TWICE: OTHER BYTES"
     if load:
-        _run([str(KUBE_SCRIPTS / "load.sh"), reference])
+        _run([str(KUBE_SCRIPTS / "load.sh"), reference], f"{image.name} to the nodes")
         note += ", on every node"
     print(
-        f"{reference}: {total_bytes / BYTES_PER_MB:.0f} MB, of these {own_mb:.0f} MB above {BASE.rpartition('/')[2]}; "
+        f"{reference}: {total_bytes / BYTES_PER_MB:.0f} MB, of these {own_mb:.0f} MB above {base.rpartition('/')[2]}; "
         f"checked{note}; {seconds:.0f} s",
         flush=True,
     )
@@ -288,12 +380,14 @@ def _row(name: str, value: float, unit: str, target: str | None = None, holds: b
     return {"name": name, "value": value, "unit": unit, "target": target, "holds": holds}
 
 
-def _builder() -> Builder:
+def _builder(base: str) -> Builder:
     """docker if its daemon answers, else buildah. Raises BuildFailed."""
     if shutil.which("docker") and not subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        if subprocess.run(["docker", "image", "inspect", base], capture_output=True, check=False).returncode:
+            _run(["docker", "pull", base], base)
         return Docker()
     if (KUBE_SCRIPTS / "bud.sh").exists() and shutil.which("buildah"):
-        return Buildah(KUBE_SCRIPTS)
+        return Buildah(KUBE_SCRIPTS, base)
     raise BuildFailed(
         "no docker daemon answers, and there is no buildah with the cluster's scripts; start docker, or set "
         "KUBE_SCRIPTS to the folder that has bud.sh"
@@ -305,19 +399,48 @@ def _version() -> str:
     return version
 
 
-def _run(command: Sequence[str], more: Mapping[str, str] | None = None) -> None:
-    """Runs a builder; its many lines are shown only if it fails. Raises BuildFailed."""
-    done = subprocess.run(
+def _run(
+    command: Sequence[str],
+    name: str,
+    more: Mapping[str, str] | None = None,
+    *,
+    tell: Callable[[str], None] | None = None,
+    interval_s: float = PROGRESS_INTERVAL_S,
+) -> None:
+    """Runs a builder and tells every `interval_s` at which step it is; its last lines are shown if it fails.
+
+    Raises BuildFailed.
+    """
+    tell = tell or (lambda line: print(line, flush=True))
+    started = time.monotonic()
+    process = subprocess.Popen(
         command,
         cwd=ROOT,
         env={**os.environ, **(more or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
+        errors="replace",
     )
-    if done.returncode:
-        raise BuildFailed(f"{' '.join(command)}\n{done.stdout[-4000:]}")
+    assert process.stdout is not None
+    kept: deque[str] = deque(maxlen=_LINES_KEPT)
+    steps: deque[str] = deque(["begun"], maxlen=1)
+    reader = threading.Thread(target=_read_lines, args=(process.stdout, kept, steps), name="builder's lines")
+    reader.start()
+    while reader.is_alive():
+        reader.join(timeout=interval_s)
+        if reader.is_alive():
+            tell(f"  {name}: {time.monotonic() - started:.0f} s, {steps[-1]}")
+    process.stdout.close()
+    if process.wait():
+        raise BuildFailed(f"{' '.join(command)}\n" + "".join(kept)[-4000:])
+
+
+def _read_lines(lines: Iterator[str], kept: deque[str], steps: deque[str]) -> None:
+    for line in lines:
+        kept.append(line)
+        if step := _STEP.match(line.rstrip()):
+            steps.append(step[1][:110])
 
 
 def _output(command: Sequence[str]) -> str:

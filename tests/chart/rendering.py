@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["CHART", "CI_VALUES", "PRESETS", "ROOT", "Rendered", "conform", "helm", "refusal", "render"]
+__all__ = ["CHART", "CI_VALUES", "PRESETS", "ROOT", "Rendered", "conform", "helm", "refusal", "render", "upgrade"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "tandemmq"
@@ -94,6 +95,13 @@ def refusal(*arguments: str, preset: str | None = None) -> str:
     done = _template(*_preset(preset), *arguments)
     assert done.returncode != 0, "helm took the values"
     return done.stderr
+
+
+def upgrade(api: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`helm template` as of an upgrade, which looks at what the Kubernetes at this address has. Never cached."""
+    asking = ["--is-upgrade", "--dry-run=server", "--kube-apiserver", api, "--kubeconfig", os.devnull]
+    command = [helm(), "template", "mq", str(CHART), "-n", "ns", "--kube-version", "1.33.0", *asking, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
 
 
 def conform(text: str) -> str:

@@ -15,13 +15,16 @@ import pytest
 import yaml
 
 from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, helm
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.service.settings import SettingsError, load_settings
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+SCHEMA_TOOL = runpy.run_path(str(ROOT / "tools" / "chart_schema.py"))
 README_TOOL = runpy.run_path(str(ROOT / "tools" / "chart_readme.py"))
 
 
-@pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py", "dashboards.py"])
+@pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py", "dashboards.py", "settings_reference.py"])
 def test_what_a_tool_writes_is_of_today(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / tool), "--check"], capture_output=True, text=True, timeout=60, check=False
@@ -49,10 +52,11 @@ def test_the_schema_refuses_unknown_keys_at_every_level() -> None:
             for found in open_objects(value, f"{path}.{key}")
         ]
 
-    assert open_objects(SCHEMA, "") == [".global"]  # an umbrella chart has its own
+    assert open_objects(SCHEMA, "") == [".global", ".nameserver.updateStrategy", ".admin.updateStrategy"]
+    # Settings: templates/validation.yaml refuses an unknown one, and names the one that was meant.
     assert [
         found for name, definition in SCHEMA["definitions"].items() for found in open_objects(definition, name)
-    ] == []
+    ] == ["brokerSettings", "nameserverSettings", "adminSettings", "consistencySettings"]
 
 
 def test_ci_values_cover_every_branch_that_an_option_opens() -> None:
@@ -75,6 +79,32 @@ def test_ci_values_cover_every_branch_that_an_option_opens() -> None:
         if path.name != "validation.yaml"
     }
     assert written - seen == set()
+
+
+@pytest.mark.parametrize("component", SCHEMA_TOOL["MODELS"])
+def test_the_reference_has_every_setting_with_its_default_and_meaning(component: str) -> None:
+    text = (ROOT / "docs" / "reference" / f"{component}-settings.md").read_text(encoding="utf-8")
+    rows = {row.split("|")[1].strip(" `"): row for row in text.splitlines() if row.startswith("| `")}
+    fields = SCHEMA_TOOL["MODELS"][component].model_fields
+    assert rows.keys() == {field.alias for field in fields.values()}
+    for name, field in fields.items():
+        assert f"`TANDEMMQ_{name.upper()}`" in rows[field.alias]
+        assert field.description, f"{field.alias} says nothing of itself"
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+            assert f"`{field.default}`" in rows[field.alias], field.alias
+
+
+@pytest.mark.parametrize("key", ["deleteWhen", "messageDelayLevel"])
+def test_the_chart_takes_and_refuses_the_texts_that_a_broker_does(key: str) -> None:
+    pattern, _ = SCHEMA_TOOL["FORMS"][key]
+    texts = ["04", "4", "04;16", "04; 16", " 4", "24", "", ";", "04;", "4 5", "-1", "1s", "1s 2m", "1s  2h", "1x", "s"]
+    for text in texts:
+        try:
+            load_settings(BrokerSettings, environ={}, overrides=[f"{key}={text}"])
+        except SettingsError:
+            assert not re.search(pattern, text), f"the chart takes {text!r}, a broker does not"
+        else:
+            assert re.search(pattern, text), f"a broker takes {text!r}, the chart does not"
 
 
 def _notes(tmp_path: Path, *arguments: str) -> str:

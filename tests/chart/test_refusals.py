@@ -22,6 +22,30 @@ def _groups(*groups: dict[str, object]) -> tuple[str, ...]:
     return _set(brokerGroups=list(groups))
 
 
+_MI = 1 << 20
+# Values that end in a file of settings, the environment or an object's field: a line break would begin another line.
+LINES = {
+    "brokers.settings.deleteWhen": "/brokers/settings/deleteWhen",
+    "brokers.settings.messageDelayLevel": "/brokers/settings/messageDelayLevel",
+    "admin.settings.operatorGroups": "/admin/settings/operatorGroups",
+    "consistency.settings.groups": "/consistency/settings/groups",
+    "consistency.deep.settings.digestAlgorithm": "/consistency/deep/settings/digestAlgorithm",
+    "clusterDomain": "/clusterDomain",
+    "clusterName": "/clusterName",
+    "global.storageClass": "/global/storageClass",
+    "image.registry": "/image/registry",
+    "brokers.image.repository": "/brokers/image/repository",
+    "brokers.persistence.storageClass": "/brokers/persistence/storageClass",
+    "brokers.serviceAccount.name": "/brokers/serviceAccount/name",
+    "externalAccess.advertisedHost": "/externalAccess/advertisedHost",
+    "monitoring.otlp.endpoint": "/monitoring/otlp/endpoint",
+    "tls.existingSecret": "/tls/existingSecret",
+    "tracing.endpoint": "/tracing/endpoint",
+    "consistency.timeZone": "/consistency/timeZone",
+    "consistency.results.uri": "/consistency/results/uri",
+}
+_BREAKS = ("04\nbrokerRole=SLAVE", "04\rbrokerRole=SLAVE", "04\u2028brokerRole=SLAVE")
+
 # Arguments, and what the message has to say.
 REFUSED = [
     # Single values
@@ -46,7 +70,21 @@ REFUSED = [
     (_set(externalAccess__advertisedHost="mq.example.com:8081"), ("/externalAccess/advertisedHost",)),
     (_set(brokers__rollout__timeout="half an hour"), ("/brokers/rollout/timeout",)),
     # Settings of the services
-    (_set(brokers__settings__flushDiskTyp="SYNC_FLUSH"), ("/brokers/settings", "flushDiskTyp")),
+    (
+        _set(brokers__settings__flushDiskTyp="SYNC_FLUSH"),
+        ("brokers.settings.flushDiskTyp: there is no such setting of the broker; did you mean flushDiskType?",),
+    ),
+    (_set(brokers__settings__diskMaxUsedRatio=0.7), ("did you mean diskMaxUsedSpaceRatio?",)),
+    (_set(brokers__settings__brokerID=1), ("brokers.settings.brokerID", "did you mean brokerId?")),
+    (_set(brokers__settings__fsync=True), ("brokers.settings.fsync: there is no such setting", "remove it")),
+    (_groups({"name": "a", "settings": {"deletewhen": "04"}}), ("brokerGroups a: settings", "mean deleteWhen?")),
+    (_set(nameserver__settings__warmupTime=1), ("nameserver.settings.warmupTime", "did you mean warmUpTime?")),
+    (_set(admin__settings__refresh=1), ("admin.settings.refresh:", "did you mean refreshInterval?")),
+    (_set(consistency__settings__scrubWindows="1d"), ("consistency.settings.scrubWindows", "mean scrubWindow?")),
+    (_set(consistency__quick__settings__maxLag=1), ("consistency.quick.settings.maxLag", "mean maxLagBytes?")),
+    (_set(consistency__deep__settings__keepRun=1), ("consistency.deep.settings.keepRun", "did you mean keepRuns?")),
+    (_set(brokers__settings__deleteWhen="24"), ("/brokers/settings/deleteWhen", "hours of the day from 00 to 23")),
+    (_set(brokers__settings__messageDelayLevel="1s 2x"), ("/messageDelayLevel", "delays like 1s 5s 10m 2h")),
     (_set(brokers__settings__flushDiskType="SOMETIMES"), ("/brokers/settings/flushDiskType", "SYNC_FLUSH")),
     (_set(brokers__settings__fileReservedTime="two days"), ("/brokers/settings/fileReservedTime", "integer")),
     (_set(brokers__settings__brokerId=7), ("/brokers/settings/brokerId", "left out", "ordinal")),
@@ -119,6 +157,138 @@ REFUSED = [
         _set(externalAccess__enabled=True, externalAccess__nodePortBase=32750),
         ("externalAccess.nodePortBase", "32767"),
     ),
+    # Evictions that would take all copies
+    (
+        _set(brokers__podDisruptionBudget__maxUnavailable=2),
+        ("maxUnavailable: 2", "broker-a has 2 members", "at most 1"),
+    ),
+    (
+        (*_groups({"name": "a", "slaves": 3}), *_set(brokers__podDisruptionBudget__maxUnavailable=3)),
+        ("maxUnavailable: 3", "group a has 4 members", "at most 2"),
+    ),
+    (
+        (
+            *_groups({"name": "a", "slaves": 3}),
+            *_set(brokers__podDisruptionBudget__maxUnavailable=2, failover__minInSyncReplicas=3),
+        ),
+        ("maxUnavailable: 2", "group a has 4 members", "at most 1"),
+    ),
+    (_set(nameserver__podDisruptionBudget__maxUnavailable=2), ("2 of 2 NameServers is all of them", "at most 1")),
+    (
+        _set(nameserver__replicas=3, nameserver__podDisruptionBudget__maxUnavailable="70%"),
+        ("nameserver.podDisruptionBudget.maxUnavailable: 70% of 3", "at most 2"),
+    ),
+    # Volumes
+    (
+        _set(brokers__persistence__size="2Gi"),
+        ("brokers.persistence.size: 2Gi", "mappedFileSizeCommitLog (1024Mi)", "index (401Mi)", "at least 2721Mi"),
+    ),
+    (
+        _groups({"name": "a", "persistence": {"size": "1G"}}),
+        ("brokerGroups a: persistence.size: 1G", "at least 2721Mi"),
+    ),
+    (
+        _groups({"name": "a", "persistence": {"size": "8Gi"}, "settings": {"mappedFileSizeCommitLog": 4 << 30}}),
+        ("brokerGroups a: persistence.size: 8Gi", "(4096Mi)"),
+    ),
+    (_set(brokers__persistence__accessModes=[]), ("/brokers/persistence/accessModes", "minItems")),
+    (
+        _set(consistency__enabled=True, consistency__results__persistence__size="1Mi"),
+        ("consistency.results.persistence.size: 1Mi", "at least 64Mi"),
+    ),
+    # Memory and CPU
+    *(
+        (
+            _set(**{f"{owner}__resources": {"requests": {"memory": "3Gi"}, "limits": {"memory": "1Gi"}}}),
+            (f"{owner.replace('__', '.')}.resources.limits.memory: 1Gi is below what is requested, 3Gi",),
+        )
+        for owner in (
+            *("brokers", "brokers__master", "brokers__slave", "brokers__rollout", "nameserver", "admin"),
+            *("consistency__driver", "tracing__viewer"),
+        )
+    ),
+    (
+        _groups({"name": "a", "resources": {"requests": {"cpu": 2}, "limits": {"cpu": "500m"}}}),
+        ("brokerGroups a: resources.limits.cpu: 500m is below what is requested, 2",),
+    ),
+    (_set(brokers__resources__requests__memory="3Gi"), ("brokers.resources.limits.memory: 2Gi is below",)),
+    (
+        _set(admin__resources={"limits": {"memory": "512m"}}),
+        ("admin.resources.limits.memory: 512m are thousandths of a byte; write 512Mi",),
+    ),
+    (_set(nameserver__resources={"limits": {"memory": "10Mi"}}), ("in 10Mi no process", "set at least 64Mi")),
+    *(
+        (
+            _set(**{"consistency__enabled": True, f"consistency__{part}__heap": "10Mi"}),
+            (f"consistency.{part}.heap: Spark does not start in 10Mi; set at least 480Mi",),
+        )
+        for part in ("driver", "executors")
+    ),
+    (
+        _set(consistency__enabled=True, consistency__driver__heap="2Gi"),
+        ("consistency.driver.resources.limits.memory: 2Gi does not hold the heap, 2Gi",),
+    ),
+    (
+        _set(consistency__enabled=True, consistency__executors={"cores": 10}),
+        ("consistency.executors.pythonMemory: 768Mi, but 10 tasks", "at least 960Mi"),
+    ),
+    (
+        _set(consistency__enabled=True, consistency__executors={"cpuRequest": 2, "cpuLimit": "500m"}),
+        ("consistency.executors.cpuLimit: 500m is below cpuRequest, 2",),
+    ),
+    # Rules between settings that a broker would refuse at its start, and times that contain each other
+    (
+        _set(brokers__settings__diskMaxUsedSpaceRatio=0.95),
+        ("brokers.settings.diskMaxUsedSpaceRatio: 0.95", "diskSpaceCleanForciblyRatio is 0.85"),
+    ),
+    (
+        _groups({"name": "a", "settings": {"diskSpaceWarningLevelRatio": 0.8}}),
+        ("brokerGroups a: settings.diskSpaceCleanForciblyRatio: 0.85", "diskSpaceWarningLevelRatio is 0.8"),
+    ),
+    (
+        _set(brokers__settings__haSendHeartbeatInterval=20000),
+        ("brokers.settings.haSendHeartbeatInterval: 20000", "haHousekeepingInterval is 20000"),
+    ),
+    (
+        _set(brokers__settings__brokerNotActiveTimeoutMillis=500),
+        ("brokers.settings.brokerHeartbeatInterval: 1000", "brokerNotActiveTimeoutMillis is 500"),
+    ),
+    (
+        _set(brokers__settings={"maxMessageSize": 64 * _MI, "mappedFileSizeCommitLog": 64 * _MI}),
+        ("brokers.settings.maxMessageSize: 67108864 bytes", "mappedFileSizeCommitLog, 67108864 bytes"),
+    ),
+    (
+        _set(brokers__startupProbe__failureThreshold=10),
+        ("brokers.startupProbe", "is 20 s", "masterRecoveryTimeout, 60000 ms", "raise failureThreshold"),
+    ),
+    (_set(brokers__rollout__timeout="30s"), ("brokers.rollout.timeout: 30s", "terminationGracePeriodSeconds, 60")),
+    *(
+        (
+            _set(**{f"monitoring__{monitor}__scrapeTimeout": "1m30s", f"monitoring__{monitor}__interval": "1m"}),
+            (f"monitoring.{monitor}.scrapeTimeout: 1m30s is longer than interval, 1m",),
+        )
+        for monitor in ("podMonitor", "serviceMonitor")
+    ),
+    (_set(tls__certManager__renewBefore="2160h"), ("tls.certManager.renewBefore: 2160h", "duration, 2160h")),
+    (_set(nameserver__updateStrategy__type="Recreate"), ("/nameserver/updateStrategy/type", "'RollingUpdate'")),
+    (_set(admin__updateStrategy__type="OnDelete"), ("/admin/updateStrategy/type", "'Recreate'")),
+    # What would be somebody else's
+    (_groups({"name": "broker"}), ("brokerGroups broker", "mq-broker", "the release itself")),
+    (_groups({"name": "a"}, {"name": "a-master"}), ("brokerGroups a-master", "mq-a-master", "group a")),
+    (_set(fullnameOverride="7mq"), ("fullnameOverride: 7mq", "a letter first")),
+    (_set(fullnameOverride="m.q"), ("fullnameOverride: m.q", "a letter first")),
+    (
+        _set(brokers__pod__extraEnv=[{"name": "TANDEMMQ_BROKER_ROLE", "value": "SLAVE"}]),
+        ("brokers.pod.extraEnv: TANDEMMQ_BROKER_ROLE would override what the chart sets (replication)",),
+    ),
+    (
+        _groups({"name": "a", "pod": {"extraEnv": [{"name": "TANDEMMQ_LISTEN_PORT", "value": "1"}]}}),
+        ("brokerGroups a: pod.extraEnv: TANDEMMQ_LISTEN_PORT",),
+    ),
+    (
+        _set(pod__extraEnv=[{"name": "TANDEMMQ_NAMESRV_ADDR", "value": "x:1"}]),
+        ("pod.extraEnv: TANDEMMQ_NAMESRV_ADDR",),
+    ),
 ]
 
 
@@ -129,6 +299,40 @@ def test_is_refused_in_words_that_help(arguments: tuple[str, ...], words: tuple[
     message = refusal(*arguments)
     missing = [word for word in words if word not in message]
     assert not missing, message
+
+
+@pytest.mark.parametrize("value", LINES)
+def test_a_value_is_one_line(value: str) -> None:
+    """The schema says so, and so does the template where somebody skips the schema."""
+    for text in _BREAKS[:1] if value != "brokers.settings.deleteWhen" else _BREAKS:
+        arguments = ("--set-json", f"{value}={json.dumps(text)}")
+        assert LINES[value] in refusal(*arguments)
+        message = refusal(*arguments, "--skip-schema-validation")
+        assert f"{value}: it has a line break or another control character" in message
+
+
+def test_a_setting_of_one_group_is_one_line() -> None:
+    arguments = _groups({"name": "a", "settings": {"deleteWhen": _BREAKS[0]}})
+    assert "/brokerGroups/0/settings/deleteWhen" in refusal(*arguments)
+    assert "brokerGroups[0].settings.deleteWhen: it has a" in refusal(*arguments, "--skip-schema-validation")
+
+
+@pytest.mark.parametrize("component", ["brokers", "nameserver", "admin", "consistency"])
+def test_the_name_of_a_setting_is_one_line(component: str) -> None:
+    arguments = _set(**{f"{component}__settings": {"a\nbrokerRole": "SLAVE"}})
+    assert "a setting's name has letters and digits only" in refusal(*arguments).replace("\\'", "'")
+    message = refusal(*arguments, "--skip-schema-validation")
+    assert f'{component}.settings: the key "a\\nbrokerRole" has a line break' in message
+
+
+def test_text_of_the_operators_own_may_have_lines() -> None:
+    render(*_set(commonAnnotations={"note": "a\nb"}, brokers__pod__annotations={"note": "a\nb"}))
+    render(*_set(extraObjects=["kind: ConfigMap\napiVersion: v1\nmetadata:\n  name: x"]))
+
+
+def test_what_the_chart_sets_is_refused_without_the_schema_too() -> None:
+    message = refusal(*_set(brokers__settings__brokerRole="SLAVE"), "--skip-schema-validation")
+    assert "brokers.settings.brokerRole: leave it out: the chart sets it (replication)" in message
 
 
 def test_all_contradictions_are_told_at_once() -> None:
@@ -143,3 +347,18 @@ def test_what_differs_by_nothing_but_its_spelling_is_taken() -> None:
     render(*_set(replication="none"), *_groups({"name": "broker-a", "slaves": 0}))
     render(*_set(brokers__terminationGracePeriodSeconds=50))
     render(*_set(externalAccess__enabled=True, externalAccess__nodePortBase=32740))
+    render(*_set(brokers__persistence__size="2721Mi"))
+    render(*_set(brokers__persistence__size="2318Mi", brokers__settings__messageIndexEnable=False))
+    render(*_set(brokers__persistence__size="3G"))
+    render(*_set(brokers__podDisruptionBudget__maxUnavailable=2), *_groups({"name": "a", "slaves": 3}))
+    render(*_set(replication="none", brokers__podDisruptionBudget__maxUnavailable=1))
+    render(*_set(nameserver__replicas=1, nameserver__podDisruptionBudget__maxUnavailable=1))
+    render(*_set(nameserver__replicas=3, nameserver__podDisruptionBudget__maxUnavailable="50%"))
+    render(
+        *_set(brokers__resources={"requests": {"memory": "1Gi", "cpu": 1}, "limits": {"memory": "1024Mi", "cpu": "1"}})
+    )
+    render(*_set(consistency__enabled=True, consistency__executors__heap="480Mi"))
+    render(*_set(monitoring__podMonitor__scrapeTimeout="60s", monitoring__podMonitor__interval="1m"))
+    render(*_set(brokers__settings={"diskMaxUsedSpaceRatio": 0.9, "diskSpaceCleanForciblyRatio": 0.9}))
+    render(*_set(brokers__settings={"deleteWhen": "04; 16", "messageDelayLevel": "1s 2m"}))
+    render(*_set(brokers__pod__extraEnv=[{"name": "TZ", "value": "UTC"}]))

@@ -132,7 +132,9 @@ def test_the_build_context_holds_no_more_than_it_must() -> None:
 def test_images_stand_on_the_slim_base_and_run_as_a_fixed_number(dockerfile: Path) -> None:
     text = dockerfile.read_text(encoding="utf-8")
     stages = _stages(dockerfile)
-    assert {parent for parent in stages.values() if parent not in stages} == {"python:3.11-slim"}
+    assert {parent for parent in stages.values() if parent not in stages} == {"${BASE}"}
+    assert re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE) == ["docker.io/library/python:3.11-slim"]
+    assert text.index("ARG BASE=") < text.index("FROM "), "an argument of FROM stands before the first"
     images = [name for name in _SERVICES if name in stages] or [list(stages)[-1]]
     for image in images:
         stood_on = {image, *_ancestors(stages, image)}
@@ -145,7 +147,7 @@ def test_what_builds_is_in_no_image() -> None:
     blocks = dict(_blocks(DOCKERFILES[0].read_text(encoding="utf-8")))
     for target in _SERVICES:
         *above_runtime, runtime, base, python = [target, *_ancestors(stages, target)]
-        assert (runtime, base, python) == ("runtime", "base", "python:3.11-slim")
+        assert (runtime, base, python) == ("runtime", "base", "${BASE}")
         for stage in above_runtime:
             assert "RUN " not in blocks[stage]
 

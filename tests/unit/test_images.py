@@ -1,7 +1,11 @@
-"""An image holds the packages of its extra in uv.lock and no others: what runs in it imports with those alone."""
+"""What is in an image: the packages of its extra in uv.lock and no others, our sources and nothing that tools left."""
 
 from __future__ import annotations
 
+import importlib.util
+import runpy
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,6 +23,8 @@ IMAGES: Final = {
     "admin": ("admin", "cli"),
     "consistency": ("consistency",),
 }
+IMAGES_TOOL: Final = runpy.run_path(str(ROOT / "tools" / "images.py"))
+STRIP_TOOL: Final = runpy.run_path(str(ROOT / "tools" / "image_strip.py"))
 IMPORT_ALL: Final = """
 import importlib, pkgutil, sys
 
@@ -49,6 +55,97 @@ def test_every_module_of_an_image_imports_with_its_packages(image: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+SOURCES: Final = (
+    *(
+        "README.md",
+        "LICENSE",
+        "uv.lock",
+        "proto/build_hook.py",
+        "services/tandemmq/broker/put.py",
+        "demo/requirements.txt",
+    ),
+    *("services/tandemmq/admin/console/static/app.css", "tools/compile.py", "tools/image_strip.py"),
+)
+LEFT_BEHIND: Final = (
+    *(".mypy_cache/3.11/put.json", "services/.mypy_cache/3.11/put.json", "proto/.ruff_cache/a"),
+    *(
+        "services/tandemmq/.pytest_cache/a",
+        "services/tandemmq/broker/__pycache__/put.cpython-311.pyc",
+        "services/a.pyc",
+    ),
+    *("services/tandemmq/broker/put.cpython-311-x86_64-linux-gnu.so", "services/tandemmq.egg-info/PKG-INFO"),
+    *("services/build/lib/put.c", "services/.coverage", "services/Dockerfile", "tests/unit/test_images.py"),
+    *("build/compiled/put.py", ".venv/bin/python", "data/broker-a/commitlog/0", "demo/demo.py", "tools/images.py"),
+)
+
+
+def test_a_builder_is_given_sources_and_nothing_that_tools_left_behind(tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".dockerignore", tmp_path)
+    for name in (*SOURCES, *LEFT_BEHIND):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert {str(path) for path in IMAGES_TOOL["context_files"](tmp_path)} == set(SOURCES)
+
+
+def test_a_builder_is_given_all_that_the_dockerfiles_copy() -> None:
+    given = {str(path) for path in IMAGES_TOOL["context_files"](ROOT)}
+    wanted = set()
+    for dockerfile in (IMAGES_TOOL["DOCKERFILE"], IMAGES_TOOL["CLIENT_DOCKERFILE"]):
+        for line in dockerfile.read_text().splitlines():
+            words = line.split()
+            if words[:1] == ["COPY"] and not words[1].startswith("--from"):
+                wanted |= set(words[1:-1])
+    assert len(wanted) > 8
+    missing = [name for name in wanted if not any(path == name or path.startswith(f"{name}/") for path in given)]
+    assert missing == []
+
+
+def test_a_long_build_tells_its_step_and_a_failed_one_its_last_lines(tmp_path: Path) -> None:
+    seen, told = tmp_path / "seen", list[str]()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if "STEP 2/3" in line:
+            seen.touch()
+
+    wait = f"while [ ! -e {shlex.quote(str(seen))} ]; do sleep 0.01; done"
+    script = f"echo STEP 1/3: FROM base; echo chatter; echo STEP 2/3: RUN compile; {wait}; echo no room left; exit 3"
+    with pytest.raises(IMAGES_TOOL["BuildFailed"], match="no room left"):
+        IMAGES_TOOL["_run"](["sh", "-c", script], "broker", tell=tell, interval_s=0.02)
+    assert told[-1].startswith("  broker: ")
+    assert "chatter" not in "".join(told)
+
+
+@pytest.mark.parametrize("package", ["lz4._version", "xxhash._xxhash", "zstandard.backend_c"])
+def test_a_stripped_extension_is_smaller_and_loads(package: str, tmp_path: Path) -> None:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    before = Path(spec.origin)
+    copy = tmp_path / before.name
+    copy.write_bytes(before.read_bytes())
+    (tmp_path / "no.so").write_text("a linker's script")
+    saved = STRIP_TOOL["strip_folder"](tmp_path)
+    assert saved == before.stat().st_size - copy.stat().st_size
+    assert copy.stat().st_size < before.stat().st_size / 2
+    assert (tmp_path / "no.so").read_text() == "a linker's script"
+    # In a process of its own: here the extension is loaded already.
+    load = (
+        "import importlib.util as u, sys; s = u.spec_from_file_location(sys.argv[1], sys.argv[2]); "
+        "m = u.module_from_spec(s); s.loader.exec_module(m); assert m.__file__ == sys.argv[2]; print(len(dir(m)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", load, package, str(copy)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert STRIP_TOOL["strip_folder"](tmp_path) == 0, "once is enough"
+
+
+def test_what_is_no_shared_object_stays_as_it_is() -> None:
+    for content in (b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(58), b"text" * 100):
+        assert STRIP_TOOL["stripped"](content) == content
 
 
 def _locked(extra: str) -> set[str]:
