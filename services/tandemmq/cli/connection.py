@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
@@ -19,6 +18,7 @@ from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.rpc import Channels
+from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import ReleaseWay, way_to_place
@@ -187,7 +187,7 @@ class ClusterChoice:
 
         target = self.target()
         try:
-            return asyncio.run(connected())
+            return ending.run(connected())
         except OperationFailed as failure:
             raise _command_error(failure) from failure
         except ExceptionGroup as failures:

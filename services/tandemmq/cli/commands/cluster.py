@@ -1,4 +1,4 @@
-"""`tandemmq up`, `down`, `status` and `version`."""
+"""`tandemmq up`, `down` and `status`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from tandemmq.cli.local.folder import DEFAULT_FOLDER, DEFAULT_PRESET, PRESETS, C
 from tandemmq.cli.local.members import Tracing
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit, is_healthy, status_document, status_tables
-from tandemmq.service.command_line import VERSION
 
-__all__ = ["bring_down", "down", "status", "up", "version"]
+__all__ = ["bring_down", "down", "status", "up"]
 
 
 # `tandemmq down`: stops what runs in a data folder.
@@ -182,11 +181,3 @@ def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, js
     emit(OutputFormat.JSON if json else output, status_document(state, findings), status_tables(state, findings))
     if not is_healthy(findings):
         raise typer.Exit(EXIT_FAILED)
-
-
-def version() -> None:
-    """Print the version.
-
-    Example: tandemmq version
-    """
-    typer.echo(f"tandemmq {VERSION}")
