@@ -22,10 +22,12 @@ _MESSAGES: Final = "Messages"
 
 _COMMANDS: Final = {
     "up": LazyCommand(
-        "tandemmq.cli.commands.cluster:up", "Start a whole cluster on this machine and watch it; Ctrl-C stops it.", _RUN
+        "tandemmq.cli.commands.local_cluster:up",
+        "Start a whole cluster on this machine and watch it; Ctrl-C stops it.",
+        _RUN,
     ),
     "down": LazyCommand(
-        "tandemmq.cli.commands.cluster:down",
+        "tandemmq.cli.commands.local_cluster:down",
         "Stop the cluster that runs in a data folder, in order; its data stays.",
         _RUN,
     ),

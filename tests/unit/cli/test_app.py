@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,27 @@ def test_unknown_preset_is_refused_with_those_there_are(tmp_path: Path) -> None:
 
 def test_two_ways_to_choose_ports_exclude_each_other(tmp_path: Path) -> None:
     _refusal("up", "--free-ports", "--port-base", "20000", "--data", str(tmp_path))
+
+
+def test_refused_up_says_first_what_it_does_and_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    shown = CliRunner().invoke(app, ["up", "--set", "nonsense", "--data", str(folder)])
+    assert isinstance(shown.exception, CommandError)
+    assert shown.output.splitlines() == [f"checking the configuration in {folder}/conf"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_without_an_answer_is_no_mistake_in_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr("tandemmq.cli.local.cluster.subprocess.run", silent)
+    refusal = CliRunner().invoke(app, ["up", "--free-ports", "--data", str(tmp_path)]).exception
+    assert isinstance(refusal, CommandError)
+    assert "gave no answer within" in refusal.problem
+    assert "--check" in refusal.remedy
 
 
 def test_folder_without_cluster_is_refused(tmp_path: Path) -> None:

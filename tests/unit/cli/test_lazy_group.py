@@ -52,6 +52,12 @@ print(*sys.modules, sep="\\n", file=sys.stderr)
     assert "tandemmq" in shown.stdout
 
 
+def test_up_imports_nothing_of_the_cluster_before_it_says_what_it_does() -> None:
+    script = "import sys, tandemmq.cli.commands.local_cluster; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"grpc", "pydantic", "structlog", "tandemmq.proto"} & set(imported.stdout.split())
+
+
 def _root() -> LazyGroup:
     root = get_command(app)
     assert isinstance(root, LazyGroup)
