@@ -26,7 +26,7 @@ from tandemmq.cli.options import ContextOption
 from tandemmq.client import ClientOptions, Producer
 from tandemmq.service.loop_meter import SystemClock
 
-__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "with_cluster"]
+__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "refuse_blindness", "with_cluster"]
 
 
 class ClusterConnection(Protocol):
@@ -106,15 +106,15 @@ class _Connection:
         return self._state
 
     async def operations(self) -> Operations:
-        _refuse_blindness(self._state or await self.read_state())
+        refuse_blindness(self._state or await self.read_state())
         return self._operations
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
         return Producer(ClientOptions(access_points=access_points, dial=self._way.dial), SystemClock())
 
 
-def _refuse_blindness(state: ClusterState) -> None:
-    """No NameServer answers and no broker is known from elsewhere: there is nobody to ask."""
+def refuse_blindness(state: ClusterState) -> None:
+    """CommandError when no NameServer answers and no broker is known from elsewhere: there is nobody to ask."""
     if state.brokers or any(server.error is None for server in state.name_servers):
         return
     raise CommandError(

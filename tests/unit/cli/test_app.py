@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -76,6 +77,38 @@ def test_every_command_explains_itself() -> None:
         shown = CliRunner().invoke(app, [*command, "--help"])
         assert shown.exit_code == 0
         assert "Usage" in shown.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status",
+        "ha status",
+        "broker list",
+        "broker config get broker-a",
+        "topic list",
+        "events",
+        "trace",
+        "clusterList",
+        "haStatus",
+        "getSyncStateSet",
+        "brokerStatus -b broker-a:0",
+        "topicList",
+    ],
+)
+def test_absent_cluster_is_one_clear_error_and_no_empty_table(words: str) -> None:
+    shown = CliRunner().invoke(app, [*words.split(), "--namesrv", "127.0.0.1:1"])
+    assert isinstance(shown.exception, CommandError)
+    assert shown.exception.problem == "no NameServer answers"
+    assert "127.0.0.1:1: UNAVAILABLE" in shown.exception.cause
+    assert "--namesrv" in shown.exception.remedy
+    assert shown.stdout == ""
+
+
+def test_absent_cluster_is_a_document_for_programs() -> None:
+    shown = CliRunner().invoke(app, ["status", "--json", "--namesrv", "127.0.0.1:1"])
+    assert json.loads(shown.stdout)["healthy"] is False
+    assert shown.exit_code == 1
 
 
 def test_failure_reads_as_problem_cause_remedy() -> None:

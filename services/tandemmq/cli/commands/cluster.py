@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from tandemmq.admin.cluster_state import diagnose
-from tandemmq.cli.connection import ClusterChoice, with_cluster
+from tandemmq.cli.connection import ClusterChoice, refuse_blindness, with_cluster
 from tandemmq.cli.failure import EXIT_FAILED
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit, is_healthy, status_document, status_tables
@@ -26,7 +26,11 @@ def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, js
       tandemmq status --namesrv "10.0.0.1:9876;10.0.0.2:9876" --json
     """
     state = cluster.read_state()
+    output = OutputFormat.JSON if json else output
+    if output is OutputFormat.TABLE:
+        # Programs get the document: it says the same.
+        refuse_blindness(state)
     findings = diagnose(state)
-    emit(OutputFormat.JSON if json else output, status_document(state, findings), status_tables(state, findings))
+    emit(output, status_document(state, findings), status_tables(state, findings))
     if not is_healthy(findings):
         raise typer.Exit(EXIT_FAILED)

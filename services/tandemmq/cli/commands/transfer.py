@@ -491,7 +491,11 @@ def consume(
             remedy="they will be delivered to the group again",
         )
     if count is not None and done.received < count:
-        raise CommandError(f"only {done.received} of {count} messages came", cause=done.last_failure)
+        raise CommandError(
+            f"only {done.received} of {count} messages came",
+            cause=done.last_failure,
+            remedy=f"`tandemmq group describe {group}` shows what it lacks, and who else reads with it",
+        )
 
 
 async def _produce(
@@ -543,7 +547,10 @@ async def _consume(
                 await consume_lines(receiver, options, count, write=_write_out, stop=stop)
             except* BrokerRefused as refusals:
                 raise CommandError(
-                    f"group {group} cannot read topic {topic}", cause=str(refusals.exceptions[0])
+                    f"group {group} cannot read topic {topic}",
+                    cause=str(refusals.exceptions[0]),
+                    remedy=f"`tandemmq topic describe {topic}` shows its type and permissions, "
+                    f"`tandemmq group describe {group}` whether the group is enabled",
                 ) from refusals
         console.print(line(), highlight=False)
     return count
