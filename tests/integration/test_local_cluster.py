@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,13 @@ _LINES = [f"line {number}" for number in range(200)]
 _START_LIMIT_S = 180.0
 _HEALTH_LIMIT_S = 30.0
 _COMMAND_LIMIT_S = 60.0
+_STARTED = """
+import signal, sys
+from tandemmq.cli.__main__ import main
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+print("started", file=sys.stderr, flush=True)
+main()
+"""
 
 
 class LocalCluster:
@@ -49,6 +57,19 @@ class LocalCluster:
             timeout=_COMMAND_LIMIT_S,
             check=False,
         )
+
+    def start(self, *arguments: str, stdout: int) -> subprocess.Popen[str]:
+        """The same, to be waited for, once the interpreter runs: while it starts, Ctrl-C is told of by Python."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", _STARTED, *arguments, "--data", str(self.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        assert process.stderr.readline() == "started\n"
+        return process
 
     def record(self) -> dict[str, Any]:
         """cluster.json."""
@@ -121,6 +142,35 @@ def test_lines_come_out_as_they_went_in(cluster: LocalCluster) -> None:
     assert sorted(got.stdout.splitlines()) == sorted(_LINES)
     again = cluster.run("consume", "round-trip", "--group", "round-trip-readers", "--idle-timeout", "1")
     assert (again.returncode, again.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words", ["consume piped --group piped-readers", "status", "topic list -o json", "printMsg -t piped", "events"]
+)
+def test_reader_that_has_enough_ends_a_command_without_a_word(cluster: LocalCluster, words: str) -> None:
+    assert cluster.run("produce", "piped", stdin="\n".join(_LINES) + "\n").returncode == 0
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        process = cluster.start(*words.split(), stdout=write_end)
+        _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
+    finally:
+        os.close(write_end)
+    # A consumer tells how much it received.
+    assert errors == "" or re.fullmatch(r"0 received, 0/s\n", errors)
+    assert process.returncode == -signal.SIGPIPE
+
+
+@pytest.mark.parametrize("words", ["consume awaited --group awaited-readers", "tail piped", "status", "smoke"])
+def test_ctrl_c_at_any_moment_ends_a_command_without_a_traceback(cluster: LocalCluster, words: str) -> None:
+    for after_s in (0.0, 0.3, 0.6, 1.0, 1.5):
+        process = cluster.start(*words.split(), stdout=subprocess.DEVNULL)
+        # Not for something: wherever it is by then.
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
+        assert "Traceback" not in errors, (after_s, errors)
+        assert process.returncode in (0, -signal.SIGINT), (after_s, errors)
 
 
 def test_prometheus_is_told_of_every_member_and_finds_metrics_there(cluster: LocalCluster) -> None:

@@ -185,7 +185,7 @@ class FakeOperations(Operations):
         group = replace(
             group,
             ordered=group.ordered if change.ordered is None else change.ordered,
-            retry_max_times=change.retry_max_times or group.retry_max_times,
+            retry_max_times=group.retry_max_times if change.retry_max_times is None else change.retry_max_times,
             enabled=group.enabled if change.enabled is None else change.enabled,
         )
         what = "no change" if group == before else "changed" if before else "created"

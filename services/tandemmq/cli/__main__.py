@@ -2,31 +2,79 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from tandemmq.cli.app import app
-from tandemmq.cli.failure import CommandError, command_error_in
+if TYPE_CHECKING:
+    from tandemmq.cli.failure import CommandError
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Runs the command line and exits. The one place that prints a CommandError."""
+    """Runs the command line and ends the process. The one place that prints a CommandError."""
+    # While modules are imported, and wherever no event loop runs, Ctrl-C ends the process by itself.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # After that line, for Ctrl-C while they are imported.
+    from tandemmq.cli.ending import OutputClosed, die_by, watch_output
+
+    watch_output()
+    try:
+        try:
+            code = _run()
+        except ExceptionGroup as group:
+            if group.subgroup(OutputClosed) is None:
+                raise
+            raise OutputClosed from None
+        sys.stdout.flush()
+    except OutputClosed:
+        die_by(signal.SIGPIPE)
+    if code == _INTERRUPTED:
+        die_by(signal.SIGINT)
+    raise SystemExit(code)
+
+
+# What typer makes of KeyboardInterrupt.
+_INTERRUPTED = 130
+
+
+def _run() -> int:
+    """The exit code."""
+    from tandemmq.cli.app import app
+    from tandemmq.cli.failure import EXIT_REFUSED, CommandError, command_error_in
+
     try:
         app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except CommandError as error:
-        _fail(error)
+        return _tell(error)
     except ExceptionGroup as group:
         found = command_error_in(group)
         if found is None:
             raise
-        _fail(found)
+        return _tell(found)
+    except ModuleNotFoundError as missing:
+        from tandemmq.service.extras import extra_of, install_line
+
+        extra = extra_of(missing)
+        if not extra:
+            raise
+        return _tell(
+            CommandError(
+                f"this command needs {missing.name}, which is not installed",
+                cause=f"it comes with the extra [{extra}]",
+                remedy=install_line(extra),
+                exit_code=EXIT_REFUSED,
+            )
+        )
+    return 0
 
 
-def _fail(error: CommandError) -> NoReturn:
+def _tell(error: CommandError) -> int:
     sys.stderr.write("\n".join(error.lines()) + "\n")
-    raise SystemExit(error.exit_code)
+    return error.exit_code
 
 
 if __name__ == "__main__":

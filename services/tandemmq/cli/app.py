@@ -1,75 +1,172 @@
-"""The command line: `tandemmq`, also installed under RocketMQ's name for its admin tool, `mqadmin`."""
+"""The command line: `tandemmq`, also installed under RocketMQ's name for its admin tool, `mqadmin`.
+
+Commands are named here and imported when they are called.
+"""
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated, Final
+
 import typer
 
-from tandemmq.cli.commands.brokers import broker_app, events, ha_app
-from tandemmq.cli.commands.checks import check_app
-from tandemmq.cli.commands.cluster import down, status, up, version
-from tandemmq.cli.commands.contexts import context_app
-from tandemmq.cli.commands.dead_letters import dead_letter_app
-from tandemmq.cli.commands.failovers import failover
-from tandemmq.cli.commands.groups import clients, group_app
-from tandemmq.cli.commands.kept_tails import restore_kept_tail
-from tandemmq.cli.commands.messages import message_app, send, tail
-from tandemmq.cli.commands.repair import repair
-from tandemmq.cli.commands.smoke import smoke
-from tandemmq.cli.commands.topics import topic_app
-from tandemmq.cli.commands.trace import trace
-from tandemmq.cli.commands.transactions import client_app, transaction_app
-from tandemmq.cli.commands.transfer import consume, produce
-from tandemmq.cli.commands.verify import verify
-from tandemmq.cli.doctor.command import doctor
-from tandemmq.cli.kube.rollout import rollout
-from tandemmq.cli.mqadmin import add_mqadmin_commands
+from tandemmq.cli.lazy_group import LazyCommand, lazy_group
+from tandemmq.cli.mqadmin import MQADMIN_COMMANDS
 
-__all__ = ["app"]
+__all__ = ["app", "print_version"]
 
-_RUN = "Run a cluster"
-_LOOK = "Look at it"
-_CHANGE = "Operate it"
-_MESSAGES = "Messages"
+_RUN: Final = "Run a cluster"
+_LOOK: Final = "Look at it"
+_CHANGE: Final = "Operate it"
+_MESSAGES: Final = "Messages"
+
+_COMMANDS: Final = {
+    "up": LazyCommand(
+        "tandemmq.cli.commands.local_cluster:up",
+        "Start a whole cluster on this machine and watch it; Ctrl-C stops it.",
+        _RUN,
+    ),
+    "down": LazyCommand(
+        "tandemmq.cli.commands.local_cluster:down",
+        "Stop the cluster that runs in a data folder, in order; its data stays.",
+        _RUN,
+    ),
+    "smoke": LazyCommand(
+        "tandemmq.cli.commands.smoke:smoke",
+        "Send messages, receive them, compare and acknowledge them; one line says how long it took.",
+        _RUN,
+    ),
+    "rollout": LazyCommand(
+        "tandemmq.cli.kube.rollout:rollout",
+        "Renew brokers after `helm upgrade`, group by group, so that nothing acknowledged is ever on one broker only.",
+        _RUN,
+    ),
+    "context": LazyCommand(
+        "tandemmq.cli.commands.contexts:context_app",
+        "Names for clusters: a local folder, NameServers, or a release in Kubernetes.",
+        _RUN,
+    ),
+    "version": LazyCommand("tandemmq.cli.app:print_version", "Print the version.", _RUN),
+    "status": LazyCommand(
+        "tandemmq.cli.commands.cluster:status",
+        "Show NameServers, brokers, offsets, replication lag, and what is wrong and how to mend it.",
+        _LOOK,
+    ),
+    "doctor": LazyCommand(
+        "tandemmq.cli.doctor.command:doctor",
+        "Check names, ports, replication both ways, clocks, disks and settings, and say how to mend what is wrong.",
+        _LOOK,
+    ),
+    "check": LazyCommand(
+        "tandemmq.cli.commands.checks:check_app",
+        "Checks for monitoring: one line with performance data; exit code 0 OK, 1 warning, 2 critical, 3 unknown.",
+        _LOOK,
+    ),
+    "ha": LazyCommand("tandemmq.cli.commands.brokers:ha_app", "Replication.", _LOOK),
+    "events": LazyCommand(
+        "tandemmq.cli.commands.brokers:events", "Show what happened lately on all brokers, newest first.", _LOOK
+    ),
+    "clients": LazyCommand(
+        "tandemmq.cli.commands.groups:clients",
+        "List connected clients: producers and consumers, of all brokers together.",
+        _LOOK,
+    ),
+    "verify": LazyCommand(
+        "tandemmq.cli.commands.verify:verify",
+        "Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.",
+        _LOOK,
+    ),
+    "topic": LazyCommand(
+        "tandemmq.cli.commands.topics:topic_app", "Create, list, describe and delete topics, on all masters.", _CHANGE
+    ),
+    "group": LazyCommand(
+        "tandemmq.cli.commands.groups:group_app",
+        "Consumer groups: create, list, describe, reset and delete them.",
+        _CHANGE,
+    ),
+    "broker": LazyCommand(
+        "tandemmq.cli.commands.brokers:broker_app", "Brokers: list them, read and change their settings.", _CHANGE
+    ),
+    "dlq": LazyCommand(
+        "tandemmq.cli.commands.dead_letters:dead_letter_app", "Dead letters: what a group could not consume.", _CHANGE
+    ),
+    "transaction": LazyCommand(
+        "tandemmq.cli.commands.transactions:transaction_app",
+        "Transactions that nobody has committed or rolled back.",
+        _CHANGE,
+    ),
+    "client": LazyCommand(
+        "tandemmq.cli.commands.transactions:client_app", "Tell a connected client something.", _CHANGE
+    ),
+    "failover": LazyCommand(
+        "tandemmq.cli.commands.failovers:failover",
+        "Make another member of a group its master, without losing a message.",
+        _CHANGE,
+    ),
+    "repair": LazyCommand(
+        "tandemmq.cli.commands.repair:repair",
+        "Make replicas equal again by the repair plan of a run of the consistency job, while the cluster serves.",
+        _CHANGE,
+    ),
+    "restore-kept-tail": LazyCommand(
+        "tandemmq.cli.commands.kept_tails:restore_kept_tail", "Bring back what was cut off a log.", _CHANGE
+    ),
+    "produce": LazyCommand(
+        "tandemmq.cli.commands.transfer:produce", "Send each line of standard input as a message.", _MESSAGES
+    ),
+    "consume": LazyCommand(
+        "tandemmq.cli.commands.transfer:consume", "Print each message as a line and acknowledge it.", _MESSAGES
+    ),
+    "send": LazyCommand(
+        "tandemmq.cli.commands.messages:send",
+        "Send one message, as a client would, and say where it was stored.",
+        _MESSAGES,
+    ),
+    "tail": LazyCommand(
+        "tandemmq.cli.commands.messages:tail", "Print messages as they come in, from now on, until Ctrl-C.", _MESSAGES
+    ),
+    "message": LazyCommand(
+        "tandemmq.cli.commands.messages:message_app",
+        "Find and read messages where they lie, without consuming them.",
+        _MESSAGES,
+    ),
+    "trace": LazyCommand(
+        "tandemmq.cli.commands.trace:trace",
+        "Show where the time of one message went: its send in the master, its copy in the slave, its deliveries.",
+        _MESSAGES,
+    ),
+    **MQADMIN_COMMANDS,
+    "help": LazyCommand("tandemmq.cli.mqadmin:show_help", ""),
+}
 
 app = typer.Typer(
-    no_args_is_help=True,
+    cls=lazy_group(_COMMANDS),
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    help="Run, watch, operate and use a TandemMQ cluster.",
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     epilog="First steps: tandemmq up | in another terminal: seq 100 | tandemmq produce greetings | "
     "tandemmq consume greetings --group readers",
 )
-app.command(rich_help_panel=_RUN)(up)
-app.command(rich_help_panel=_RUN)(down)
-app.command(rich_help_panel=_RUN)(smoke)
-app.command(rich_help_panel=_RUN)(rollout)
-app.add_typer(context_app, name="context", rich_help_panel=_RUN)
-app.command(rich_help_panel=_RUN)(version)
 
-app.command(rich_help_panel=_LOOK)(status)
-app.command(rich_help_panel=_LOOK)(doctor)
-app.add_typer(check_app, name="check", rich_help_panel=_LOOK)
-app.add_typer(ha_app, name="ha", rich_help_panel=_LOOK)
-app.command(rich_help_panel=_LOOK)(events)
-app.command(rich_help_panel=_LOOK)(clients)
-app.command(rich_help_panel=_LOOK)(verify)
 
-app.add_typer(topic_app, name="topic", rich_help_panel=_CHANGE)
-app.add_typer(group_app, name="group", rich_help_panel=_CHANGE)
-app.add_typer(broker_app, name="broker", rich_help_panel=_CHANGE)
-app.add_typer(dead_letter_app, name="dlq", rich_help_panel=_CHANGE)
-app.add_typer(transaction_app, name="transaction", rich_help_panel=_CHANGE)
-app.add_typer(client_app, name="client", rich_help_panel=_CHANGE)
-app.command(rich_help_panel=_CHANGE)(failover)
-app.command(rich_help_panel=_CHANGE)(repair)
-app.command(rich_help_panel=_CHANGE)(restore_kept_tail)
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print_version()
+        raise typer.Exit
 
-app.command(rich_help_panel=_MESSAGES)(produce)
-app.command(rich_help_panel=_MESSAGES)(consume)
-app.command(rich_help_panel=_MESSAGES)(send)
-app.command(rich_help_panel=_MESSAGES)(tail)
-app.add_typer(message_app, name="message", rich_help_panel=_MESSAGES)
-app.command(rich_help_panel=_MESSAGES)(trace)
 
-add_mqadmin_commands(app)
+@app.callback()
+def _root(
+    tell_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Run, watch, operate and use a TandemMQ cluster."""
+
+
+def print_version() -> None:
+    """Print the version.
+
+    Example: tandemmq version
+    """
+    typer.echo(f"tandemmq {version('tandemmq')}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
@@ -19,6 +18,7 @@ from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.rpc import Channels
+from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import ReleaseWay, way_to_place
@@ -26,7 +26,7 @@ from tandemmq.cli.options import ContextOption
 from tandemmq.client import ClientOptions, Producer
 from tandemmq.service.loop_meter import SystemClock
 
-__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "with_cluster"]
+__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "refuse_blindness", "with_cluster"]
 
 
 class ClusterConnection(Protocol):
@@ -106,15 +106,15 @@ class _Connection:
         return self._state
 
     async def operations(self) -> Operations:
-        _refuse_blindness(self._state or await self.read_state())
+        refuse_blindness(self._state or await self.read_state())
         return self._operations
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
         return Producer(ClientOptions(access_points=access_points, dial=self._way.dial), SystemClock())
 
 
-def _refuse_blindness(state: ClusterState) -> None:
-    """No NameServer answers and no broker is known from elsewhere: there is nobody to ask."""
+def refuse_blindness(state: ClusterState) -> None:
+    """CommandError when no NameServer answers and no broker is known from elsewhere: there is nobody to ask."""
     if state.brokers or any(server.error is None for server in state.name_servers):
         return
     raise CommandError(
@@ -187,7 +187,7 @@ class ClusterChoice:
 
         target = self.target()
         try:
-            return asyncio.run(connected())
+            return ending.run(connected())
         except OperationFailed as failure:
             raise _command_error(failure) from failure
         except ExceptionGroup as failures:

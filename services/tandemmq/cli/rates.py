@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tandemmq.admin.cluster_state import BrokerStatus, ClusterState, LatencyCounts
 from tandemmq.admin.history import between
-from tandemmq.cli.connection import ClusterConnection
+from tandemmq.cli.connection import ClusterConnection, refuse_blindness
 from tandemmq.core.clock import Clock
 
 __all__ = ["BrokerRates", "read_with_rates"]
@@ -33,7 +33,9 @@ async def read_with_rates(
     connection: ClusterConnection, clock: Clock, *, interval_s: float
 ) -> tuple[ClusterState, dict[str, BrokerRates]]:
     """The cluster after `interval_s` seconds, and by `name:id` what those did that answered twice."""
-    before = {broker.key: broker.status for broker in (await connection.read_state()).brokers}
+    earlier_state = await connection.read_state()
+    refuse_blindness(earlier_state)
+    before = {broker.key: broker.status for broker in earlier_state.brokers}
     started_ms = clock.monotonic_ms()
     await asyncio.sleep(interval_s)
     state = await connection.read_state()

@@ -91,11 +91,15 @@ def stop_requested() -> Iterator[asyncio.Event]:
         # Whoever signals twice does not want to wait for an orderly end.
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
 
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
         loop.add_signal_handler(number, request)
     try:
         yield requested
     finally:
-        for number in _SIGNALS:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            if not requested.is_set():
+                signal.signal(number, handler or signal.SIG_DFL)

@@ -166,7 +166,7 @@ def create_group(console: Console, stage: Stage) -> None:
     console.choose("Groups")
     console.follow("New group")
     console.type("Name", "drivers")
-    console.type("Attempts before a dead letter", "3")
+    console.type("Retries before a dead letter", "3")
     console.press("Create group")
     console.expect_heading("drivers")
     assert {master: group.retry_max_times for master, group in stage.brokers.group("drivers").items()} == dict.fromkeys(

@@ -93,7 +93,7 @@ def _review_topic(console: Console) -> None:
 
 
 def _review_group(console: Console) -> None:
-    console.type("Attempts before a dead letter", "5")
+    console.type("Retries before a dead letter", "5")
     console.press("Review change")
     console.page.get_by_role("button", name="Change billing").wait_for()
 

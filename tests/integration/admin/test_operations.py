@@ -265,6 +265,8 @@ async def test_a_group_is_made_reset_and_removed(cluster: ProcessCluster) -> Non
         assert changed.changes[0].what == "disabled: it is given no messages"
         group = await ask.group("rereaders")
         assert (group.summary.retry_max_times, group.summary.enabled) == (3, False)
+        await ask.put_group(GroupChange("rereaders", retry_max_times=0))
+        assert (await ask.group("rereaders")).summary.retry_max_times == 0
         planned = await ask.reset_offsets("rereaders", "reread", ResetTarget(latest=True), dry_run=True)
         assert sum(move.to_offset for move in planned) == 8
         assert (await ask.group("rereaders")).progress == []

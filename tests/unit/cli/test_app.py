@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,27 @@ def test_two_ways_to_choose_ports_exclude_each_other(tmp_path: Path) -> None:
     _refusal("up", "--free-ports", "--port-base", "20000", "--data", str(tmp_path))
 
 
+def test_refused_up_says_first_what_it_does_and_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    shown = CliRunner().invoke(app, ["up", "--set", "nonsense", "--data", str(folder)])
+    assert isinstance(shown.exception, CommandError)
+    assert shown.output.splitlines() == [f"checking the configuration in {folder}/conf"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_without_an_answer_is_no_mistake_in_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr("tandemmq.cli.local.cluster.subprocess.run", silent)
+    refusal = CliRunner().invoke(app, ["up", "--free-ports", "--data", str(tmp_path)]).exception
+    assert isinstance(refusal, CommandError)
+    assert "gave no answer within" in refusal.problem
+    assert "--check" in refusal.remedy
+
+
 def test_folder_without_cluster_is_refused(tmp_path: Path) -> None:
     assert "tandemmq up" in _refusal("status", "--data", str(tmp_path)).remedy
 
@@ -54,6 +77,38 @@ def test_every_command_explains_itself() -> None:
         shown = CliRunner().invoke(app, [*command, "--help"])
         assert shown.exit_code == 0
         assert "Usage" in shown.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status",
+        "ha status",
+        "broker list",
+        "broker config get broker-a",
+        "topic list",
+        "events",
+        "trace",
+        "clusterList",
+        "haStatus",
+        "getSyncStateSet",
+        "brokerStatus -b broker-a:0",
+        "topicList",
+    ],
+)
+def test_absent_cluster_is_one_clear_error_and_no_empty_table(words: str) -> None:
+    shown = CliRunner().invoke(app, [*words.split(), "--namesrv", "127.0.0.1:1"])
+    assert isinstance(shown.exception, CommandError)
+    assert shown.exception.problem == "no NameServer answers"
+    assert "127.0.0.1:1: UNAVAILABLE" in shown.exception.cause
+    assert "--namesrv" in shown.exception.remedy
+    assert shown.stdout == ""
+
+
+def test_absent_cluster_is_a_document_for_programs() -> None:
+    shown = CliRunner().invoke(app, ["status", "--json", "--namesrv", "127.0.0.1:1"])
+    assert json.loads(shown.stdout)["healthy"] is False
+    assert shown.exit_code == 1
 
 
 def test_failure_reads_as_problem_cause_remedy() -> None:

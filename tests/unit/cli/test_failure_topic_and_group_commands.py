@@ -144,6 +144,8 @@ def test_groups_are_listed_described_changed_and_deleted() -> None:
     cluster.run("group", "create", "fresh", "--disable")
     made = cluster.operations.cluster.groups["fresh"]
     assert (made.ordered, made.retry_max_times, made.enabled) == (True, 5, False)
+    cluster.run("group", "create", "fresh", "--retries", "0")
+    assert cluster.operations.cluster.groups["fresh"].retry_max_times == 0
     assert "members" in cluster.failure("group", "delete", "billing", "--yes").problem
     cluster.run("group", "delete", "billing", "--with-members", "--yes")
     assert "billing" not in cluster.operations.cluster.groups

@@ -524,7 +524,12 @@ class GroupBody(Body):
     """A group as it is to be. What is left out stays as it is, or is the default."""
 
     ordered: bool | None = Field(None, description="Deliver message groups in order.")
-    retry_max_times: int = Field(0, ge=0, le=1_000, description="Deliveries before the dead letter queue; 0: as it is.")
+    retry_max_times: int | None = Field(
+        None,
+        ge=0,
+        le=1_000,
+        description="Redeliveries after the first delivery, before the dead letter queue; 0: none.",
+    )
     enabled: bool | None = Field(None, description="false: its consumers get nothing.")
     priority_factor: int | None = Field(
         None, ge=0, le=100, description="Of PRIORITY topics: how many of a hundred receives go by priority."

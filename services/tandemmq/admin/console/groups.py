@@ -359,8 +359,8 @@ def _move_row(move: OffsetReset) -> MoveRow:
 
 # Forms of a consumer group: its settings, and where it goes on.
 
-_ATTEMPTS_MAX: Final = 1_000
-_DEFAULT_ATTEMPTS: Final = 16
+_RETRIES_MAX: Final = 1_000
+_DEFAULT_RETRIES: Final = 16
 _TOPICS_CHOSEN_FROM: Final = 200
 _TARGETS: Final = {
     "time": "with the first message stored at",
@@ -441,7 +441,7 @@ class ResetForm:
 
 def blank_group() -> GroupForm:
     """The form of a new group."""
-    return GroupForm(True, "", str(_DEFAULT_ATTEMPTS), False, True)
+    return GroupForm(True, "", str(_DEFAULT_RETRIES), False, True)
 
 
 def group_form_of(group: GroupSummary) -> GroupForm:
@@ -456,16 +456,16 @@ def read_group_form(form: Form, *, before: GroupSummary | None = None) -> GroupF
         only = replace(group_form_of(before), enabled=enabled, only_enabled=True)
         return replace(only, notes=tuple(_notes(only, before)))
     name = form.text("name") if before is None else before.name
-    attempts = form.text("retry_max_times")
+    retries = form.text("retry_max_times")
     errors = {}
     if before is None and (problem := group_name_problem(name)) is not None:
         errors["name"] = f"{problem[0].upper()}{problem[1:]}."
-    if not (attempts.isascii() and attempts.isdecimal() and len(attempts) <= 6 and 1 <= int(attempts) <= _ATTEMPTS_MAX):
-        errors["retry_max_times"] = f"Write a number from 1 to {_ATTEMPTS_MAX:,}."
+    if not (retries.isascii() and retries.isdecimal() and len(retries) <= 6 and int(retries) <= _RETRIES_MAX):
+        errors["retry_max_times"] = f"Write a number from 0 to {_RETRIES_MAX:,}."
     filled = GroupForm(
         is_new=before is None,
         name=name,
-        retry_max_times=attempts,
+        retry_max_times=retries,
         ordered=form.text("ordered") == "true",
         enabled=enabled,
         errors=errors,

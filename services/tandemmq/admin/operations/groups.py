@@ -221,8 +221,8 @@ class GroupOperations:
     async def put_group(self, change: GroupChange, *, dry_run: bool) -> ChangeResult:
         """Creates or changes a group on all masters."""
         problem = group_name_problem(change.name)
-        if problem is None and not 0 <= change.retry_max_times <= _RETRIES_MAX:
-            problem = f"{change.retry_max_times} retries: from 1 to {_RETRIES_MAX:,}, or 0 to leave it as it is"
+        if problem is None and not 0 <= (change.retry_max_times or 0) <= _RETRIES_MAX:
+            problem = f"{change.retry_max_times} retries: from 0 to {_RETRIES_MAX:,}"
         if problem is None and not 0 <= (change.priority_factor or 0) <= _PRIORITY_FACTOR_MAX:
             problem = f"priority factor {change.priority_factor}: from 0 to {_PRIORITY_FACTOR_MAX}"
         delays = change.retry_delays_seconds
@@ -381,10 +381,11 @@ def _group_request(
 ) -> admin_pb.UpdateSubscriptionGroupRequest:
     ordered = before.consume_message_orderly if before is not None else False
     enabled = before.consume_enable if before is not None else True
+    retries = before.retry_max_times if before is not None else _RETRIES
     return admin_pb.UpdateSubscriptionGroupRequest(
         group=change.name,
         consume_message_orderly=ordered if change.ordered is None else change.ordered,
-        retry_max_times=change.retry_max_times or (before.retry_max_times if before is not None else _RETRIES),
+        retry_max_times=retries if change.retry_max_times is None else change.retry_max_times,
         consume_enable=enabled if change.enabled is None else change.enabled,
         priority_factor=change.priority_factor,
         retry_delays_seconds=change.retry_delays_seconds,

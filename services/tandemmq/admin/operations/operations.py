@@ -216,7 +216,7 @@ class Operations:
             change.name,
             _given(
                 ordered=_word(change.ordered),
-                retry_max_times=change.retry_max_times,
+                retry_max_times="" if change.retry_max_times is None else str(change.retry_max_times),
                 enabled=_word(change.enabled),
                 priority_factor="" if change.priority_factor is None else str(change.priority_factor),
                 retry_delays_seconds=",".join(map(str, change.retry_delays_seconds)),

@@ -300,8 +300,8 @@ class GroupChange:
 
     name: str
     ordered: bool | None = None
-    # 0: as it is, or 16.
-    retry_max_times: int = 0
+    # Redeliveries after the first delivery; None: as it is, or 16.
+    retry_max_times: int | None = None
     enabled: bool | None = None
     # Of PRIORITY topics: how many of a hundred receives go by priority.
     priority_factor: int | None = None

@@ -140,7 +140,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         config = replace(
             config,
             consume_message_orderly=request.consume_message_orderly,
-            retry_max_times=request.retry_max_times or config.retry_max_times,
+            retry_max_times=request.retry_max_times if request.HasField("retry_max_times") else config.retry_max_times,
             consume_enable=request.consume_enable if request.HasField("consume_enable") else config.consume_enable,
         )
         if request.HasField("priority_factor"):

@@ -18,7 +18,7 @@ from tandemmq.admin.history import quantile_s
 from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
 from tandemmq.cli.commands.failovers import failover_tables
 from tandemmq.cli.completion import complete_broker, complete_broker_group
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import ask, carry_out, confirmed
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, aged_text
@@ -206,6 +206,7 @@ def _latency(seconds: float | None) -> str:
 
 def find_broker(state: ClusterState, text: str) -> BrokerState:
     """`name:id`, `name` for the group's master, or an endpoint as host:port. CommandError when there is none."""
+    refuse_blindness(state)
     for broker in state.brokers:
         if text in (broker.key, broker.metadata_endpoint, broker.client_endpoint):
             return broker
@@ -224,6 +225,7 @@ def find_broker(state: ClusterState, text: str) -> BrokerState:
 
 def check_cluster_name(state: ClusterState, name: str | None) -> None:
     """CommandError when a cluster is named and no broker is of it."""
+    refuse_blindness(state)
     clusters = sorted({broker.cluster for broker in state.brokers})
     if name and name not in clusters:
         raise CommandError(

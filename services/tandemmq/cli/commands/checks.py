@@ -22,6 +22,7 @@ from tandemmq.admin.consistency_runs import (
 )
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
+from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterTarget, KubernetesPlace
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
@@ -489,7 +490,7 @@ def _runs(cluster: ClusterChoice, results: str) -> Sequence[RunSummary]:
     if not results or results.startswith(CONFIG_MAP_PREFIX):
         target = cluster.target()
         if isinstance(target.where, KubernetesPlace):
-            return asyncio.run(runs_of_release(target.where, results.removeprefix(CONFIG_MAP_PREFIX)))
+            return ending.run(runs_of_release(target.where, results.removeprefix(CONFIG_MAP_PREFIX)))
         results = results or _results_beside(target)
     place = results_place(results, namespace="")
     assert place is not None

@@ -1,168 +1,16 @@
-"""`tandemmq up`, `down`, `status` and `version`."""
+"""`tandemmq status`."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import time
-from pathlib import Path
-from typing import Annotated, Final
-
 import typer
-from rich.console import Console
 
 from tandemmq.admin.cluster_state import diagnose
-from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
-from tandemmq.cli.local.cluster import FREE_PORTS, LocalCluster, checked_members, refuse_leftovers
-from tandemmq.cli.local.folder import DEFAULT_FOLDER, DEFAULT_PRESET, PRESETS, ClusterFolder, MemberRecord, is_running
-from tandemmq.cli.local.members import Tracing
+from tandemmq.cli.connection import ClusterChoice, refuse_blindness, with_cluster
+from tandemmq.cli.failure import EXIT_FAILED
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit, is_healthy, status_document, status_tables
-from tandemmq.service.command_line import VERSION
 
-__all__ = ["bring_down", "down", "status", "up", "version"]
-
-
-# `tandemmq down`: stops what runs in a data folder.
-
-# Three waves of at most 20 s each, and some room.
-_SUPERVISOR_LIMIT_S: Final = 75.0
-_MEMBER_LIMIT_S: Final = 20.0
-_POLL_S: Final = 0.1
-
-
-def bring_down(folder: ClusterFolder, console: Console) -> None:
-    """Stops the cluster through its `tandemmq up`, or member by member when that one is gone."""
-    record = folder.read_record()
-    if record is None:
-        console.print(f"nothing runs in {folder.root}", soft_wrap=True)
-        return
-    if record.supervised:
-        os.kill(record.supervisor_pid, signal.SIGTERM)
-        if not _gone(record.supervisor_pid, record.supervisor_start_mark, limit_s=_SUPERVISOR_LIMIT_S):
-            raise CommandError(
-                f"tandemmq up (pid {record.supervisor_pid}) did not stop within {_SUPERVISOR_LIMIT_S:.0f} s",
-                remedy=f"see its output; `kill -9 {record.supervisor_pid}` and `tandemmq down` again stops its members",
-            )
-    # The supervisor's order: masters, slaves, NameServers.
-    for member in sorted(record.members, key=lambda member: (member.kind != "broker", member.role == "SLAVE")):
-        if member.running:
-            _stop(member, console)
-    folder.remove_record()
-    console.print(f"stopped the cluster in {folder.root}", soft_wrap=True)
-
-
-def _stop(member: MemberRecord, console: Console) -> None:
-    os.kill(member.pid, signal.SIGTERM)
-    if not _gone(member.pid, member.start_mark, limit_s=_MEMBER_LIMIT_S):
-        console.print(f"{member.name}: still running after {_MEMBER_LIMIT_S:.0f} s, killed", soft_wrap=True)
-        os.kill(member.pid, signal.SIGKILL)
-        _gone(member.pid, member.start_mark, limit_s=_MEMBER_LIMIT_S)
-
-
-def _gone(pid: int, mark: str, *, limit_s: float) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while is_running(pid, mark):
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(_POLL_S)
-    return True
-
-
-_PRESET_HELP = "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
-
-
-def up(
-    preset: Annotated[
-        str | None, typer.Option(help=f"{_PRESET_HELP}. Default: the folder's own, else {DEFAULT_PRESET}.")
-    ] = None,
-    data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help="Configuration, logs and stores.")
-    ] = DEFAULT_FOLDER,
-    port_base: Annotated[
-        int | None,
-        typer.Option(min=1, max=65_000, help="Write consecutive ports from here into the configuration."),
-    ] = None,
-    free: Annotated[bool, typer.Option("--free-ports", help="Write ports nobody uses into the configuration.")] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="[MEMBER:]KEY=VALUE",
-            help="A setting of all brokers, or of one member, for this run; repeatable. Edit DIR/conf for good.",
-        ),
-    ] = None,
-    tracing: Annotated[
-        bool,
-        typer.Option("--tracing", help="Trace every message, and serve metrics."),
-    ] = False,
-    trace_target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="With --tracing: send traces to this OTLP/gRPC receiver too, such as Jaeger."
-        ),
-    ] = None,
-    admin: Annotated[bool, typer.Option(help="Start the admin service, with the console, beside the brokers.")] = True,
-    restart: Annotated[bool, typer.Option(help="Restart a member that dies, with growing pauses.")] = True,
-    live: Annotated[bool, typer.Option(help="Live view; lines when off or when the output is no terminal.")] = True,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and start nothing.")] = False,
-) -> None:
-    """Start a whole cluster on this machine and watch it; Ctrl-C stops it.
-
-    Two NameServers, by preset two masters with or without slaves, and the admin service with its console, each a
-    process of its own. The configuration is copied to DIR/conf at the first start and is yours from then on: a changed
-    file wins over the preset.
-
-    Examples:
-
-      tandemmq up
-
-      tandemmq up --preset 2m-2s-async --data /tmp/async --port-base 21000
-
-      tandemmq up --set flushDiskType=SYNC_FLUSH --set broker-a:grpcServerPort=18081
-
-      tandemmq up --tracing --trace-target 127.0.0.1:4317
-    """
-    if preset is not None and preset not in PRESETS:
-        raise CommandError(
-            f"there is no preset {preset}", remedy=f"choose one of {', '.join(PRESETS)}", exit_code=EXIT_REFUSED
-        )
-    if free and port_base is not None:
-        raise CommandError(
-            "--free-ports and --port-base exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED
-        )
-    if trace_target is not None and not tracing:
-        raise CommandError("--trace-target needs --tracing", remedy="give both", exit_code=EXIT_REFUSED)
-    folder = ClusterFolder(data)
-    folder.prepare()
-    folder.lock()
-    refuse_leftovers(folder)
-    name, members = checked_members(
-        folder,
-        preset=preset,
-        first_port=FREE_PORTS if free else port_base,
-        overrides=overrides or [],
-        admin=admin,
-        tracing=Tracing(target=trace_target or "") if tracing else None,
-    )
-    console = Console()
-    if check:
-        console.print(f"the configuration of {len(members)} members in {folder.conf} is good", soft_wrap=True)
-        return
-    cluster = LocalCluster(folder, name, members, restart=restart, live=live and console.is_terminal, console=console)
-    asyncio.run(cluster.run())
-
-
-def down(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Data folder of the cluster.")] = DEFAULT_FOLDER,
-) -> None:
-    """Stop the cluster that runs in a data folder, in order; its data stays.
-
-    Example: tandemmq down --data /tmp/async
-    """
-    bring_down(ClusterFolder(data), Console())
+__all__ = ["status"]
 
 
 @with_cluster
@@ -178,15 +26,11 @@ def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, js
       tandemmq status --namesrv "10.0.0.1:9876;10.0.0.2:9876" --json
     """
     state = cluster.read_state()
+    output = OutputFormat.JSON if json else output
+    if output is OutputFormat.TABLE:
+        # Programs get the document: it says the same.
+        refuse_blindness(state)
     findings = diagnose(state)
-    emit(OutputFormat.JSON if json else output, status_document(state, findings), status_tables(state, findings))
+    emit(output, status_document(state, findings), status_tables(state, findings))
     if not is_healthy(findings):
         raise typer.Exit(EXIT_FAILED)
-
-
-def version() -> None:
-    """Print the version.
-
-    Example: tandemmq version
-    """
-    typer.echo(f"tandemmq {VERSION}")

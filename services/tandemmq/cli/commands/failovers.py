@@ -90,7 +90,7 @@ def failover(
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make another member of a group its master, without losing a message: the master stops to take sends, the other
+    """Make another member of a group its master, without losing a message. The master stops to take sends, the other
     one reaches its end and takes over, and the old one follows it. Sends of that moment wait or are tried again.
 
     Only a member of the in-sync set can take over; `tandemmq ha status` shows it. Waits until the new master serves.

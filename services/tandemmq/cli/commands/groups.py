@@ -165,8 +165,13 @@ def group_create(
         typer.Option("--ordered/--unordered", help="Deliver each message group in order, for FIFO. Default: as it is."),
     ] = None,
     retries: Annotated[
-        int, typer.Option(min=0, help="Redeliveries before the dead letter queue; 0: 16, or as it is.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Redeliveries after the first delivery, before the dead letter queue; 0: none. "
+            "Default: as it is, of a new group 16.",
+        ),
+    ] = None,
     enabled: Annotated[
         bool | None,
         typer.Option("--enable/--disable", help="Whether its members are given messages. Default: as it is."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from rich.text import Text
 from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX
 from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
 from tandemmq.admin.rpc import ReplicaRepairCalls
+from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -116,7 +116,7 @@ def _plan_text(source: str, place: KubernetesPlace) -> str:
     if not source.startswith(CONFIG_MAP_PREFIX):
         return Path(source).read_text(encoding="utf-8")
     name, _, run_id = source.removeprefix(CONFIG_MAP_PREFIX).partition("/")
-    plans = asyncio.run(_plans_in(name, place))
+    plans = ending.run(_plans_in(name, place))
     wanted = [key for key in sorted(plans) if not run_id or key == run_id + _PLAN_SUFFIX]
     if not wanted:
         raise CommandError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +19,8 @@ from rich.console import Console
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import TopicChange
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.failure import EXIT_FAILED, CommandError
+from tandemmq.cli.ending import OutputClosed
+from tandemmq.cli.failure import CommandError
 from tandemmq.cli.options import TopicArgument
 from tandemmq.client import (
     BrokerRefused,
@@ -97,6 +97,8 @@ class ConsumeCount:
     damaged: int = 0
     # Of the last receive or acknowledgement that failed.
     last_failure: str = ""
+    # Nobody reads the lines any more: what was received last is unacknowledged and will be delivered again.
+    output_closed: bool = False
 
 
 async def consume_lines(
@@ -193,7 +195,13 @@ class _Consumption:
             return
         count = self._count
         self._last_message_s = asyncio.get_running_loop().time()
-        self._write(b"".join(message.body + b"\n" for message in messages))
+        try:
+            self._write(b"".join(message.body + b"\n" for message in messages))
+        except OutputClosed:
+            # Others acknowledge first what was printed before.
+            count.output_closed = True
+            self._stop.set()
+            return
         count.received += len(messages)
         count.redelivered += sum(message.delivery_attempt > 1 for message in messages)
         count.damaged += sum(not message.intact for message in messages)
@@ -472,6 +480,8 @@ def consume(
     """
     options = ConsumeOptions(count=count, idle_timeout_s=idle_timeout)
     done = cluster.run(lambda connection: _consume(connection, topic, group, tag, options, rejects=reject))
+    if done.output_closed:
+        raise OutputClosed
     if done.damaged:
         raise CommandError(f"{done.damaged} message(s) do not match their digest", remedy="check the brokers' disks")
     if done.acknowledged < done.received:
@@ -481,7 +491,11 @@ def consume(
             remedy="they will be delivered to the group again",
         )
     if count is not None and done.received < count:
-        raise CommandError(f"only {done.received} of {count} messages came", cause=done.last_failure)
+        raise CommandError(
+            f"only {done.received} of {count} messages came",
+            cause=done.last_failure,
+            remedy=f"`tandemmq group describe {group}` shows what it lacks, and who else reads with it",
+        )
 
 
 async def _produce(
@@ -533,7 +547,10 @@ async def _consume(
                 await consume_lines(receiver, options, count, write=_write_out, stop=stop)
             except* BrokerRefused as refusals:
                 raise CommandError(
-                    f"group {group} cannot read topic {topic}", cause=str(refusals.exceptions[0])
+                    f"group {group} cannot read topic {topic}",
+                    cause=str(refusals.exceptions[0]),
+                    remedy=f"`tandemmq topic describe {topic}` shows its type and permissions, "
+                    f"`tandemmq group describe {group}` whether the group is enabled",
                 ) from refusals
         console.print(line(), highlight=False)
     return count
@@ -569,13 +586,8 @@ async def _prepare(connection: ClusterConnection, topic: str, console: Console) 
 
 
 def _write_out(data: bytes) -> None:
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # The reader, `head` perhaps, has enough. What was not written stays unacknowledged and is delivered again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(EXIT_FAILED) from None
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 async def _until(lines: AsyncIterator[bytes], stop: asyncio.Event) -> AsyncIterator[bytes]:

@@ -18,6 +18,7 @@ from rich.text import Text
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
+from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, KubernetesPlace
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.doctor.checks import (
@@ -264,9 +265,9 @@ def doctor(
     if kube or isinstance(where, KubernetesPlace):
         place = where if isinstance(where, KubernetesPlace) else KubernetesPlace()
         place = place_of(place, release=release, namespace=namespace, kube_context=kube_context)
-        checks = asyncio.run(_with_kubernetes(cluster, place))
+        checks = ending.run(_with_kubernetes(cluster, place))
     else:
-        checks = asyncio.run(_without_kubernetes(where))
+        checks = ending.run(_without_kubernetes(where))
     emit(OutputFormat.JSON if json else output, doctor_document(checks), doctor_table(checks))
     if any(is_bad(check) for check in checks):
         raise typer.Exit(EXIT_FAILED)

@@ -32,6 +32,7 @@ import grpc.aio
 import typer
 
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, error_text
+from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import (
@@ -629,7 +630,7 @@ def rollout(
       tandemmq rollout --release mq --timeout 1h
     """
     place = place_of(find_place(context), release=release, namespace=namespace, kube_context=kube_context)
-    asyncio.run(_rollout(place, limit_s=timeout, settle_s=settle, dry_run=dry_run))
+    ending.run(_rollout(place, limit_s=timeout, settle_s=settle, dry_run=dry_run))
 
 
 async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, dry_run: bool) -> None:

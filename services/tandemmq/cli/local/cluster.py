@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -28,6 +30,7 @@ from tandemmq.cli.local.folder import (
     Member,
     MemberKind,
     MemberRecord,
+    data_option,
     free_ports,
     lay_out,
     make_authority_folders,
@@ -136,6 +139,7 @@ def up_picture(
 def connect_lines(record: ClusterRecord, folder: str) -> list[str]:
     """How to use the running cluster."""
     endpoints = ";".join(record.client_endpoints)
+    option = data_option(Path(folder))
     seen = (
         [
             f"console              {record.admin_url}",
@@ -150,8 +154,9 @@ def connect_lines(record: ClusterRecord, folder: str) -> list[str]:
         f"NameServers          {';'.join(record.name_servers)}",
         f"data, logs           {folder}/store, {folder}/logs",
         *seen,
-        "try                  seq 100 | tandemmq produce greetings; tandemmq consume greetings --group readers",
-        "stop                 Ctrl-C, or tandemmq down",
+        f"try                  seq 100 | tandemmq produce greetings{option}",
+        f"                     tandemmq consume greetings --group readers{option}",
+        f"stop                 Ctrl-C, or tandemmq down{option}",
     ]
 
 
@@ -458,7 +463,8 @@ def _addresses(members: Sequence[Member], kind: MemberKind, port_key: str) -> tu
 
 # As the first port: whatever is free.
 FREE_PORTS: Final = 0
-_CHECK_LIMIT_S: Final = 60.0
+# A check takes a second of a processor, and there is one a member. So long: the machine may be busy with other things.
+_CHECK_LIMIT_S: Final = 300.0
 
 
 def refuse_leftovers(folder: ClusterFolder) -> None:
@@ -469,7 +475,7 @@ def refuse_leftovers(folder: ClusterFolder) -> None:
         raise CommandError(
             f"members of an earlier cluster still run in {folder.root}",
             cause=", ".join(f"{member.name} (pid {member.pid})" for member in left),
-            remedy=f"stop them with `tandemmq down --data {folder.root}`",
+            remedy=f"stop them with `tandemmq down{data_option(folder.root)}`",
             exit_code=EXIT_REFUSED,
         )
 
@@ -504,11 +510,14 @@ def checked_members(
     make_authority_folders(folder, members)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
+        elsewhere = f"for other ports, tandemmq up{data_option(folder.root)} --free-ports, or --port-base"
         raise CommandError(
             f"{len(problems)} mistake(s) in the configuration; nothing was started",
             cause="\n".join(problems),
-            remedy=f"edit the files in {folder.conf}, or delete one to get the preset's back; "
-            "for other ports, --port-base or --free-ports",
+            # A new folder is gone again by then, with its files.
+            remedy=elsewhere
+            if folder.is_new
+            else f"edit the files in {folder.conf}, or delete one to get the preset's back; {elsewhere}",
             exit_code=EXIT_REFUSED,
         )
     return name, members
@@ -533,8 +542,12 @@ def _check(member: Member, folder: ClusterFolder) -> list[str]:
             timeout=_CHECK_LIMIT_S,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return [f"its check gave no answer within {_CHECK_LIMIT_S:.0f} s"]
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(
+            f"the check of {member.name} gave no answer within {_CHECK_LIMIT_S:.0f} s; nothing was started",
+            cause="this machine is too busy, or its disk does not answer",
+            remedy=f"see what keeps it busy, then try again; by hand: {shlex.join(member.command('--check'))}",
+        ) from error
     if checked.returncode == 0:
         return []
     lines = [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]

@@ -12,11 +12,14 @@ DIR/lock                       locked while `tandemmq up` runs; holds its pid
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import json
 import os
 import re
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -42,6 +45,7 @@ __all__ = [
     "MemberKind",
     "MemberRecord",
     "admin_file",
+    "data_option",
     "free_ports",
     "is_free",
     "is_running",
@@ -340,12 +344,28 @@ class ClusterFolder:
         self._record_path = self.root / "cluster.json"
         self._lock_path = self.root / "lock"
         self._lock_fd = -1
+        # Folders that were not there before, outermost first.
+        self._made: list[Path] = []
+
+    @property
+    def is_new(self) -> bool:
+        """True when this start made it."""
+        return self.conf in self._made
+
+    @contextlib.contextmanager
+    def kept_if_done(self) -> Iterator[None]:
+        """If the block fails, what was made of the folder in it is removed again; what was there before stays."""
+        try:
+            yield
+        except BaseException:
+            self._discard()
+            raise
 
     def prepare(self) -> None:
         """Makes the folders; refuses when that is not possible."""
         try:
-            for folder in (self.root, self.conf, self.logs):
-                folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.conf, self.logs):
+                self.make(folder)
         except OSError as error:
             raise CommandError(
                 f"the data folder {self.root} cannot be used",
@@ -365,13 +385,33 @@ class ClusterFolder:
             raise CommandError(
                 f"a cluster already runs in {self.root}",
                 cause=f"process {owner} holds {self._lock_path}",
-                remedy=f"look at it with `tandemmq status --data {self.root}`, stop it with `tandemmq down --data "
-                f"{self.root}`, or start another one with a different --data and --port-base",
+                remedy=f"look at it with `tandemmq status{data_option(self.root)}`, stop it with "
+                f"`tandemmq down{data_option(self.root)}`, or start another one: tandemmq up --data DIR --free-ports",
                 exit_code=EXIT_REFUSED,
             ) from None
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
         self._lock_fd = fd
+
+    def make(self, folder: Path) -> None:
+        """A folder and those above it, as far as they are missing."""
+        for each in (*reversed(folder.parents), folder):
+            if not each.exists():
+                each.mkdir(exist_ok=True)
+                self._made.append(each)
+
+    def _discard(self) -> None:
+        if not self.is_new:
+            return
+        for folder in (self.conf, self.logs):
+            if folder in self._made:
+                shutil.rmtree(folder, ignore_errors=True)
+        if self._lock_fd >= 0:
+            self._lock_path.unlink(missing_ok=True)
+        # The others only if nothing else has come into them.
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def log_path(self, member: str) -> Path:
         """Where a member's output goes."""
@@ -437,6 +477,11 @@ def _member_record(fields: dict[str, object]) -> MemberRecord:
         **fields,  # type: ignore[arg-type]
         broker=ExpectedBroker(**broker) if isinstance(broker, dict) else None,
     )
+
+
+def data_option(root: Path) -> str:
+    """What a command needs to find this cluster, with a space before it; nothing from where it looks by itself."""
+    return "" if root == DEFAULT_FOLDER.absolute() else f" --data {shlex.quote(str(root))}"
 
 
 def join_addresses(addresses: Iterable[str]) -> str:
@@ -556,7 +601,7 @@ def make_authority_folders(folder: ClusterFolder, members: Iterable[Member]) -> 
     for member in members:
         kind, _, place = member.authority.partition(":")
         if kind == "file" and Path(place).is_relative_to(folder.root):
-            Path(place).mkdir(parents=True, exist_ok=True)
+            folder.make(Path(place))
 
 
 def split_overrides(values: Sequence[str], members: Sequence[str]) -> dict[str, list[str]]:

@@ -2,85 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
 
-from tandemmq.cli.mqadmin.cluster_commands import (
-    add_write_perm,
-    broker_status,
-    cluster_list,
-    consumer_connection,
-    consumer_status,
-    elect_master,
-    get_broker_config,
-    get_sync_state_set,
-    ha_status,
-    producer_connection,
-    update_broker_config,
-    wipe_write_perm,
-)
-from tandemmq.cli.mqadmin.group_commands import (
-    consumer_progress,
-    delete_sub_group,
-    reset_offset_by_time,
-    update_sub_group,
-)
-from tandemmq.cli.mqadmin.message_commands import (
-    print_msg,
-    query_msg_by_id,
-    query_msg_by_key,
-    query_msg_by_offset,
-    query_msg_by_unique_key,
-    send_message,
-)
-from tandemmq.cli.mqadmin.topic_commands import delete_topic, topic_list, topic_route, topic_status, update_topic
+from tandemmq.cli.lazy_group import LazyCommand
 
-__all__ = ["MQADMIN_COMMANDS", "add_mqadmin_commands"]
-
-MQADMIN_COMMANDS: Final[dict[str, Callable[..., None]]] = {
-    "clusterList": cluster_list,
-    "topicList": topic_list,
-    "topicRoute": topic_route,
-    "topicStatus": topic_status,
-    "updateTopic": update_topic,
-    "deleteTopic": delete_topic,
-    "updateSubGroup": update_sub_group,
-    "deleteSubGroup": delete_sub_group,
-    "consumerProgress": consumer_progress,
-    "consumerStatus": consumer_status,
-    "consumerConnection": consumer_connection,
-    "producerConnection": producer_connection,
-    "brokerStatus": broker_status,
-    "getBrokerConfig": get_broker_config,
-    "updateBrokerConfig": update_broker_config,
-    "queryMsgById": query_msg_by_id,
-    "queryMsgByKey": query_msg_by_key,
-    "queryMsgByOffset": query_msg_by_offset,
-    "queryMsgByUniqueKey": query_msg_by_unique_key,
-    "printMsg": print_msg,
-    "sendMessage": send_message,
-    "resetOffsetByTime": reset_offset_by_time,
-    "wipeWritePerm": wipe_write_perm,
-    "addWritePerm": add_write_perm,
-    "haStatus": ha_status,
-    "getSyncStateSet": get_sync_state_set,
-    "electMaster": elect_master,
-}
-"""By RocketMQ's name."""
+__all__ = ["MQADMIN_COMMANDS", "show_help"]
 
 _PANEL: Final = "RocketMQ's own commands"
 
 
-def add_mqadmin_commands(app: typer.Typer) -> None:
-    """Adds all of them, and `help`, as RocketMQ's tool has it."""
-    for name, command in MQADMIN_COMMANDS.items():
-        app.command(name, rich_help_panel=_PANEL)(command)
-    app.command("help", hidden=True)(_help)
+def _of(place: str, summary: str) -> LazyCommand:
+    return LazyCommand(f"tandemmq.cli.mqadmin.{place}", summary, _PANEL)
 
 
-def _help(
+MQADMIN_COMMANDS: Final = {
+    "clusterList": _of("cluster_commands:cluster_list", "List clusters and brokers."),
+    "topicList": _of(
+        "topic_commands:topic_list",
+        "List the names of all topics, the system's too; with -c without retry and dead letter topics.",
+    ),
+    "topicRoute": _of(
+        "topic_commands:topic_route",
+        "Show a topic's route, as the first NameServer that knows it tells it: RocketMQ's JSON, or with -l a table.",
+    ),
+    "topicStatus": _of(
+        "topic_commands:topic_status",
+        "Show the offsets of each queue of a topic, and how many messages a second come in, measured over a second.",
+    ),
+    "updateTopic": _of("topic_commands:update_topic", "Create a topic, or change it, on one broker group or on all."),
+    "deleteTopic": _of("topic_commands:delete_topic", "Remove a topic from all masters and all routes."),
+    "updateSubGroup": _of("group_commands:update_sub_group", "Create a consumer group, or change it, on all masters."),
+    "deleteSubGroup": _of(
+        "group_commands:delete_sub_group", "Remove a consumer group with its progress from all masters."
+    ),
+    "consumerProgress": _of(
+        "group_commands:consumer_progress", "Show how far groups are behind; with -g queue by queue."
+    ),
+    "consumerStatus": _of(
+        "cluster_commands:consumer_status", "Show the members of a group, and whether they all subscribe to the same."
+    ),
+    "consumerConnection": _of(
+        "cluster_commands:consumer_connection", "Show the members of a group, and what they subscribe to."
+    ),
+    "producerConnection": _of(
+        "cluster_commands:producer_connection", "Show the producers of a topic that are connected."
+    ),
+    "brokerStatus": _of(
+        "cluster_commands:broker_status", "Show the state of a broker, or of all of a cluster, by RocketMQ's names."
+    ),
+    "getBrokerConfig": _of(
+        "cluster_commands:get_broker_config", "Show the settings of a broker, or of all of a cluster."
+    ),
+    "updateBrokerConfig": _of(
+        "cluster_commands:update_broker_config",
+        "Change a setting of a running broker, or of all masters of a cluster, until its next start.",
+    ),
+    "queryMsgById": _of("message_commands:query_msg_by_id", "Show a message by its id."),
+    "queryMsgByKey": _of("message_commands:query_msg_by_key", "Find messages by their key."),
+    "queryMsgByOffset": _of("message_commands:query_msg_by_offset", "Show a message by its place in a queue."),
+    "queryMsgByUniqueKey": _of(
+        "message_commands:query_msg_by_unique_key", "Show a message by the id its client gave it."
+    ),
+    "printMsg": _of("message_commands:print_msg", "Print all messages of a topic, queue by queue, the oldest first."),
+    "sendMessage": _of("message_commands:send_message", "Send one message."),
+    "resetOffsetByTime": _of(
+        "group_commands:reset_offset_by_time",
+        "Set where a group goes on in a topic: at the first message stored at that time.",
+    ),
+    "wipeWritePerm": _of(
+        "cluster_commands:wipe_write_perm", "Take a broker group out of producers' routes at every NameServer."
+    ),
+    "addWritePerm": _of(
+        "cluster_commands:add_write_perm", "Put a broker group back into producers' routes at every NameServer."
+    ),
+    "haStatus": _of("cluster_commands:ha_status", "Show replication of a broker, or of all."),
+    "getSyncStateSet": _of(
+        "cluster_commands:get_sync_state_set", "Show which replicas hold what was acknowledged, group by group."
+    ),
+    "electMaster": _of("cluster_commands:elect_master", "Make a broker of a group that fails over its master."),
+}
+"""By RocketMQ's name."""
+
+
+def show_help(
     ctx: typer.Context,
     command: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]", help="Of which.")] = None,
 ) -> None:

@@ -89,8 +89,9 @@ def update_sub_group(
         typer.Option("--consumeMessageOrderly", "-o", case_sensitive=False, help="In order, for FIFO."),
     ] = None,
     retry_max_times: Annotated[
-        int, typer.Option("--retryMaxTimes", "-r", min=0, help="Redeliveries before the dead letter queue.")
-    ] = 0,
+        int | None,
+        typer.Option("--retryMaxTimes", "-r", min=0, help="Redeliveries before the dead letter queue; 0: none."),
+    ] = None,
     from_min: Annotated[str, typer.Option("--consumeFromMinEnable", "-m", help="Ignored.")] = "",
     broadcast: Annotated[str, typer.Option("--consumeBroadcastEnable", "-d", help="Ignored.")] = "",
     retry_queues: Annotated[str, typer.Option("--retryQueueNums", "-q", help="Ignored.")] = "",

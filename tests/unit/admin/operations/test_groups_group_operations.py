@@ -97,6 +97,17 @@ async def test_a_group_that_one_master_has_is_removed_there() -> None:
     assert missing.value.kind is FailureKind.NOT_FOUND
 
 
+async def test_no_retries_are_none_and_not_the_default() -> None:
+    a, b = Master("g"), Master("g")
+    result = await _groups(a, b).put_group(GroupChange("g", retry_max_times=0), dry_run=False)
+    assert [change.what for change in result.changes] == ["retries 16 → 0"] * 2
+    assert (a.retries, b.retries) == (0, 0)
+    await _groups(a, b).put_group(GroupChange("g", ordered=True), dry_run=False)
+    assert (a.retries, b.retries) == (0, 0)
+    result = await _groups(a, b).put_group(GroupChange("new", retry_max_times=0), dry_run=True)
+    assert "0 retries" in result.changes[0].what
+
+
 async def test_what_a_change_does_not_name_stays_as_each_master_has_it() -> None:
     a, b = Master("g"), Master("g")
     a.retries = 3

@@ -19,6 +19,7 @@ from tandemmq.cli.commands.transfer import (
     produce_lines,
     read_lines,
 )
+from tandemmq.cli.ending import OutputClosed
 from tandemmq.client import BrokerRefused, ClientError, ReceivedMessage, SendReceipt
 
 _OPTIONS = LineOptions(topic="logs", tag="t", key_field="1", rate=0, inflight=4)
@@ -157,3 +158,18 @@ async def test_refusal_that_cannot_pass_ends_the_consumer() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await _consume(_Receiver([refusal]), ConsumeOptions(count=1, idle_timeout_s=None))
     assert raised.value.exceptions == (refusal,)
+
+
+async def test_lines_that_nobody_reads_are_not_acknowledged_and_end_the_consumer() -> None:
+    receiver = _Receiver([[_message(1)], [_message(2)], [_message(3)]])
+    count, out = ConsumeCount(), io.BytesIO()
+
+    def write(lines: bytes) -> None:
+        if out.getvalue():
+            raise OutputClosed
+        out.write(lines)
+
+    options = ConsumeOptions(count=None, idle_timeout_s=None)
+    await consume_lines(receiver, options, count, write=write, stop=asyncio.Event())
+    assert count.output_closed
+    assert len(receiver.acknowledged) == count.received == 1

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from support.cluster_states import healthy_cluster, master, with_broker
 from tandemmq.admin.cluster_state import diagnose
 from tandemmq.cli.local.cluster import MemberLine, PutRates, connect_lines, up_picture
-from tandemmq.cli.local.folder import ClusterRecord
+from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterRecord
 from tandemmq.cli.output import status_document, status_tables
 
 _RECORD = ClusterRecord(
@@ -99,3 +99,11 @@ def test_cluster_with_a_console_says_where_it_is() -> None:
     assert "console              http://127.0.0.1:8080/" in lines
     assert "metrics              prometheus --config.file=/data/prometheus.yml" in lines
     assert len(connect_lines(_RECORD, "/data")) == len(lines) - 2
+
+
+def test_hints_say_which_cluster_where_a_command_would_not_find_it_by_itself() -> None:
+    named = "\n".join(connect_lines(_RECORD, "/a folder/data"))
+    assert "tandemmq produce greetings --data '/a folder/data'\n" in named
+    assert "tandemmq consume greetings --group readers --data '/a folder/data'\n" in named
+    assert named.endswith("tandemmq down --data '/a folder/data'")
+    assert "--data" not in "\n".join(connect_lines(_RECORD, str(DEFAULT_FOLDER.absolute())))

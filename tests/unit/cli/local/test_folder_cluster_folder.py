@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -87,3 +88,35 @@ def test_log_tail_begins_where_this_start_began(folder: ClusterFolder) -> None:
     assert folder.log_tail("broker-a", lines=5, since=4) == ["new 1", "new 2"]
     assert folder.log_tail("broker-a", lines=1) == ["new 2"]
     assert folder.log_tail("broker-b", lines=5) == []
+
+
+def test_refused_start_leaves_nothing_of_a_new_folder(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path / "not" / "there" / "data")
+    with contextlib.suppress(CommandError), folder.kept_if_done():
+        folder.prepare()
+        folder.lock()
+        (folder.conf / "broker-a.properties").write_text("brokerName=broker-a\n")
+        folder.make(folder.root / "authority")
+        raise CommandError("refused")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refused_start_leaves_what_was_there_before(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    (root / "notes").mkdir(parents=True)
+    folder = ClusterFolder(root)
+    with contextlib.suppress(CommandError), folder.kept_if_done():
+        folder.prepare()
+        folder.lock()
+        raise CommandError("refused")
+    assert [path.name for path in root.iterdir()] == ["notes"]
+
+
+def test_refused_start_keeps_the_files_of_an_earlier_one(tmp_path: Path) -> None:
+    ClusterFolder(tmp_path / "data").prepare()
+    again = ClusterFolder(tmp_path / "data")
+    with contextlib.suppress(CommandError), again.kept_if_done():
+        again.prepare()
+        raise CommandError("refused")
+    assert not again.is_new
+    assert again.conf.is_dir()

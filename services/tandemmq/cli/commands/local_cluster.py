@@ -1,0 +1,190 @@
+"""`tandemmq up` and `tandemmq down`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.local.folder import DEFAULT_FOLDER, DEFAULT_PRESET, PRESETS, ClusterFolder, MemberRecord, is_running
+from tandemmq.service.extras import absent_packages, install_line
+
+__all__ = ["bring_down", "down", "up"]
+
+
+# `tandemmq down`: stops what runs in a data folder.
+
+# Three waves of at most 20 s each, and some room.
+_SUPERVISOR_LIMIT_S: Final = 75.0
+_MEMBER_LIMIT_S: Final = 20.0
+_POLL_S: Final = 0.1
+
+
+def bring_down(folder: ClusterFolder, console: Console) -> None:
+    """Stops the cluster through its `tandemmq up`, or member by member when that one is gone."""
+    record = folder.read_record()
+    if record is None:
+        console.print(f"nothing runs in {folder.root}", soft_wrap=True)
+        return
+    if record.supervised:
+        os.kill(record.supervisor_pid, signal.SIGTERM)
+        if not _gone(record.supervisor_pid, record.supervisor_start_mark, limit_s=_SUPERVISOR_LIMIT_S):
+            raise CommandError(
+                f"tandemmq up (pid {record.supervisor_pid}) did not stop within {_SUPERVISOR_LIMIT_S:.0f} s",
+                remedy=f"see its output; `kill -9 {record.supervisor_pid}` and `tandemmq down` again stops its members",
+            )
+    # The supervisor's order: masters, slaves, NameServers.
+    for member in sorted(record.members, key=lambda member: (member.kind != "broker", member.role == "SLAVE")):
+        if member.running:
+            _stop(member, console)
+    folder.remove_record()
+    console.print(f"stopped the cluster in {folder.root}", soft_wrap=True)
+
+
+def _stop(member: MemberRecord, console: Console) -> None:
+    os.kill(member.pid, signal.SIGTERM)
+    if not _gone(member.pid, member.start_mark, limit_s=_MEMBER_LIMIT_S):
+        console.print(f"{member.name}: still running after {_MEMBER_LIMIT_S:.0f} s, killed", soft_wrap=True)
+        os.kill(member.pid, signal.SIGKILL)
+        _gone(member.pid, member.start_mark, limit_s=_MEMBER_LIMIT_S)
+
+
+def _gone(pid: int, mark: str, *, limit_s: float) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    while is_running(pid, mark):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+_PRESET_HELP = "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
+
+
+def up(
+    preset: Annotated[
+        str | None, typer.Option(help=f"{_PRESET_HELP}. Default: the folder's own, else {DEFAULT_PRESET}.")
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="Configuration, logs and stores.")
+    ] = DEFAULT_FOLDER,
+    port_base: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_000, help="Write consecutive ports from here into the configuration."),
+    ] = None,
+    free: Annotated[bool, typer.Option("--free-ports", help="Write ports nobody uses into the configuration.")] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[MEMBER:]KEY=VALUE",
+            help="A setting of all brokers, or of one member, for this run; repeatable. Edit DIR/conf for good.",
+        ),
+    ] = None,
+    tracing: Annotated[
+        bool,
+        typer.Option("--tracing", help="Trace every message, and serve metrics."),
+    ] = False,
+    trace_target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="With --tracing: send traces to this OTLP/gRPC receiver too, such as Jaeger."
+        ),
+    ] = None,
+    admin: Annotated[bool, typer.Option(help="Start the admin service, with the console, beside the brokers.")] = True,
+    restart: Annotated[bool, typer.Option(help="Restart a member that dies, with growing pauses.")] = True,
+    live: Annotated[bool, typer.Option(help="Live view; lines when off or when the output is no terminal.")] = True,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and start nothing.")] = False,
+) -> None:
+    """Start a whole cluster on this machine and watch it; Ctrl-C stops it.
+
+    Two NameServers, by preset two masters with or without slaves, and the admin service with its console, each a
+    process of its own. The configuration is copied to DIR/conf at the first start and is yours from then on: a changed
+    file wins over the preset. Each broker reserves 40 MiB of disk before its first message, and 32 MiB whenever its
+    CommitLog has filled a file.
+
+    Examples:
+
+      tandemmq up
+
+      tandemmq up --preset 2m-2s-async --data /tmp/async --port-base 21000
+
+      tandemmq up --set flushDiskType=SYNC_FLUSH --set broker-a:grpcServerPort=18081
+
+      tandemmq up --tracing --trace-target 127.0.0.1:4317
+    """
+    if preset is not None and preset not in PRESETS:
+        raise CommandError(
+            f"there is no preset {preset}", remedy=f"choose one of {', '.join(PRESETS)}", exit_code=EXIT_REFUSED
+        )
+    if free and port_base is not None:
+        raise CommandError(
+            "--free-ports and --port-base exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED
+        )
+    if trace_target is not None and not tracing:
+        raise CommandError("--trace-target needs --tracing", remedy="give both", exit_code=EXIT_REFUSED)
+    _refuse_without("broker", *(["admin"] if admin else []))
+    console = Console()
+    console.print(f"checking the configuration in {data.absolute() / 'conf'}", highlight=False, soft_wrap=True)
+    # After that line: these take a second, and the checks some more.
+    from tandemmq.cli.local.cluster import FREE_PORTS, LocalCluster, checked_members, refuse_leftovers
+    from tandemmq.cli.local.members import Tracing
+
+    folder = ClusterFolder(data)
+    with folder.kept_if_done(), _interruptible():
+        folder.prepare()
+        folder.lock()
+        refuse_leftovers(folder)
+        name, members = checked_members(
+            folder,
+            preset=preset,
+            first_port=FREE_PORTS if free else port_base,
+            overrides=overrides or [],
+            admin=admin,
+            tracing=Tracing(target=trace_target or "") if tracing else None,
+        )
+    if check:
+        console.print(f"the configuration of {len(members)} members in {folder.conf} is good", soft_wrap=True)
+        return
+    cluster = LocalCluster(folder, name, members, restart=restart, live=live and console.is_terminal, console=console)
+    asyncio.run(cluster.run())
+
+
+def _refuse_without(*extras: str) -> None:
+    lacking = {extra: packages for extra in extras if (packages := absent_packages(extra))}
+    if lacking:
+        raise CommandError(
+            "this installation cannot run a cluster",
+            cause="\n".join(f"[{extra}] is not installed: {', '.join(names)}" for extra, names in lacking.items()),
+            remedy=install_line(*lacking),
+            exit_code=EXIT_REFUSED,
+        )
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt here, so that what was made is put away."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def down(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Data folder of the cluster.")] = DEFAULT_FOLDER,
+) -> None:
+    """Stop the cluster that runs in a data folder, in order; its data stays.
+
+    Example: tandemmq down --data /tmp/async
+    """
+    bring_down(ClusterFolder(data), Console())

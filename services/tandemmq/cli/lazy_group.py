@@ -1,0 +1,121 @@
+"""A group of commands that are imported when they are called, so that `tandemmq --help` costs no more than it shows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context, HelpFormatter
+    from typer._click.shell_completion import CompletionItem
+
+__all__ = ["LazyCommand", "LazyGroup", "lazy_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command before it is imported."""
+
+    # module:attribute, a function or a typer.Typer.
+    place: str
+    # The first sentence of its documentation; empty: it is in no list.
+    summary: str
+    panel: str = ""
+
+    def load(self, name: str) -> Command:
+        """Imports it."""
+        module, _, attribute = self.place.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
+        holder.callback()(_nothing)
+        if isinstance(found, typer.Typer):
+            holder.add_typer(found, name=name, rich_help_panel=self.panel)
+        else:
+            holder.command(name, rich_help_panel=self.panel, hidden=not self.summary)(found)
+        group = typer.main.get_command(holder)
+        assert isinstance(group, TyperGroup)
+        return group.commands[name]
+
+
+def _nothing() -> None:
+    pass
+
+
+class LazyGroup(TyperGroup):
+    """Lists its commands by their summaries, panel by panel, as plain text."""
+
+    commands: _Loaded
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Nothing is asked for: the list, and the exit code of a wrong call."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Typer's own list is drawn by rich, which takes longer to import than the rest together."""
+        super(TyperGroup, self).format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """A section a panel."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.unloaded.items():
+            if command.summary:
+                panels.setdefault(command.panel, []).append((name, command.summary))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Names and summaries."""
+        from typer._click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=command.summary)
+            for name, command in self.commands.unloaded.items()
+            if command.summary and name.startswith(incomplete)
+        ]
+        return [*names, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
+
+
+class _Loaded(MutableMapping[str, Any]):
+    """Commands by name; one is imported when it is asked for."""
+
+    def __init__(self, unloaded: Mapping[str, LazyCommand]) -> None:
+        self.unloaded = dict(unloaded)
+        self._loaded: dict[str, Command] = {}
+
+    def __getitem__(self, name: str) -> Command:
+        if name not in self._loaded:
+            self._loaded[name] = self.unloaded[name].load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self.unloaded[name]
+        self._loaded.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.unloaded)
+
+    def __len__(self) -> int:
+        return len(self.unloaded)
+
+
+def lazy_group(commands: Mapping[str, LazyCommand]) -> type[LazyGroup]:
+    """The class of a group with these commands, for typer.Typer(cls=…)."""
+
+    class Group(LazyGroup):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(**attributes)
+            self.commands = _Loaded(commands)
+
+    return Group

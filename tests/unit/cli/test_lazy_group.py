@@ -1,0 +1,93 @@
+"""What `tandemmq --help` imports, and that what it lists is what there is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tandemmq.cli.app import app
+from tandemmq.cli.lazy_group import LazyGroup
+
+# Each takes a good part of what the whole may take.
+_HEAVY = (
+    "asyncio",
+    "fastapi",
+    "google.protobuf",
+    "grpc",
+    "kubernetes",
+    "numpy",
+    "opentelemetry",
+    "pydantic",
+    "rich",
+    "structlog",
+    "tandemmq.admin",
+    "tandemmq.client",
+    "tandemmq.core",
+    "tandemmq.proto",
+    "uvloop",
+    "yaml",
+)
+
+
+@pytest.mark.parametrize("words", ["", "--help", "--version"])
+def test_list_of_commands_imports_nothing_heavy(words: str) -> None:
+    script = f"""
+import sys
+from tandemmq.cli.__main__ import main
+sys.argv = ["tandemmq", *{words.split()}]
+try:
+    main()
+except SystemExit:
+    pass
+print(*sys.modules, sep="\\n", file=sys.stderr)
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    imported = set(shown.stderr.split())
+    assert "tandemmq.cli.app" in imported
+    assert not [name for name in _HEAVY if name in imported]
+    assert "tandemmq" in shown.stdout
+
+
+def test_up_imports_nothing_of_the_cluster_before_it_says_what_it_does() -> None:
+    script = "import sys, tandemmq.cli.commands.local_cluster; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"grpc", "pydantic", "structlog", "tandemmq.proto"} & set(imported.stdout.split())
+
+
+def _root() -> LazyGroup:
+    root = get_command(app)
+    assert isinstance(root, LazyGroup)
+    return root
+
+
+def test_summaries_are_what_the_commands_say_of_themselves() -> None:
+    root = _root()
+    told = {name: command.summary for name, command in root.commands.unloaded.items() if command.summary}
+    assert told == {name: root.commands[name].get_short_help_str(1_000) for name in told}
+    assert [name for name, command in root.commands.items() if command.hidden is True] == ["help"]
+
+
+def test_list_shows_panels_in_order_and_every_command() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    panels = ["Run a cluster", "Look at it", "Operate it", "Messages", "RocketMQ's own commands"]
+    assert sorted(panels, key=shown.index) == panels
+    for name, command in _root().commands.unloaded.items():
+        assert (f"\n  {name} " in shown) == bool(command.summary), name
+
+
+def test_unknown_command_is_told_what_it_may_have_meant() -> None:
+    shown = CliRunner().invoke(app, ["topics"])
+    assert shown.exit_code == 2
+    assert "'topic'" in shown.output
+
+
+def test_names_of_commands_complete() -> None:
+    root = _root()
+    context = type(root).context_class(root, info_name="tandemmq")
+    consumers = ["consumerProgress", "consumerStatus", "consumerConnection"]
+    assert [item.value for item in root.shell_complete(context, "con")] == ["context", "consume", *consumers]
+    assert "--version" in [item.value for item in root.shell_complete(context, "--")]
