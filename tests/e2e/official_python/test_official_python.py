@@ -59,7 +59,7 @@ async def test_23_24_a_producer_is_asked_until_it_knows(endpoint: Endpoint, run_
     assert endpoint.broker.api.transactions.doubled_count == 0
 
 
-async def test_19_a_delayed_message_comes_at_its_time_and_20_a_recalled_one_never(run_script: RunScript) -> None:
+async def test_19_20_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(run_script: RunScript) -> None:
     result = await run_script("delay", "--topic", "reminders")
     assert result["bodies"] == ["kept"]
     # The client sends whole seconds.
