@@ -365,4 +365,7 @@ class AssignmentHandler:
 
 
 def _one_for_each_broker(rows: list[QueueRow]) -> list[QueueRow]:
-    return list({row.broker_name: row for row in reversed(rows)}.values())[::-1]
+    first: dict[str, QueueRow] = {}
+    for row in rows:
+        first.setdefault(row.broker_name, row)
+    return list(first.values())
