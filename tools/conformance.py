@@ -4,9 +4,9 @@
     python tools/conformance.py --results   # build/conformance.json, from the reports of the last `make conformance`
 
 Which test covers what shows in names: `test_45_...` of tests/contract/client_api is number 45 by raw stubs, of
-tests/e2e/official_go by the Go client, and each row of tests/e2e/scenarios.py with a number is run by each client whose
-module has a subclass of ClientConformance. So new scenarios and tests appear by themselves. What nothing covers is told
-as not covered and never holds.
+tests/e2e/official_go by the Go client; `test_23_24_...` is both. Each row of tests/e2e/scenarios.py with numbers is run
+by each client whose module has a subclass of ClientConformance. So new scenarios and tests appear by themselves. What
+nothing covers is told as not covered and never holds.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ LIST: Final[dict[int, tuple[str, str]]] = {
     60: ("S", "reading and progress by offset"),
 }
 
-_NUMBERED: Final = re.compile(r"test_(\d\d)_")
+_NUMBERED: Final = re.compile(r"test_((?:\d\d_)+)")
 _BEGIN: Final = "<!-- made by tools/conformance.py -->\n"
 _END: Final = "<!-- end -->\n"
 
@@ -117,7 +117,7 @@ def cases() -> list[Case]:
         client = folder.name.removeprefix("official_")
         found += [Case(number, client, name) for number, name in _numbered(folder)]
         if any("(ClientConformance)" in module.read_text() for module in folder.glob("test_*.py")):
-            found += [Case(number, client, f"test[{name}]") for name, number in numbered.items()]
+            found += [Case(number, client, f"test[{name}]") for name, number in numbered]
             found += [Case(number, client, name) for number, name in shared]
     return found
 
@@ -126,15 +126,15 @@ def _numbered(folder: Path, pattern: str = "test_*.py") -> Iterator[tuple[int, s
     for module in sorted(folder.glob(pattern)):
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (match := _NUMBERED.match(node.name)):
-                yield int(match[1]), node.name
+                yield from ((int(number), node.name) for number in match[1].split("_") if number)
 
 
-def _numbers_of_scenarios() -> dict[str, int]:
+def _numbers_of_scenarios() -> list[tuple[str, int]]:
     """Those that run side by side; the others have tests of their own."""
     sys.path.insert(0, str(ROOT / "tests"))
     from e2e.scenarios import SIDE_BY_SIDE  # it lies among the tests
 
-    return {scenario.name: scenario.number for scenario in SIDE_BY_SIDE if scenario.number}
+    return [(scenario.name, number) for scenario in SIDE_BY_SIDE for number in scenario.numbers]
 
 
 def table() -> str:

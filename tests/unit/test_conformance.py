@@ -40,3 +40,10 @@ def test_what_the_list_asks_for_and_nothing_covers_is_told() -> None:
     assert (57, "cpp") not in covered
     assert told[57, "cpp"]["value"] == "not covered"
     assert told[57, "cpp"]["holds"] is False
+
+
+def test_a_test_may_be_of_two_numbers() -> None:
+    found = cases()
+    for number in (23, 24):
+        assert Case(number, "python", "test_23_24_a_producer_is_asked_until_it_knows") in found
+        assert Case(number, "java", "test[transaction_asked_after]") in found

@@ -26,7 +26,8 @@ from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 __all__ = ["SimpleConsumer"]
 
 _HOST_NAME: Final = socket.gethostname()
-# A broker holds an empty receive for at least so long, whatever is asked, and refuses calls that end sooner.
+# A broker of RocketMQ holds an empty receive for at least so long, whatever is asked; all refuse calls that end sooner
+# than the wait they ask for, if they end before this.
 _WAIT_MIN_MS: Final = 5_000
 # How long one that may be empty is waited for while another gives messages: a broker that has some answers at once.
 _GLANCE_S: Final = 0.25

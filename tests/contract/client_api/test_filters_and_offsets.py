@@ -101,6 +101,9 @@ async def test_45_sql_filters_deliver_matches_and_bad_sql_is_refused_with_its_pl
     )
     async with client.telemetry() as stream:
         await stream.write(pb.TelemetryCommand(settings=settings))
+        told = await stream.read()
+        assert isinstance(told, pb.TelemetryCommand)
+        assert (told.status.code, told.WhichOneof("command")) == (Code.ILLEGAL_FILTER_EXPRESSION, None)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

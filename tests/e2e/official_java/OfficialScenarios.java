@@ -28,6 +28,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -93,6 +94,10 @@ public final class OfficialScenarios {
         SCENARIOS.put("client_restart", OfficialScenarios::clientRestart);
         SCENARIOS.put("told_by_the_operator", OfficialScenarios::toldByTheOperator);
         SCENARIOS.put("master_restart", OfficialScenarios::masterRestart);
+        SCENARIOS.put("one_queue", OfficialScenarios::oneQueue);
+        SCENARIOS.put("change_of_master", OfficialScenarios::changeOfMaster);
+        SCENARIOS.put("dead_master", OfficialScenarios::deadMaster);
+        SCENARIOS.put("no_slave", OfficialScenarios::noSlave);
     }
 
     private OfficialScenarios() {
@@ -485,7 +490,8 @@ public final class OfficialScenarios {
     private static String tagFilter(String name) throws Exception {
         Producer producer = producer(name);
         for (int number = 0; number < 30; number++) {
-            send(producer, message(name, "tagged").setTag("abc".substring(number % 3, number % 3 + 1)));
+            send(producer, message(name, "tagged").setTag("abc".substring(number % 3, number % 3 + 1))
+                .addProperty("x", "" + number));
         }
         SimpleConsumer consumer = simpleConsumer(name, name, new FilterExpression("a || b"));
         Map<String, Integer> counts = new TreeMap<>();
@@ -493,8 +499,19 @@ public final class OfficialScenarios {
         expect(counts.equals(Map.of("a", 10, "b", 10)), "tags %s", counts);
         int more = consumer.receive(32, LONG_LEASE).size();
         expect(more == 0, "%d messages beyond the filter", more);
-        close(producer, consumer);
-        return "";
+        SimpleConsumer sql = simpleConsumer(name, name + "-sql",
+            new FilterExpression("x > 3 AND x <= 12", FilterExpressionType.SQL92));
+        Set<String> numbers = new HashSet<>();
+        receiveSome(sql, 9).values().forEach(view -> numbers.add(view.getProperties().get("x")));
+        expect(numbers.equals(Set.of("4", "5", "6", "7", "8", "9", "10", "11", "12")), "x of %s", numbers);
+        more = sql.receive(32, LONG_LEASE).size();
+        expect(more == 0, "%d messages beyond the SQL92 filter", more);
+        long asked = System.nanoTime();
+        String problem = problemOf(() -> simpleConsumer(name, name + "-bad",
+            new FilterExpression("x > 3 AND", FilterExpressionType.SQL92)).receive(32, LONG_LEASE));
+        expect(problem.contains("SQL92 filter"), "a bad filter: %s", problem);
+        close(producer, consumer, sql);
+        return String.format("the bad filter is told after %.1f s", secondsSince(asked));
     }
 
     private static Producer producer(String topic, TransactionChecker checker) throws ClientException {
@@ -919,5 +936,87 @@ public final class OfficialScenarios {
         close(consumer, producer);
         return String.format("%d failed sends; sends again after %.1f s, receives %.1f s, push %.1f s", failures, sending,
             receiving, pushing);
+    }
+
+    // Clusters of two broker groups.
+
+    /** One message for each of ten message groups. */
+    private static String oneQueue(String name) throws Exception {
+        Producer producer = producer(name);
+        for (int group = 0; group < 10; group++) {
+            send(producer, message(name, "java").setMessageGroup("group-" + group));
+        }
+        close(producer);
+        return "";
+    }
+
+    /** Sends without a pause, and handles, while the starter exchanges a master: between "waits" and "continue". */
+    private static String changeOfMaster(String name) throws Exception {
+        ClientConfiguration impatient = ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false).build();
+        Producer producer =
+            PROVIDER.newProducerBuilder().setClientConfiguration(impatient).setTopics(name).build();
+        Set<String> handled = ConcurrentHashMap.newKeySet();
+        PushConsumer push = pushConsumer(name, name, view -> {
+            handled.add(id(view));
+            return ConsumeResult.SUCCESS;
+        });
+        Set<String> acknowledged = new HashSet<>();
+        int failures = 0;
+        double slowest = 0;
+        int before = 0;
+        for (int rest = 30; rest > 0; ) {
+            long started = System.nanoTime();
+            try {
+                acknowledged.add(send(producer, message(name, "body")));
+                if (before == 0 && acknowledged.size() == 30) {
+                    before = acknowledged.size();
+                    print(String.format("{\"scenario\": %s, \"waits\": true}", json(name)));
+                } else if (before > 0 && (rest < 30 || CONTINUED.get(name).tryAcquire())) {
+                    rest--;
+                }
+            } catch (ClientException | RuntimeException problem) { // gRPC's own exceptions come through
+                failures++;
+            }
+            slowest = Math.max(slowest, secondsSince(started));
+            Thread.sleep(20);
+        }
+        // Three attempts of 3 s each.
+        expect(slowest < 10, "a send took %.1f s", slowest);
+        waitUntil("all that was acknowledged is handled", () -> handled.containsAll(acknowledged));
+        int count = acknowledged.size();
+        closePush(push, producer, name);
+        close(producer);
+        return String.format("%d sends, %d failed, slowest %.1f s", count, failures, slowest);
+    }
+
+    /** Clients that start while a broker group of the topic is dead. */
+    private static String deadMaster(String name) throws Exception {
+        Producer producer = producer(name);
+        SimpleConsumer consumer = simpleConsumer(name, name);
+        Set<String> ids = sendMany(producer, name, 20, 4);
+        Set<String> found = receiveSome(consumer, 20).keySet();
+        expect(found.equals(ids), "other messages than those sent");
+        close(producer, consumer);
+        return "";
+    }
+
+    /** The sender is told that no slave has its message, tries as often as it may, and all copies have one id. */
+    private static String noSlave(String name) throws Exception {
+        Producer producer = producer(name);
+        String problem = problemOf(() -> send(producer, message(name, "alone")));
+        expect(problem.contains("50002") || problem.contains("50402"), "send without a slave: %s", problem);
+        waitForContinue(name);
+        SimpleConsumer consumer = simpleConsumer(name, name);
+        List<String> ids = new ArrayList<>();
+        for (List<MessageView> views = consumer.receive(32, LONG_LEASE); !views.isEmpty(); ) {
+            for (MessageView view : views) {
+                consumer.ack(view);
+                ids.add(id(view));
+            }
+            views = consumer.receive(32, LONG_LEASE);
+        }
+        expect(ids.size() > 1 && new HashSet<>(ids).size() == 1, "copies %s", ids);
+        close(producer, consumer);
+        return ids.size() + " copies";
     }
 }

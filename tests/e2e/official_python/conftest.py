@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,48 @@ class Endpoint:
     clock: OffsetClock
 
 
+@dataclass(slots=True)
+class Push:
+    """A running push consumer; see scripts/push.py. `handled` has its handler's calls in their order."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+    client_id: str = ""
+    handled: list[dict[str, Any]] = field(default_factory=list)
+
+    async def read(self) -> None:
+        """All that it prints."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            told = json.loads(line)
+            if "started" in told:
+                self.client_id = told["started"]
+            else:
+                self.handled.append(told)
+
+    async def until(self, holds: Callable[[], bool], what: str, *, limit_s: float = SCRIPT_LIMIT_S) -> None:
+        """Waits; AssertionError when it does not hold in time, or the program ends."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while not holds():
+                    assert self.process.returncode is None, f"{what}: it ended: {self.log.read_text()}"
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"not within {limit_s} s: {what}: {self.handled[-50:]}") from None
+
+    def bodies(self) -> list[str]:
+        """Of the handler's calls."""
+        return [one["body"] for one in self.handled]
+
+    def go_on(self) -> None:
+        """Ends the holding of messages."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go on\n")
+
+
+RunPush = Callable[..., AbstractAsyncContextManager[Push]]
+
+
 @pytest.fixture(scope="session")
 def official_python() -> Path:
     """The interpreter that has the official client; installed once."""
@@ -52,10 +95,20 @@ async def endpoint(request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
     broker.add_topic("orders")
     broker.add_topic("payments", message_type="TRANSACTION")
     broker.add_topic("reminders", message_type="DELAY")
-    delivering = asyncio.get_running_loop().create_task(broker.delayed.run())
+    broker.add_topic("ordered", queue_count=2, message_type="FIFO")
+    broker.add_group("in-order", fifo=True)
+    tasks = [asyncio.create_task(broker.delayed.run()), asyncio.create_task(_keep_house(broker))]
     async with serving(broker, FRONTS[request.param]) as address:
         yield Endpoint(address, broker, clock)
-    delivering.cancel()
+        for task in tasks:
+            task.cancel()
+
+
+async def _keep_house(broker: BrokerAssembly) -> None:
+    """As a broker does: leases are renewed, silent clients forgotten, producers asked after transactions."""
+    while True:
+        await asyncio.sleep(0.2)
+        broker.api.housekeep()
 
 
 @pytest.fixture
@@ -91,3 +144,41 @@ def run_at(official_python: Path, tmp_path: Path) -> RunAt:
 def run_script(endpoint: Endpoint, run_at: RunAt) -> RunScript:
     """Runs a script at the broker of this process."""
     return partial(run_at, endpoint.address)
+
+
+@pytest.fixture
+def push_at(official_python: Path, tmp_path: Path) -> RunPush:
+    """Runs push consumers at any address; they are killed at the end of the block."""
+
+    @asynccontextmanager
+    async def run(address: str, *arguments: str) -> AsyncIterator[Push]:
+        log = tmp_path / f"push-{len(list(tmp_path.glob('push-*')))}.log"
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                official_python,
+                SCRIPTS / "push.py",
+                *("--endpoint", address, "--topic", "orders"),
+                *arguments,
+                env={**os.environ, "HOME": str(tmp_path)},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
+        push = Push(process, log)
+        reading = asyncio.create_task(push.read())
+        try:
+            await push.until(lambda: bool(push.client_id), "the consumer has started")
+            yield push
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            await reading
+
+    return run
+
+
+@pytest.fixture
+def run_push(endpoint: Endpoint, push_at: RunPush) -> RunPush:
+    """Runs push consumers at the broker of this process."""
+    return partial(push_at, endpoint.address)

@@ -42,24 +42,14 @@ async def test_22_a_commit_is_delivered_and_a_rollback_is_not(endpoint: Endpoint
 async def test_23_24_a_producer_is_asked_until_it_knows(endpoint: Endpoint, run_script: RunScript) -> None:
     endpoint.broker.options.transaction_timeout_ms = 1_000
     endpoint.broker.options.transaction_check_interval_ms = 1_000
-
-    async def keep_house() -> None:
-        while True:
-            await asyncio.sleep(0.2)
-            endpoint.broker.api.housekeep()
-
-    housekeeping = asyncio.create_task(keep_house())
-    try:
-        sent = await run_script("transactions", "--topic", "payments", "ask 0", "ask 2")
-    finally:
-        housekeeping.cancel()
+    sent = await run_script("transactions", "--topic", "payments", "ask 0", "ask 2")
     assert sent["asked"] == {"ask 0": 1, "ask 2": 3}
     received = (await run_script("consume", "--topic", "payments"))["messages"]
     assert sorted(message["body"] for message in received) == ["ask 0", "ask 2"]
     assert endpoint.broker.api.transactions.doubled_count == 0
 
 
-async def test_19_a_delayed_message_comes_at_its_time_and_20_a_recalled_one_never(run_script: RunScript) -> None:
+async def test_19_20_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(run_script: RunScript) -> None:
     result = await run_script("delay", "--topic", "reminders")
     assert result["bodies"] == ["kept"]
     # The client sends whole seconds.

@@ -54,8 +54,11 @@ __all__ = ["ReceiveHandler", "WaitingPull", "poll_end_ms"]
 
 # How long a receive may wait for messages.
 
-# Limits of a long poll (RocketMQ's grpcClientConsumerMinLongPollingTimeoutMillis and its maximum).
+# Limits of a long poll (RocketMQ's grpcClientConsumerMinLongPollingTimeoutMillis and its maximum). A consumer that says
+# how long it waits may say less than RocketMQ's 5 s: it polls one broker group after the other, and until this one
+# answers it gets nothing of the others. A second keeps one that does not want to wait at all from asking in a loop.
 _POLL_MIN_MS: Final = 5_000
+_SAID_MIN_MS: Final = 1_000
 _POLL_MAX_MS: Final = 20_000
 # What a deadline loses on its way here: a call that was given 5 s arrives with a little less.
 _TRANSIT_MS: Final = 500
@@ -74,10 +77,10 @@ def poll_end_ms(
     """
     remaining_ms = _POLL_MAX_MS + _UNSAID_MARGIN_MS if deadline_ms is None else deadline_ms - now_ms
     if request.HasField("long_polling_timeout"):
-        wanted_ms = request.long_polling_timeout.ToMilliseconds()
+        wanted_ms, least_ms = request.long_polling_timeout.ToMilliseconds(), _SAID_MIN_MS
     else:
-        wanted_ms = remaining_ms - _UNSAID_MARGIN_MS
-    poll_ms = min(max(wanted_ms, _POLL_MIN_MS), _POLL_MAX_MS)
+        wanted_ms, least_ms = remaining_ms - _UNSAID_MARGIN_MS, _POLL_MIN_MS
+    poll_ms = min(max(wanted_ms, least_ms), _POLL_MAX_MS)
     if poll_ms > remaining_ms:
         if remaining_ms < _POLL_MIN_MS - _TRANSIT_MS:
             return Outcome(

@@ -264,8 +264,12 @@ class TelemetryStream:
             self.end(StatusCode.INVALID_ARGUMENT, "settings: neither publishing nor subscription is set")
             return
         is_producer = kind == "publishing"
-        refused = _check_publishing(settings.publishing) if is_producer else _check_subscription(settings.subscription)
+        refused = _check_publishing(settings.publishing) if is_producer else _check_names(settings.subscription)
+        if refused is None and not is_producer and settings.user_agent.language not in _WAITS_FOR_EVER:
+            refused = _check_filters(settings.subscription)
         if refused:
+            # Node reads no end of a stream, only a command that says what is wrong; others pass over such a one.
+            self._call.send(pb.TelemetryCommand(status=status_of(refused)))
             self.end(StatusCode.INVALID_ARGUMENT, f"settings: {refused.text}")
             return
         self._remember(settings, is_producer=is_producer)
@@ -307,12 +311,18 @@ def _check_publishing(publishing: definition.Publishing) -> Outcome | None:
     return next(filter(None, (check_topic(topic.name) for topic in publishing.topics)), None)
 
 
-def _check_subscription(subscription: definition.Subscription) -> Outcome | None:
-    if refused := check_group(subscription.group.name):
-        return refused
+# A client that starts waits for settings as long as it takes, and tells its user nothing. It gets them whatever its
+# filters are, and each of its receives is told what is wrong.
+_WAITS_FOR_EVER: Final = frozenset({definition.PYTHON})
+
+
+def _check_names(subscription: definition.Subscription) -> Outcome | None:
+    topics = (check_topic(entry.topic.name) for entry in subscription.subscriptions)
+    return check_group(subscription.group.name) or next(filter(None, topics), None)
+
+
+def _check_filters(subscription: definition.Subscription) -> Outcome | None:
     for entry in subscription.subscriptions:
-        if refused := check_topic(entry.topic.name):
-            return refused
         parsed = parsed_filter(entry.expression)
         if isinstance(parsed, Outcome):
             return parsed
@@ -365,4 +375,7 @@ class AssignmentHandler:
 
 
 def _one_for_each_broker(rows: list[QueueRow]) -> list[QueueRow]:
-    return list({row.broker_name: row for row in reversed(rows)}.values())[::-1]
+    first: dict[str, QueueRow] = {}
+    for row in rows:
+        first.setdefault(row.broker_name, row)
+    return list(first.values())

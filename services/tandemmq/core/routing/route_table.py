@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import attrgetter
 from typing import Final
 
 from tandemmq.core.metadata.metadata_store import DataVersion
@@ -74,6 +75,7 @@ __all__ = [
     "queue_rows",
 ]
 
+_queue_id: Final = attrgetter("queue_id")
 _MIXED: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 # Types of a topic that takes nothing else.
 _SINGLE: Final = frozenset((*_MIXED, "LITE", "PRIORITY"))
@@ -115,8 +117,11 @@ class QueueRow:
 
 
 def queue_rows(route: TopicRoute) -> list[QueueRow]:
-    """Rows of all groups whose master is live, by broker name and queue id: the same order at every call. Of a group
+    """Rows of all groups whose master is live, by queue id and broker name: the same order at every call. Of a group
     without a master those to read, if one of its slaves serves reads.
+
+    A simple consumer of the official clients polls row after row, each poll at a whole group: neighbours are of
+    different groups, or it would wait at one of them as often as that has queues before it asks the next.
 
     Empty when no group has either, or none permits anything. Go compares routes by position, and a queue id 0
     exists for each broker because Node reads no other.
@@ -134,6 +139,7 @@ def queue_rows(route: TopicRoute) -> list[QueueRow]:
             QueueRow(route.topic, queue_id, permission, queues.broker_name, MASTER_ID, address, accept_types, stand_ins)
             for queue_id, permission in enumerate(_permissions(queues, is_writable=group.master is not None))
         ]
+    rows.sort(key=_queue_id)  # Groups keep their order.
     return rows
 
 

@@ -182,9 +182,11 @@ def test_filter_that_passes_over_many_messages_goes_on_in_the_next_turn(
     [
         (23_000, 20_000, 20_000),
         (6_000, 20_000, 5_900),
-        (4_950, 2_000, 4_850),
+        (4_950, 2_000, 2_000),
+        (4_950, 20_000, 4_850),
         (30_000, 60_000, 20_000),
-        (None, 1_000, 5_000),
+        (None, 1_000, 1_000),
+        (None, 0, 1_000),
     ],
 )
 def test_wait_is_kept_within_its_limits_and_the_deadline(

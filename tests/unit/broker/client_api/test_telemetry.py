@@ -169,6 +169,25 @@ def test_bad_sql_ends_the_stream_with_its_place(broker: BrokerAssembly) -> None:
     open_stream(broker, fake).message(with_filter("x > 3 AND (y ="))
     assert fake.code is StatusCode.INVALID_ARGUMENT
     assert "SQL92 filter 'x > 3 AND (y =': at character 15: the expression ends too early" in fake.detail
+    # Node's client looks for nothing else.
+    [told] = fake.sent
+    assert isinstance(told, pb.TelemetryCommand)
+    assert (told.status.code, told.WhichOneof("command")) == (Code.ILLEGAL_FILTER_EXPRESSION, None)
+    assert "at character 15" in told.status.message
+
+
+def test_a_client_that_waits_for_settings_for_ever_gets_them_with_bad_sql(broker: BrokerAssembly) -> None:
+    fake = FakeCall()
+    command = with_filter("x > 3 AND (y =")
+    command.settings.user_agent.language = definition.PYTHON
+    open_stream(broker, fake).message(command)
+    [told] = fake.sent
+    assert isinstance(told, pb.TelemetryCommand)
+    assert (fake.code, told.status.code, told.WhichOneof("command")) == (None, Code.OK, "settings")
+    # Names it checks by itself.
+    command.settings.subscription.group.name = "a b"
+    open_stream(broker, refused := FakeCall()).message(command)
+    assert refused.code is StatusCode.INVALID_ARGUMENT
 
 
 def test_operators_see_which_filter_is_sql(broker: BrokerAssembly) -> None:

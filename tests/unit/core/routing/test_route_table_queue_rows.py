@@ -92,9 +92,9 @@ def test_host_and_port_are_read_as_they_were_written(host: str) -> None:
     assert (address.host, address.port) == (host, 8081)
 
 
-def test_rows_are_ordered_by_group_and_queue() -> None:
-    both = TopicRoute("orders", (QueueData("a", 2, 2, 6), QueueData("b", 2, 2, 6)), (group("a", 0), group("b", 0)))
-    assert [(r.broker_name, r.queue_id) for r in queue_rows(both)] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+def test_neighbouring_rows_are_of_different_groups() -> None:
+    both = TopicRoute("orders", (QueueData("a", 2, 2, 6), QueueData("b", 3, 3, 6)), (group("a", 0), group("b", 0)))
+    assert [f"{row.broker_name}{row.queue_id}" for row in queue_rows(both)] == ["a0", "b0", "a1", "b1", "b2"]
 
 
 @pytest.mark.parametrize(
