@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart docs setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -33,9 +33,9 @@ lint: setup ## ruff, mypy --strict, import-linter, buf
 format: setup ## format and fix what a tool can fix
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q . ; cd proto && ../$(BIN)/buf format -w
 
-test: setup ## everything CI runs: linters, unit, contract, simulation, integration, chart; then as compiled
+test: setup ## everything CI runs: linters, the documents' links, unit, contract, simulation, integration, chart; then as compiled
 	@tools/bootstrap.sh networks
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled docs
 	@$(BIN)/python tools/run_tests.py
 
 compiled: setup ## the busiest modules as C extensions, in build/compiled (gets a compiler if there is none)
@@ -53,6 +53,10 @@ conformance: setup ## the client API's scenarios with raw stubs and official cli
 
 chart: setup ## the chart: lint, schemas, rendered presets, refused values (gets helm and kubeconform if they are missing)
 	@$(BIN)/python tools/run_tests.py --report chart chart
+
+docs: ## the documents as a site with every link checked: build/site
+	@tools/bootstrap.sh docs
+	@build/docs-venv/bin/python tools/docs_site.py
 
 images: ## the images, built and looked into: ONLY="broker consistency" TAG=0.1.0 BASE=name@sha256:... PLAIN=1, LOAD=1 onto the test cluster
 	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(BASE),--base $(BASE)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)

@@ -30,6 +30,9 @@ if [ "$extra" = networks ]; then
   fi
   exit 0
 fi
+if [ "$extra" = docs ] && [ -e build/docs-venv/.stamp ] && [ build/docs-venv/.stamp -nt tools/docs_requirements.txt ]; then
+  exit 0
+fi
 if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
 
 # Debian's own Python before another that PATH names: it is built with profiles and link-time optimization, and a broker
@@ -60,6 +63,15 @@ else
       echo "setup: '$python' has neither venv nor pip; install python3-venv (or uv) and try again" >&2; exit 1
     fi
   fi
+fi
+
+if [ "$extra" = docs ]; then
+  # What builds the documents' site is no part of anything else: an environment of its own.
+  mkdir -p build
+  [ -x build/docs-venv/bin/python ] || "$uv" venv -q --python "$python" build/docs-venv
+  "$uv" pip install -q --python build/docs-venv/bin/python --require-hashes -r tools/docs_requirements.txt
+  touch build/docs-venv/.stamp
+  exit 0
 fi
 
 [ -x .venv/bin/python ] || "$uv" venv -q --python "$python" .venv

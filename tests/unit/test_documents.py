@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,8 @@ _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _QUOTED: Final = re.compile(r"`([^`\n]+)`")
 _PATH: Final = re.compile(r"[\w.{},*/-]+")
 _DOTTED: Final = re.compile(r"\btandemmq(?:\.\w+)+")
+
+_SITE: Final = runpy.run_path(str(_ROOT / "tools" / "docs_site.py"))
 
 _LINES_OFF_MAX: Final = 3
 """A link of the tour may be so far from what it names: a reader still sees it."""
@@ -109,6 +112,25 @@ def test_every_decision_is_in_the_index() -> None:
     index = (_ADRS / "README.md").read_text(encoding="utf-8")
     decisions = sorted(file.name for file in _ADRS.glob("[0-9]*.md"))
     assert sorted(set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", index))) == decisions
+
+
+def test_every_document_is_in_the_contents() -> None:
+    text = _SITE["CONTENTS"].read_text(encoding="utf-8")
+    assert _SITE["not_in_contents"](text) == []
+    without = text.replace("- [The doctor]", "").replace("- [Ask the doctor](operations/doctor.md)", "")
+    assert _SITE["not_in_contents"](without) == [Path("docs/operations/doctor.md")]
+    sections = [next(iter(section)) for section in _SITE["navigation"](text)]
+    assert sections == ["Tutorials", "How to", "Reference", "Explanations"]
+
+
+def test_lists_of_the_repository_are_lists_of_the_site() -> None:
+    written = "Words:\n- one\n  goes on\n- two\n\n  ```sh\n  - no item\n    deeper\n  ```\n- three\n\nEnd.\n- four"
+    wanted = (
+        "Words:\n\n- one\n    goes on\n- two\n\n    ```sh\n    - no item\n      deeper\n    ```\n\n- three\n\nEnd.\n\n"
+    )
+    assert _SITE["for_python_markdown"](written) == f"{wanted}- four\n"
+    code = "```\n- one\n- two\nwords\n- three\n```\n"
+    assert _SITE["for_python_markdown"](code) == code
 
 
 def _places(file: Path) -> dict[str, list[int]]:
