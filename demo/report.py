@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.table import Table
 
-__all__ = ["Row", "compared", "result_table", "write_rows"]
+__all__ = ["Row", "compared", "result_table", "verdict", "write_rows"]
 
 _COMPARISONS: Final = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
 
@@ -31,6 +31,22 @@ def compared(name: str, value: float, unit: str, target: str) -> Row:
     """A row whose target is a comparison, for example `== 0`."""
     comparison, limit = target.split()
     return Row(name, value, unit, target, bool(_COMPARISONS[comparison](value, float(limit))))
+
+
+def verdict(rows: Sequence[Row], folder: Path) -> list[str]:
+    """What the rows come to, and what to do now."""
+    failed = [row for row in rows if not row.holds]
+    if not failed:
+        return [
+            f"All {len(rows)} rows hold: a master was killed, and nothing that was acknowledged is lost.",
+            "Next: `make up` starts a cluster to use, with its console; README.md goes on from there.",
+        ]
+    return [
+        f"{len(failed)} of {len(rows)} rows do not hold:",
+        *(f"  {row.name.replace('_', ' ')}: {row.value:,} {row.unit}, wanted {row.target}" for row in failed),
+        f"Next: look at the logs of brokers and clients in {folder}; another run of the demo removes them.",
+        "docs/operations/what-to-do-when.md goes by symptom.",
+    ]
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:

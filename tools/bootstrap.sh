@@ -74,10 +74,14 @@ if [ "$extra" = docs ]; then
   exit 0
 fi
 
+count=$(grep -c '^\[\[package\]\]' uv.lock)
+echo "setup: .venv for $extra from uv.lock, of up to $count packages, and the stubs of proto; a minute or two the first time" >&2
 [ -x .venv/bin/python ] || "$uv" venv -q --python "$python" .venv
 mkdir -p build
 "$uv" export -q --frozen --no-emit-project --extra "$extra" --format requirements.txt -o build/requirements.txt >/dev/null
 "$uv" pip install -q --python .venv/bin/python --require-hashes -r build/requirements.txt
+echo "setup: packages are in; now the project itself" >&2
 # The project itself, editable: two path entries, and the stubs in build/proto.
 "$uv" pip install -q --python .venv/bin/python --no-deps -e .
 touch "$stamp"
+echo "setup: done; . .venv/bin/activate puts tandemmq on the path" >&2

@@ -1,6 +1,6 @@
 """The client API's conformance list against what the tests cover, and against what a run of them showed.
 
-    python tools/conformance.py --docs      # writes the table of docs/protocol/client-conformance.md anew
+    python tools/conformance.py --docs      # writes the tables of client-conformance.md and clients.md anew
     python tools/conformance.py --results   # build/conformance.json, from the reports of the last `make conformance`
 
 Which test covers what shows in names: `test_45_...` of tests/contract/client_api is number 45 by raw stubs, of
@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = ROOT / "build"
 PAGE: Final = ROOT / "docs" / "protocol" / "client-conformance.md"
+FEATURE_PAGE: Final = ROOT / "docs" / "operations" / "clients.md"
 E2E: Final = ROOT / "tests" / "e2e"
 CONTRACT: Final = ROOT / "tests" / "contract" / "client_api"
 RAW: Final = "raw"
@@ -94,6 +95,20 @@ LIST: Final[dict[int, tuple[str, str]]] = {
     60: ("S", "reading and progress by offset"),
 }
 
+# What a user looks for, and the scenarios that show it.
+FEATURES: Final[dict[str, tuple[int, ...]]] = {
+    "send and receive": (10, 32),
+    "push consumers": (47,),
+    "leases, changed and given up": (36, 37),
+    "filters by tag": (45,),
+    "ordered by message group (FIFO)": (27, 29),
+    "delayed (DELAY)": (19,),
+    "delayed, and recalled": (20,),
+    "transactions (TRANSACTION)": (22,),
+    "retries and dead letters": (30,),
+    "a broker restarts under a running client": (55,),
+}
+
 _NUMBERED: Final = re.compile(r"test_((?:\d\d_)+)")
 _BEGIN: Final = "<!-- made by tools/conformance.py -->\n"
 _END: Final = "<!-- end -->\n"
@@ -150,6 +165,17 @@ def table() -> str:
             "yes" if (number, client) in covered else "**not covered**" if client in asked else "" for client in CLIENTS
         ]
         lines.append(f"| {number} | {title} | {' | '.join(cells)} |\n")
+    return "".join(lines)
+
+
+def feature_table() -> str:
+    """Feature by official client: whether tests use it."""
+    covered = {(case.number, case.client) for case in cases()}
+    clients = [client for client in CLIENTS if client != RAW and any(client == each for _, each in covered)]
+    lines = [f"| | {' | '.join(clients)} |\n", f"|---|{'---|' * len(clients)}\n"]
+    for feature, numbers in FEATURES.items():
+        cells = ["yes" if all((number, client) in covered for number in numbers) else "" for client in clients]
+        lines.append(f"| {feature} | {' | '.join(cells)} |\n")
     return "".join(lines)
 
 
@@ -221,6 +247,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.docs:
         PAGE.write_text(page_with(PAGE.read_text(), table()))
+        FEATURE_PAGE.write_text(page_with(FEATURE_PAGE.read_text(), feature_table()))
     if arguments.results:
         found = rows(read_outcomes())
         BUILD.mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ from demo.demo_cluster import DemoCluster, stop_process, until
 from demo.evidence import compare_logs, logged_message_ids
 from demo.official_client import install_official_client
 from demo.real_lines import real_lines
-from demo.report import Row, compared, result_table, write_rows
+from demo.report import Row, compared, result_table, verdict, write_rows
 
 BUILD = ROOT / "build"
 FOLDER = BUILD / "demo"
@@ -47,6 +47,8 @@ CLIENT_LIMIT_S = 150.0
 # The official client takes this long to say goodbye while polls are open.
 CLIENT_STOP_S = 15.0
 CATCH_UP_LIMIT_S = 30.0
+# Only what was under way when the master died may come, or be sent, twice: a few batches. Not what had been settled.
+REPEATED_MAX = LINES // 10
 # A pipe or a log file gets the table unwrapped.
 WIDTH = 120
 
@@ -92,6 +94,8 @@ def main() -> int:
     rows.append(compared("demo_duration", round(time.monotonic() - started_s, 1), "s", "<= 180"))
     write_rows(rows, BUILD / "demo.json")
     console.print(result_table(rows))
+    for line in verdict(rows, FOLDER):
+        console.print(line, highlight=False, soft_wrap=True)
     return 0 if all(row.holds for row in rows) else 1
 
 
@@ -168,6 +172,12 @@ async def kill_master(cluster: DemoCluster, kill_now: asyncio.Event) -> Death:
     await until(is_taken_over, TAKE_OVER_LIMIT_S, f"the slave of {KILLED} is the master")
     taken_over_s = time.monotonic() - died_s
     console.print(f"its slave is the master after {taken_over_s:.1f} s; {KILLED} stays dead")
+    console.print(
+        "receiving takes longer than sending: what a consumer had in hand of the dead master comes again when its "
+        "lease of 15 s ends, and the official client looks for a new route every 30 s",
+        highlight=False,
+        soft_wrap=True,
+    )
     return Death(slave_message_ids=ids, read_at_monotonic_s=read_at_s, taken_over_after_s=taken_over_s)
 
 
@@ -226,12 +236,12 @@ def judge_lines(traffic: Traffic, group_ports: set[int]) -> list[Row]:
         compared("lines_acknowledged", len(numbers), "lines", f"== {LINES}"),
         compared("lines_received", len(received), "lines", f"== {LINES}"),
         compared("acknowledged_lines_missing", len(numbers - received), "lines", "== 0"),
-        compared("repeated_deliveries", len(deliveries) - len(received), "deliveries", ">= 0"),
-        compared("sends_repeated_by_the_application", traffic.repeated_sends, "sends", ">= 0"),
+        compared("repeated_deliveries", len(deliveries) - len(received), "deliveries", f"<= {REPEATED_MAX}"),
+        compared("sends_repeated_by_the_application", traffic.repeated_sends, "sends", f"<= {REPEATED_MAX}"),
         compared("acknowledged_by_the_killed_master_before", len(before_death), "messages", ">= 1"),
         compared("of_these_missing_on_its_slave_then", len(before_death - death.slave_message_ids), "messages", "== 0"),
         compared("slave_is_master_after", round(death.taken_over_after_s, 1), "s", "<= 30"),
-        compared("acknowledged_by_the_new_master", by_new_master, "messages", ">= 0"),
+        compared("acknowledged_by_the_new_master", by_new_master, "messages", ">= 1"),
     ]
 
 

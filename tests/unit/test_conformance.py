@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from tools.conformance import CLIENTS, LIST, PAGE, RAW, Case, cases, page_with, rows, table
+from tools.conformance import (
+    CLIENTS,
+    FEATURE_PAGE,
+    FEATURES,
+    LIST,
+    PAGE,
+    RAW,
+    Case,
+    cases,
+    feature_table,
+    page_with,
+    rows,
+    table,
+)
 
 
 def test_the_page_is_in_step_with_the_tests() -> None:
     text = PAGE.read_text()
     assert text == page_with(text, table()), "run: python tools/conformance.py --docs"
+
+
+def test_the_page_for_users_is_in_step_with_the_tests() -> None:
+    text = FEATURE_PAGE.read_text()
+    assert text == page_with(text, feature_table()), "run: python tools/conformance.py --docs"
+    assert {number for numbers in FEATURES.values() for number in numbers} <= set(LIST)
 
 
 def test_tests_are_found_by_number_and_client() -> None:

@@ -16,8 +16,9 @@ from typing import Annotated, Final, Literal, Protocol
 import typer
 from rich.console import Console
 
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import TopicChange
+from tandemmq.admin.operations.values import GroupChange, TopicChange
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import OutputClosed
 from tandemmq.cli.failure import CommandError
@@ -45,6 +46,7 @@ __all__ = [
     "consume",
     "consume_lines",
     "line_key",
+    "order_of_group",
     "produce",
     "produce_lines",
     "read_lines",
@@ -468,6 +470,8 @@ def consume(
 
     Where a new group starts is the broker's setting consumeFromEarliest: all presets, local and Helm, start it at the
     oldest message, a broker without the setting at the newest; older messages it skips so are told by tandemmq status.
+    A new group of a FIFO topic is made ordered.
+
     Exit code 0: stopped as asked. 1: --count was not reached, or a message was damaged or could not be acknowledged.
 
     Examples:
@@ -526,6 +530,8 @@ async def _consume(
 ) -> ConsumeCount:
     console = Console(stderr=True)
     access_points = await _prepare(connection, topic, console)
+    if note := await order_of_group(await connection.operations(), topic, group):
+        console.print(note, highlight=False, soft_wrap=True)
     count = ConsumeCount()
 
     def line() -> str:
@@ -583,6 +589,25 @@ async def _prepare(connection: ClusterConnection, topic: str, console: Console) 
     if not masters:
         raise CommandError("no master answers", remedy="`tandemmq status` shows what is there")
     return tuple(master.client_endpoint for master in masters)
+
+
+async def order_of_group(operations: Operations, topic: str, group: str) -> str:
+    """A group that reads a FIFO topic should be ordered: a new one is made so. What to say of it; empty: nothing."""
+    if all(each.message_type != "FIFO" for each in (await operations.topic(topic)).summary.brokers):
+        return ""
+    try:
+        is_ordered = (await operations.group(group)).summary.ordered
+    except OperationFailed as failure:
+        if failure.kind is not FailureKind.NOT_FOUND:
+            raise
+        await operations.put_group(GroupChange(group, ordered=True))
+        return f"group {group} did not exist; created, ordered as topic {topic} is"
+    if is_ordered:
+        return ""
+    return (
+        f"note: topic {topic} is FIFO and group {group} is not ordered: messages of a message group may come in "
+        f"another order; to change that: tandemmq group create {group} --ordered"
+    )
 
 
 def _write_out(data: bytes) -> None:

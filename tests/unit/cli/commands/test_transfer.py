@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from support.fake_operations import FakeOperations
+from tandemmq.admin.operations.values import GroupChange, TopicChange
 from tandemmq.cli.commands.transfer import (
     ConsumeCount,
     ConsumeOptions,
@@ -16,6 +18,7 @@ from tandemmq.cli.commands.transfer import (
     UnacknowledgedLine,
     consume_lines,
     line_key,
+    order_of_group,
     produce_lines,
     read_lines,
 )
@@ -173,3 +176,26 @@ async def test_lines_that_nobody_reads_are_not_acknowledged_and_end_the_consumer
     await consume_lines(receiver, options, count, write=write, stop=asyncio.Event())
     assert count.output_closed
     assert len(receiver.acknowledged) == count.received == 1
+
+
+async def test_new_group_of_a_fifo_topic_is_ordered() -> None:
+    operations = FakeOperations()
+    await operations.put_topic(TopicChange("payments", message_type="FIFO"))
+    assert "created, ordered" in await order_of_group(operations, "payments", "fresh")
+    assert operations.cluster.groups["fresh"].ordered
+    assert await order_of_group(operations, "payments", "fresh") == ""
+
+
+async def test_group_of_a_fifo_topic_that_is_not_ordered_is_told_and_left() -> None:
+    operations = FakeOperations()
+    await operations.put_topic(TopicChange("payments", message_type="FIFO"))
+    await operations.put_group(GroupChange("unordered", ordered=False))
+    assert "tandemmq group create unordered --ordered" in await order_of_group(operations, "payments", "unordered")
+    assert not operations.cluster.groups["unordered"].ordered
+
+
+async def test_group_of_another_topic_is_left_to_the_broker() -> None:
+    operations = FakeOperations()
+    await operations.put_topic(TopicChange("plain"))
+    assert await order_of_group(operations, "plain", "fresh") == ""
+    assert "fresh" not in operations.cluster.groups

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from tandemmq.cli.local.folder import (
     PORT_KEYS,
@@ -61,3 +64,16 @@ def test_groups_of_the_sync_preset_fail_over_and_the_others_do_not() -> None:
         brokers = [member for member in _members(preset) if member.kind is MemberKind.BROKER]
         wanted = "file:authority" if preset == "2m-2s-sync" else ""
         assert {member.settings.get("failoverAuthority", "") for member in brokers} == {wanted}
+
+
+def test_new_groups_start_at_the_oldest_message_in_every_preset_local_and_helm() -> None:
+    local = [
+        parse_properties(text).get("consumeFromEarliest")
+        for preset in PRESETS
+        for member, text in preset_files(preset).items()
+        if not member.startswith("namesrv-")
+    ]
+    assert set(local) == {"true"}
+    for preset in PRESETS:
+        values = yaml.safe_load((Path(__file__).parents[4] / "deploy" / "helm" / f"{preset}.yaml").read_text())
+        assert values["brokers"]["settings"]["consumeFromEarliest"] is True

@@ -1,0 +1,83 @@
+"""The programs of docs/operations/clients.md: their syntax, and that they call what the tested programs call."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "operations" / "clients.md"
+_E2E = _ROOT / "tests" / "e2e"
+# Language of the block, and programs that run against a broker in our tests.
+_PROGRAMS = {
+    "python": [*(_ROOT / "demo").glob("official_*.py"), *(_E2E / "official_python").rglob("*.py")],
+    "java": [_E2E / "official_java" / "OfficialScenarios.java"],
+    "go": [*(_E2E / "official_go").glob("*.go")],
+    "js": [_E2E / "official_node" / "scenarios.js"],
+}
+# Of the languages themselves, and our own names in the programs.
+_OWN = {
+    "python": set(),
+    "java": {"getBytes", "println", "main", "decode", "ofSeconds", "singletonMap"},
+    "go": {"Fatal", "Println", "Background"},
+    "js": {"from", "log", "toString"},
+}
+
+
+def _program(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", _PAGE.read_text(), re.DOTALL)
+    return str(found)
+
+
+@pytest.mark.parametrize("language", _PROGRAMS)
+def test_program_calls_what_a_tested_program_calls(language: str) -> None:
+    tested = "\n".join(path.read_text() for path in _PROGRAMS[language])
+    calls = set(re.findall(r"\.(\w+)\(", _program(language))) - _OWN[language]
+    assert len(calls) >= 5
+    assert not {call for call in calls if not re.search(rf"\b{call}\(", tested)}
+
+
+@pytest.mark.parametrize(
+    ("language", "switch"), [("java", ".enableSsl(false)"), ("go", "rmq.EnableSsl = false")], ids=["java", "go"]
+)
+def test_program_of_a_client_that_begins_with_tls_turns_it_off(language: str, switch: str) -> None:
+    assert switch in _program(language)
+    assert any(switch in path.read_text() for path in _PROGRAMS[language])
+
+
+def test_programs_of_python_are_python() -> None:
+    ast.parse(_program("python"))
+    (readme,) = re.findall(r"```python\n(.*?)```", (_ROOT / "README.md").read_text(), re.DOTALL)
+    ast.parse(readme)
+
+
+@pytest.mark.parametrize(
+    ("language", "file", "command"),
+    [("go", "main.go", ("gofmt", "-l")), ("js", "hello.js", ("node", "--check"))],
+    ids=["go", "node"],
+)
+def test_program_has_the_syntax_of_its_language(
+    language: str, file: str, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    (tmp_path / file).write_text(_program(language))
+    checked = subprocess.run([*command, file], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_program_of_java_has_the_syntax_of_its_language(tmp_path: Path) -> None:
+    if shutil.which("javac") is None:
+        pytest.skip("javac is not installed")
+    (tmp_path / "Hello.java").write_text(_program("java"))
+    # Without the client's jars it cannot find symbols; it looks for them only in what it could parse.
+    command = ["javac", "-proc:none", "-Xmaxerrs", "1000", "Hello.java"]
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    errors = re.findall(r"error: (.*)", checked.stderr)
+    assert errors
+    assert all("does not exist" in error or "cannot find symbol" in error for error in errors), checked.stderr
