@@ -509,7 +509,7 @@ public final class OfficialScenarios {
         long asked = System.nanoTime();
         String problem = problemOf(() -> simpleConsumer(name, name + "-bad",
             new FilterExpression("x > 3 AND", FilterExpressionType.SQL92)).receive(32, LONG_LEASE));
-        expect(problem.contains("SQL92 filter"), "a bad filter: %s", problem);
+        expect(problem.contains("response-code=40010"), "a bad filter: %s", problem);
         close(producer, consumer, sql);
         return String.format("the bad filter is told after %.1f s", secondsSince(asked));
     }
