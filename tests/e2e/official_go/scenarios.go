@@ -56,6 +56,8 @@ func init() {
 		"unknown_topic":           unknownTopic,
 		"client_restart":          clientRestart,
 		"master_restart":          masterRestart,
+		"change_of_master":        changeOfMaster,
+		"dead_master":             deadMaster,
 	}
 }
 
@@ -977,4 +979,71 @@ func masterRestart(name string) string {
 	stop(producer)
 	return fmt.Sprintf("%d failed sends; sends again after %.1f s, receives %.1f s, push %.1f s",
 		failures, sending.Seconds(), receiving.Seconds(), pushing.Seconds())
+}
+
+// changeOfMaster sends without a pause, and handles, while the starter exchanges a master: between "waits" and
+// "continue".
+func changeOfMaster(name string) string {
+	producer := newProducer(name)
+	var lock sync.Mutex
+	handled := map[string]bool{}
+	push := newPushConsumer(name, name, func(view *rmq.MessageView) rmq.ConsumerResult {
+		lock.Lock()
+		defer lock.Unlock()
+		handled[view.GetMessageId()] = true
+		return rmq.SUCCESS
+	})
+	acknowledged := map[string]bool{}
+	failures, goesOn, waits := 0, false, false
+	var slowest time.Duration
+	for rest := 30; rest > 0; time.Sleep(20 * time.Millisecond) {
+		started := time.Now()
+		receipts, err := producer.Send(context.Background(), message(name, "body"))
+		slowest = max(slowest, time.Since(started))
+		if err != nil {
+			failures++
+			continue
+		}
+		acknowledged[receipts[0].MessageID] = true
+		if !waits && len(acknowledged) == 30 {
+			waits = true
+			report(map[string]any{"scenario": name, "waits": true})
+		}
+		select {
+		case <-continued[name]:
+			goesOn = true
+		default:
+		}
+		if goesOn {
+			rest--
+		}
+	}
+	// Three attempts of 3 s each.
+	expect(slowest < 10*time.Second, "a send took %v", slowest)
+	waitUntil("all that was acknowledged is handled", func() bool {
+		lock.Lock()
+		defer lock.Unlock()
+		for id := range acknowledged {
+			if !handled[id] {
+				return false
+			}
+		}
+		return true
+	})
+	stopPush(push, producer, name)
+	stop(producer)
+	return fmt.Sprintf("%d sends, %d failed, slowest %v", len(acknowledged), failures, slowest)
+}
+
+// deadMaster has clients start while a broker group of the topic is dead.
+func deadMaster(name string) string {
+	producer := newProducer(name)
+	consumer := newSimpleConsumer(name, name, rmq.SUB_ALL)
+	ids := sendMany(producer, name, 20, 4)
+	for id := range receiveSome(consumer, 20) {
+		expect(ids[id], "another message than those sent")
+	}
+	stop(producer)
+	stop(consumer)
+	return ""
 }

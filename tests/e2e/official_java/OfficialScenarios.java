@@ -94,6 +94,9 @@ public final class OfficialScenarios {
         SCENARIOS.put("client_restart", OfficialScenarios::clientRestart);
         SCENARIOS.put("told_by_the_operator", OfficialScenarios::toldByTheOperator);
         SCENARIOS.put("master_restart", OfficialScenarios::masterRestart);
+        SCENARIOS.put("slow_handler", OfficialScenarios::slowHandler);
+        SCENARIOS.put("held", OfficialScenarios::held);
+        SCENARIOS.put("taken_over", OfficialScenarios::takenOver);
         SCENARIOS.put("one_queue", OfficialScenarios::oneQueue);
         SCENARIOS.put("change_of_master", OfficialScenarios::changeOfMaster);
         SCENARIOS.put("dead_master", OfficialScenarios::deadMaster);
@@ -509,7 +512,7 @@ public final class OfficialScenarios {
         long asked = System.nanoTime();
         String problem = problemOf(() -> simpleConsumer(name, name + "-bad",
             new FilterExpression("x > 3 AND", FilterExpressionType.SQL92)).receive(32, LONG_LEASE));
-        expect(problem.contains("SQL92 filter"), "a bad filter: %s", problem);
+        expect(problem.contains("response-code=40010"), "a bad filter: %s", problem);
         close(producer, consumer, sql);
         return String.format("the bad filter is told after %.1f s", secondsSince(asked));
     }
@@ -936,6 +939,75 @@ public final class OfficialScenarios {
         close(consumer, producer);
         return String.format("%d failed sends; sends again after %.1f s, receives %.1f s, push %.1f s", failures, sending,
             receiving, pushing);
+    }
+
+    // Leases that the broker renews.
+
+    private static final Duration LONG_HANDLING = Duration.ofSeconds(150);
+
+    /** Longer than any lease: the message does not come again, and is acknowledged with the handle of its receive. */
+    private static String slowHandler(String name) throws Exception {
+        Producer producer = producer(name);
+        AtomicInteger deliveries = new AtomicInteger();
+        Semaphore done = new Semaphore(0);
+        PushConsumer push = pushConsumer(name, name, view -> {
+            deliveries.incrementAndGet();
+            try {
+                Thread.sleep(LONG_HANDLING.toMillis());
+            } catch (InterruptedException problem) {
+                return ConsumeResult.FAILURE;
+            }
+            done.release();
+            return ConsumeResult.SUCCESS;
+        });
+        send(producer, message(name, "slow"));
+        done.acquire();
+        closePush(push, producer, name);
+        SimpleConsumer consumer = simpleConsumer(name, name);
+        for (MessageView left : consumer.receive(32, LONG_LEASE)) {
+            expect(body(left).equals(WAKE), "left: %s", left);
+        }
+        expect(deliveries.get() == 1, "%d deliveries", deliveries.get());
+        close(producer, consumer);
+        return "";
+    }
+
+    private static final int HELD = 5;
+
+    /** Takes messages, and is killed by the starter before it is done with any. */
+    private static String held(String name) throws Exception {
+        Producer producer = producer(name);
+        AtomicInteger taken = new AtomicInteger();
+        pushConsumer(name, name, view -> {
+            taken.incrementAndGet();
+            try {
+                Thread.sleep(LONG_HANDLING.multipliedBy(10).toMillis());
+            } catch (InterruptedException problem) {
+                return ConsumeResult.FAILURE;
+            }
+            return ConsumeResult.SUCCESS;
+        });
+        sendMany(producer, name, HELD, 1);
+        waitUntil("all messages are held", () -> taken.get() == HELD);
+        waitForContinue(name);
+        return "";
+    }
+
+    /** Another member of the group gets what the killed one held: within the 120 s of its session, and a lease. */
+    private static String takenOver(String name) throws Exception {
+        Set<String> handled = ConcurrentHashMap.newKeySet();
+        pushConsumer("held", "held", view -> {
+            handled.add(id(view));
+            return ConsumeResult.SUCCESS;
+        });
+        waitForContinue(name);
+        expect(handled.isEmpty(), "it got %d of those that are held", handled.size());
+        long killed = System.nanoTime();
+        while (handled.size() < HELD) {
+            expect(secondsSince(killed) < 120 + 60, "%d of %d messages", handled.size(), HELD);
+            Thread.sleep(100);
+        }
+        return String.format("after %.0f s", secondsSince(killed));
     }
 
     // Clusters of two broker groups.

@@ -1,8 +1,10 @@
-"""Scenarios 28, 52 to 54 and 56 with the official Java client: two broker groups, changes of master, missing slaves."""
+"""Scenarios 21, 28, 48, 50, 52 to 54 and 56 with the official Java client: clusters, changes of master, long leases."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from tools.official_clients import build, driver_environment
 
 from contract.client_api.raw_client import RawClient
 from demo.official_client import install_official_client
-from e2e.driver import Driver
+from e2e.on_clusters import LIMIT_S, Program, create_everywhere
 from support.api_requests import receive_request
 from support.cluster_processes import ProcessCluster, wait_until
 from support.topic_admin import broker_status, create_topic
@@ -20,8 +22,9 @@ from support.two_failover_groups import GROUPS, TwoFailoverGroups, client_endpoi
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 PYTHON_SCRIPTS = Path(__file__).parent.parent / "official_python" / "scripts"
-LIMIT_S = 110
-pytestmark = pytest.mark.timeout(400)  # the first test builds the program
+LONG_S = 260
+# Leases last for minutes, and the first test builds the program.
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -30,66 +33,42 @@ def command() -> list[str]:
 
 
 @pytest.fixture
+def program(command: list[str], tmp_path: Path) -> Program:
+    return Program("java", command, tmp_path)
+
+
+@pytest.fixture
 def groups(tmp_path: Path) -> Iterator[TwoFailoverGroups]:
-    with two_failover_groups(tmp_path) as running:
+    with two_failover_groups(tmp_path / "cluster") as running:
         yield running
 
 
-def program(command: list[str], endpoints: str, folder: Path) -> Driver:
-    return Driver(
-        [*command, "--endpoint", endpoints], environment=driver_environment("java"), log_path=folder / "java.log"
-    )
-
-
-def create_everywhere(groups: TwoFailoverGroups, topic: str, *, message_type: str = "NORMAL") -> None:
-    for group in GROUPS:
-        master = groups.master(group)
-        assert master is not None
-        asyncio.run(create_topic(master, topic, queues=4, message_type=message_type))
-
-
 def test_52_54_nothing_acknowledged_is_lost_and_push_goes_on_when_a_master_is_killed(
-    command: list[str], groups: TwoFailoverGroups, tmp_path: Path
+    program: Program, groups: TwoFailoverGroups
 ) -> None:
-    create_everywhere(groups, "change_of_master")
-    with program(command, groups.endpoints, tmp_path) as driver:
-        driver.start("change_of_master")
-        driver.wait_waiting("change_of_master", limit_s=LIMIT_S)
-        killed = groups.kill_master("broker-a")
-        assert groups.wait_master("broker-a", in_sync=1) is not killed
-        driver.resume("change_of_master")
-        driver.passed("change_of_master", limit_s=LIMIT_S)
+    program.lives_through_a_killed_master(groups)
 
 
-def test_53_clients_start_while_a_broker_group_is_dead(
-    command: list[str], groups: TwoFailoverGroups, tmp_path: Path
-) -> None:
-    create_everywhere(groups, "dead_master")
-    access_point = groups.members("broker-a")[0]
-    rows = asyncio.run(routed_groups(client_endpoint(access_point), "dead_master"))
-    assert rows == set(GROUPS)
-    for member in groups.members("broker-b"):
-        member.kill()
-    wait_until(
-        lambda: asyncio.run(routed_groups(client_endpoint(access_point), "dead_master")) == {"broker-a"},
-        limit_s=30,
-        what="the route has no dead row",
-    )
-    with program(command, groups.endpoints, tmp_path) as driver:
-        driver.start("dead_master")
-        driver.passed("dead_master", limit_s=LIMIT_S)
+def test_53_clients_start_while_a_broker_group_is_dead(program: Program, groups: TwoFailoverGroups) -> None:
+    program.starts_beside_a_dead_group(groups)
 
 
-async def routed_groups(address: str, topic: str) -> set[str]:
-    async with RawClient(address) as client:
-        return {row.broker.name for row in (await client.query_route(topic)).message_queues}
+def test_21_a_recall_at_a_broker_that_does_not_have_the_message(program: Program, groups: TwoFailoverGroups) -> None:
+    owner, other = (groups.master(group) for group in GROUPS)
+    assert owner is not None
+    assert other is not None
+    asyncio.run(create_topic(owner, "recalled", queues=2, message_type="MIXED"))
+    # The client recalls at its access point.
+    with program.at(client_endpoint(other)) as driver:
+        driver.start("recalled")
+        driver.passed("recalled", limit_s=LIMIT_S)
 
 
 def test_28_a_message_group_of_two_languages_has_one_queue(
-    command: list[str], groups: TwoFailoverGroups, tmp_path: Path
+    program: Program, groups: TwoFailoverGroups, tmp_path: Path
 ) -> None:
     create_everywhere(groups, "one_queue", message_type="FIFO")
-    with program(command, groups.endpoints, tmp_path) as driver:
+    with program.at(groups.endpoints) as driver:
         driver.start("one_queue")
         driver.passed("one_queue", limit_s=LIMIT_S)
     asyncio.run(send_by_python(groups.endpoints, tmp_path))
@@ -133,15 +112,34 @@ async def all_of(address: str, topic: str, broker_name: str) -> list[definition.
     return found
 
 
-def test_56_a_sender_is_told_that_no_slave_has_its_message(command: list[str], tmp_path: Path) -> None:
-    with ProcessCluster(tmp_path) as cluster:
+def test_48_50_leases_are_renewed_while_their_client_lives_and_no_longer(program: Program, tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path / "cluster") as cluster:
+        cluster.add_name_server()
+        broker = cluster.add_broker(settings={"brokerRole": "ASYNC_MASTER", "consumeFromEarliest": "true"})
+        for topic in ("slow_handler", "held"):
+            asyncio.run(create_topic(broker, topic))
+        with program.at(client_endpoint(broker)) as living:
+            living.start("slow_handler")
+            with program.at(client_endpoint(broker), "killed") as killed:
+                killed.start("held")
+                killed.wait_waiting("held", limit_s=LIMIT_S)
+                living.start("taken_over")
+                living.wait_waiting("taken_over", limit_s=LIMIT_S)
+                os.kill(killed.pid, signal.SIGKILL)
+            living.resume("taken_over")
+            living.passed("taken_over", limit_s=LONG_S)
+            living.passed("slow_handler", limit_s=LONG_S)
+
+
+def test_56_a_sender_is_told_that_no_slave_has_its_message(program: Program, tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path / "cluster") as cluster:
         cluster.add_name_server()
         master = cluster.add_broker(settings={"consumeFromEarliest": "true"})
         slave = cluster.add_broker(broker_id=1)
         wait_until(lambda: asyncio.run(broker_status(master)).slaves != [], limit_s=30, what="the slave follows")
         asyncio.run(create_topic(master, "no_slave"))
         slave.kill()
-        with program(command, client_endpoint(master), tmp_path) as driver:
+        with program.at(client_endpoint(master)) as driver:
             driver.start("no_slave")
             driver.wait_waiting("no_slave", limit_s=LIMIT_S)
             slave.start()

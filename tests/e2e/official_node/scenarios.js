@@ -15,6 +15,8 @@ const AWAIT_MS = 5_000;
 const LIMIT_MS = 60_000;
 const LONG_LEASE_MS = 60_000;
 const SHORT_LEASE_MS = 10_000;
+// Of FilterType, which the client does not export.
+const SQL = 2;
 
 // Body of a message that only ends a poll; handlers take it and leave it out.
 const WAKE = 'wake';
@@ -310,12 +312,23 @@ const scenarios = {
 
   async tag_filter(name) {
     const producer = await newProducer(name);
-    for (let number = 0; number < 30; number++) await send(producer, message(name, 'tagged', { tag: 'abc'[number % 3] }));
+    for (let number = 0; number < 30; number++) {
+      const properties = new Map([['x', `${number}`]]);
+      await send(producer, message(name, 'tagged', { tag: 'abc'[number % 3], properties }));
+    }
     const consumer = await newSimpleConsumer(name, name, 'a || b');
     const tags = [...(await receiveSome(consumer, 20)).values()].map(view => view.tag).sort();
     assert.equal(tags.join(''), 'a'.repeat(10) + 'b'.repeat(10));
     assert.equal((await consumer.receive(32, LONG_LEASE_MS)).length, 0, 'messages beyond the filter');
-    await close(producer, consumer);
+    const sql = await newSimpleConsumer(name, `${name}-sql`, new FilterExpression('x > 3 AND x <= 12', SQL));
+    const numbers = [...(await receiveSome(sql, 9)).values()].map(view => view.properties.get('x'));
+    assert.deepEqual(sorted(numbers), sorted(['4', '5', '6', '7', '8', '9', '10', '11', '12']));
+    assert.equal((await sql.receive(32, LONG_LEASE_MS)).length, 0, 'messages beyond the SQL92 filter');
+    const asked = Date.now();
+    const problem = await problemOf(() => newSimpleConsumer(name, `${name}-bad`, new FilterExpression('x > 3 AND', SQL)));
+    assert.match(`${problem}`, /40010|SQL92 filter/);
+    await close(producer, consumer, sql);
+    return `the bad filter is told after ${Date.now() - asked} ms`;
   },
 
   async transaction_ends(name) {

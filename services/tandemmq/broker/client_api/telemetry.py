@@ -265,7 +265,7 @@ class TelemetryStream:
             return
         is_producer = kind == "publishing"
         refused = _check_publishing(settings.publishing) if is_producer else _check_names(settings.subscription)
-        if refused is None and not is_producer and settings.user_agent.language not in _WAITS_FOR_EVER:
+        if refused is None and not is_producer and not _hears_of_filters_later(settings):
             refused = _check_filters(settings.subscription)
         if refused:
             # Node reads no end of a stream, only a command that says what is wrong; others pass over such a one.
@@ -311,9 +311,16 @@ def _check_publishing(publishing: definition.Publishing) -> Outcome | None:
     return next(filter(None, (check_topic(topic.name) for topic in publishing.topics)), None)
 
 
-# A client that starts waits for settings as long as it takes, and tells its user nothing. It gets them whatever its
-# filters are, and each of its receives is told what is wrong.
-_WAITS_FOR_EVER: Final = frozenset({definition.PYTHON})
+def _hears_of_filters_later(settings: definition.Settings) -> bool:
+    """Whether its receives say what is wrong with a filter, and its start does not.
+
+    A simple consumer's user sees each receive's code, while Java's start fails without a reason; Node's start tells it.
+    A push consumer's user sees no receive, so its start should fail; but Python's would wait for its settings for ever.
+    """
+    language = settings.user_agent.language
+    if language == definition.PYTHON:
+        return True
+    return settings.client_type == definition.SIMPLE_CONSUMER and language != definition.NODE_JS
 
 
 def _check_names(subscription: definition.Subscription) -> Outcome | None:

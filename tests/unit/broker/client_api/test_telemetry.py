@@ -176,15 +176,21 @@ def test_bad_sql_ends_the_stream_with_its_place(broker: BrokerAssembly) -> None:
     assert "at character 15" in told.status.message
 
 
-def test_a_client_that_waits_for_settings_for_ever_gets_them_with_bad_sql(broker: BrokerAssembly) -> None:
+@pytest.mark.parametrize(
+    ("client_type", "language"),
+    [(definition.PUSH_CONSUMER, definition.PYTHON), (definition.SIMPLE_CONSUMER, definition.JAVA)],
+)
+def test_who_hears_of_bad_sql_at_its_receives_gets_its_settings(
+    broker: BrokerAssembly, client_type: definition.ClientType, language: definition.Language
+) -> None:
     fake = FakeCall()
     command = with_filter("x > 3 AND (y =")
-    command.settings.user_agent.language = definition.PYTHON
+    command.settings.client_type, command.settings.user_agent.language = client_type, language
     open_stream(broker, fake).message(command)
     [told] = fake.sent
     assert isinstance(told, pb.TelemetryCommand)
     assert (fake.code, told.status.code, told.WhichOneof("command")) == (None, Code.OK, "settings")
-    # Names it checks by itself.
+    # Names clients check by themselves.
     command.settings.subscription.group.name = "a b"
     open_stream(broker, refused := FakeCall()).message(command)
     assert refused.code is StatusCode.INVALID_ARGUMENT
