@@ -205,7 +205,9 @@ class BrokerSettings(ServiceSettings):
         description="Hours the wall clock may jump, or be ahead after a restart of the machine, and still make files "
         "older; 0: a third of fileReservedTime.",
     )
-    delete_when: str = Field("04", alias="deleteWhen", description="Hours of the day for deletion, ';'-separated.")
+    delete_when: str = Field(
+        "04", alias="deleteWhen", description="Hours of the day (UTC) for deletion, ';'-separated."
+    )
     disk_max_used_space_ratio: Ratio = Field(
         0.75, alias="diskMaxUsedSpaceRatio", description="Disk use above which expired files go at any hour."
     )
