@@ -20,6 +20,7 @@ from tandemmq.core.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELAY_S,
@@ -41,7 +42,7 @@ TEXT = st.text(
     st.characters(codec="utf-8", exclude_characters="\x01\x02\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029"), max_size=20
 )
 NAMES = st.sampled_from([*KNOWN_NAMES, PROPERTY_TRACE_CONTEXT, "colour", "n", "__RMQ.TRANSIENT.x"]) | TEXT
-VALUES = st.sampled_from(["true", "false", "1700000000123", "two words", ""]) | TEXT
+VALUES = st.sampled_from(["true", "false", "1700000000123", "two words", "", "7", "123456789", "1234567890"]) | TEXT
 WELL_FORMED = st.lists(st.tuples(NAMES, VALUES), max_size=15).map(
     lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
 )
@@ -211,6 +212,8 @@ def _set_what_the_sender_set(system: definition.SystemProperties, properties: di
     deliver_ms = properties.get(PROPERTY_TIMER_DELIVER_MS, "")
     if re.fullmatch("[0-9]{1,15}", deliver_ms):
         system.delivery_timestamp.CopyFrom(_timestamp(int(deliver_ms)))
+    if re.fullmatch("[0-9]{1,9}", priority := properties.get(PROPERTY_PRIORITY, "")):
+        system.priority = int(priority)
     origin_topic = properties.get(PROPERTY_DEAD_LETTER_ORIGIN_TOPIC)
     origin_message_id = properties.get(PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID)
     if origin_topic and origin_message_id:
@@ -228,7 +231,9 @@ def _message_type(properties: dict[str, str]) -> definition.MessageType:
         or PROPERTY_TIMER_DELAY_S in properties
     ):
         return definition.DELAY
-    return definition.FIFO if PROPERTY_SHARDING_KEY in properties else definition.NORMAL
+    if PROPERTY_SHARDING_KEY in properties:
+        return definition.FIFO
+    return definition.PRIORITY if PROPERTY_PRIORITY in properties else definition.NORMAL
 
 
 def _timestamp(milliseconds: int) -> Timestamp:

@@ -10,7 +10,7 @@ from typing import Final
 from tandemmq.consistency.settings import ConsistencySettings, NothingFound
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 
-__all__ = ["Discovery", "discover", "replicas_in_folders"]
+__all__ = ["Discovery", "discover", "is_store", "replicas_in_folders"]
 
 _STORE_MARK: Final = "commitlog"
 _STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
@@ -66,7 +66,7 @@ def replicas_in_folders(folders: Sequence[Path]) -> Discovery:
     single: list[Path] = []
     for folder in (folder.absolute() for folder in folders):
         configured = [config for path in sorted(folder.glob("conf/*.properties")) if (config := _broker_config(path))]
-        if _is_store(folder):
+        if is_store(folder):
             single.append(folder)
         elif configured:
             clusters |= {config.cluster for config in configured}
@@ -111,11 +111,12 @@ def _broker_config(path: Path) -> _BrokerConfig | None:
 def _stores_by_group(folder: Path) -> list[SourceSpec]:
     """Where one replica of a group has a store, its neighbours are replicas too, whatever is left of them."""
     found = [path for path in sorted(folder.glob("*/*")) if path.name.isdecimal() and path.is_dir()]
-    groups = {path.parent for path in found if _is_store(path)}
+    groups = {path.parent for path in found if is_store(path)}
     return [_folder_spec(path.parent.name, int(path.name), path) for path in found if path.parent in groups]
 
 
-def _is_store(folder: Path) -> bool:
+def is_store(folder: Path) -> bool:
+    """Whether it is a replica's folder, or what is left of one."""
     return (folder / _STORE_MARK).is_dir() or sum((folder / mark).exists() for mark in _STORE_MARKS) > 1
 
 

@@ -109,7 +109,6 @@ def spark_properties(settings: ConsistencySettings, *, java_options: str = "") -
         "spark.python.worker.reuse": "true",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.catalogImplementation": "in-memory",
     }
     if settings.runs_locally:

@@ -64,20 +64,22 @@ def test_documented_sql_runs(session: SparkSession, example: str) -> None:
     session.sql(example).collect()
 
 
-def test_filters_give_what_a_whole_reading_gives(session: SparkSession) -> None:
+def test_queries_of_one_view_do_not_know_of_each_other(session: SparkSession) -> None:
+    """Spark kept a filter that was pushed down for the next query, and for the other side of a union."""
     everything = session.sql("SELECT physical_offset, store_timestamp, queue_id, queue_offset FROM log").collect()
     middle = sorted(everything)[len(everything) // 2]
     moment = f"timestamp_millis({int(middle['store_timestamp'].timestamp() * 1_000)})"
-
-    for condition, expected in (
-        (f"physical_offset >= {middle[0]}", [row for row in everything if row[0] >= middle[0]]),
-        (f"physical_offset = {middle[0]}", [middle]),
-        (f"store_timestamp < {moment}", [row for row in everything if row[1] < middle[1]]),
-        ("store_timestamp < timestamp '2020-01-01'", []),
-        ("queue_id IN (0, 1) AND queue_offset > 3", [row for row in everything if row[2] in (0, 1) and row[3] > 3]),
-    ):
+    expected = {
+        f"physical_offset >= {middle[0]}": [row for row in everything if row[0] >= middle[0]],
+        f"store_timestamp < {moment}": [row for row in everything if row[1] < middle[1]],
+        "queue_id IN (0, 1) AND queue_offset > 3": [row for row in everything if row[2] in (0, 1) and row[3] > 3],
+        "true": everything,
+    }
+    for condition, rows in expected.items():
         found = session.sql(f"SELECT physical_offset FROM log WHERE {condition}").collect()
-        assert sorted(row[0] for row in found) == sorted(row[0] for row in expected), condition
+        assert sorted(row[0] for row in found) == sorted(row[0] for row in rows), condition
+    parts = " UNION ALL ".join(f"SELECT physical_offset FROM log WHERE {condition}" for condition in expected)
+    assert len(session.sql(parts).collect()) == sum(map(len, expected.values()))
 
 
 def test_body_and_its_damage_are_shown(session: SparkSession, equal_group: list[Path], tmp_path: Path) -> None:
@@ -97,3 +99,32 @@ def test_body_and_its_damage_are_shown(session: SparkSession, equal_group: list[
 def test_a_wrong_option_says_what_would_be_right(equal_group: list[Path]) -> None:
     with pytest.raises(ValueError, match="write true or false"):
         CommitLogSource({"path": str(equal_group[0]), "body": "perhaps"}).schema()
+
+
+def test_a_stream_goes_on_where_its_checkpoint_ends(
+    session: SparkSession, equal_group: list[Path], tmp_path: Path
+) -> None:
+    """Two queries of one checkpoint, and a log that grows between them."""
+    grown, folder = equal_group[0], tmp_path / "broker-a"
+    every_row = sorted(row[0] for row in session.sql("SELECT physical_offset FROM log").collect())
+    last = every_row[len(every_row) // 2]
+    shutil.copytree(grown, folder)
+    for path in (folder / "commitlog").iterdir():
+        kept = max(0, last - int(path.name))
+        data = path.read_bytes()
+        path.write_bytes(data[:kept] + bytes(len(data) - kept))
+    shutil.rmtree(folder / "consumequeue")
+
+    def read_on() -> list[int]:
+        stream = session.readStream.format("commitlog").option("maxBytesPerTrigger", "20000")
+        rows = stream.option("columns", "physical_offset").load(str(folder))
+        results = str(tmp_path / "rows")
+        query = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start(results).awaitTermination(120)
+        return sorted(row[0] for row in session.read.parquet(results).collect())
+
+    before = read_on()
+    shutil.copytree(grown, folder, dirs_exist_ok=True)
+
+    assert before == [offset for offset in every_row if offset < last]
+    assert read_on() == every_row

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+from mypy_extensions import mypyc_attr
+
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
 from tandemmq.broker.client_api.services import BrokerServices, Timer
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
@@ -128,6 +130,7 @@ class _Receive:
     trace: ReceiveTrace | None = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # `offsets` is not compiled
 class WaitingPull:
     """A pull that waits among the receives; see `offsets`. It takes nothing from others, so each arrival wakes it."""
 

@@ -5,7 +5,7 @@
     spark.read.format("commitlog").load("/data/broker-a").createOrReplaceTempView("log")
     spark.sql("SELECT topic, count(*) FROM log GROUP BY topic").show()
 
-Columns, options and what filters spare are in docs/protocol/log-as-tables.md.
+Columns and options are in docs/protocol/log-as-tables.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ __all__ = ["CommitLogSource", "ConsumeQueueSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes both known to a session, and lets it hand filters down to them."""
+    """Makes both known to a session."""
     for source in (CommitLogSource, ConsumeQueueSource):
         spark.dataSource.register(source)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

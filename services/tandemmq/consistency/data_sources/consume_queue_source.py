@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from tandemmq.consistency.data_sources.commit_log_source import FilteredReader, StoreOptions
+from tandemmq.consistency.data_sources.commit_log_source import StoreOptions, facts_of, schema_of
+from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import open_source
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
 
@@ -27,8 +28,7 @@ _COLUMNS: Final = (
     ("tags_code", pa.int64(), "bigint"),
     ("is_filler", pa.bool_(), "boolean"),
 )
-CONSUME_QUEUE_SCHEMA: Final = ", ".join(f"`{name}` {sql}" for name, _, sql in _COLUMNS)
-_SCHEMA: Final = pa.schema([(name, kind) for name, kind, _ in _COLUMNS])
+CONSUME_QUEUE_SCHEMA: Final = schema_of(_COLUMNS)
 _ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _BATCH_ENTRIES: Final = 1 << 16
 _FILLER_SIZE: Final = 0x7FFF_FFFF
@@ -45,7 +45,7 @@ class ConsumeQueueSource(DataSource):
 
     def schema(self) -> str:
         """See DataSource."""
-        return CONSUME_QUEUE_SCHEMA
+        return schema_of(StoreOptions.of(self.options).picked(_COLUMNS))
 
     def reader(self, schema: object) -> ConsumeQueueReader:
         """See DataSource."""
@@ -57,24 +57,31 @@ class _Part(InputPartition):
     """Pieces of queues: topic, queue id, first position and number of entries."""
 
     pieces: list[tuple[str, int, int, int]]
+    spec: Mapping[str, Any]
     facts: Mapping[str, Any]
 
 
-class ConsumeQueueReader(FilteredReader):
+class ConsumeQueueReader(DataSourceReader):
     """Of the ConsumeQueues."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
 
     def partitions(self) -> list[_Part]:
         """Queues together up to `partitionBytes`; a larger queue in several parts. Unwanted queues are left out."""
-        with open_source(self._options.spec) as source:
-            facts = source.facts()
+        return [part for spec in self._options.specs for part in self._parts(spec)]
+
+    def _parts(self, spec: SourceSpec) -> list[_Part]:
+        facts = facts_of(spec)
+        with open_source(spec) as source:
             pieces = list(self._pieces(ReplicaStore(source.files, facts)))
-        values = facts.to_json()
+        told, values = spec.to_json(), facts.to_json()
         parts: list[_Part] = []
         room = 0
         for piece in pieces:
             needed = piece[3] * _ENTRY.itemsize
             if needed > room or not parts:
-                parts.append(_Part([], values))
+                parts.append(_Part([], told, values))
                 room = self._options.partition_bytes
             parts[-1].pieces.append(piece)
             room -= needed
@@ -85,24 +92,22 @@ class ConsumeQueueReader(FilteredReader):
         if not isinstance(partition, _Part):
             return  # Where there is no partition Spark asks for none.
         facts = ReplicaFacts.from_json(dict(partition.facts))
-        with open_source(self._options.spec) as source:
+        names = [name for name, _, _ in self._options.picked(_COLUMNS)]
+        with open_source(SourceSpec.from_json(dict(partition.spec))) as source:
             store = ReplicaStore(source.files, facts)
             for topic, queue_id, first, count in partition.pieces:
                 for start in range(first, first + count, _BATCH_ENTRIES):
                     wanted = min(_BATCH_ENTRIES, first + count - start)
                     batch = _batch(facts, topic, queue_id, start, store.read_queue(topic, queue_id, start, wanted))
                     if batch.num_rows:
-                        yield batch
+                        yield batch.select(names)
 
     def _pieces(self, store: ReplicaStore) -> Iterator[tuple[str, int, int, int]]:
         most = max(1, self._options.partition_bytes // _ENTRY.itemsize)
-        wanted = self._filters.queue_offset
         for topic, queue_id in store.queues():
-            if not self._filters.admits(topic, queue_id):
+            if not self._options.wanted.admits(topic, queue_id):
                 continue
             first, end = store.queue_bounds(topic, queue_id)
-            first = first if wanted.low is None else max(first, wanted.low)
-            end = end if wanted.high is None else min(end, wanted.high + 1)
             for start in range(first, end, most):
                 yield topic, queue_id, start, min(most, end - start)
 
@@ -113,19 +118,20 @@ def _batch(facts: ReplicaFacts, topic: str, queue_id: int, first: int, data: byt
     written = np.flatnonzero(entries["size"] > 0)
     found = entries[written]
     count = len(found)
-    offsets = found["physical_offset"].astype(np.int64)
     sizes = found["size"].astype(np.int32)
-    is_filler = sizes == _FILLER_SIZE
-    columns = [
-        [facts.group] * count,
-        [facts.broker_id] * count,
-        [topic] * count,
-        [queue_id] * count,
+    values = [
+        pa.repeat(facts.group, count),
+        pa.repeat(facts.broker_id, count),
+        pa.repeat(topic, count),
+        pa.repeat(queue_id, count),
         (written + first).astype(np.int64),
-        offsets,
+        found["physical_offset"].astype(np.int64),
         sizes,
         found["tags_code"].astype(np.int64),
-        is_filler,
+        sizes == _FILLER_SIZE,
     ]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    arrays = [
+        pa.array(value, kind) if isinstance(value, np.ndarray) else value.cast(kind)
+        for value, (_, kind, _) in zip(values, _COLUMNS)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _, _ in _COLUMNS])

@@ -29,6 +29,7 @@ __all__ = [
     "PieceKind",
     "next_anchor",
     "walk_log",
+    "whole_records_end",
 ]
 
 _READ_BYTES: Final = 4 << 20
@@ -282,6 +283,33 @@ def _chained_boundary(store: ReplicaStore, start: int, room_end: int) -> int | N
         if place is not None or low == lowest:
             return place
     return None
+
+
+def whole_records_end(store: ReplicaStore, end: int) -> int:
+    """Where the last record or padding ends that ends at or before `end`: a record that is still arriving begins there.
+
+    Behind damage at the very end nothing is known, and the last sound record before it counts.
+    """
+    facts = store.facts
+    end = min(end, facts.end_offset)
+    if end <= facts.min_offset or end % facts.segment_bytes == 0 or store.is_in_hole(end - 1):
+        return max(end, facts.min_offset)
+    lowest = max(facts.min_offset, end - end % facts.segment_bytes)
+    for reach in _REACHES_BYTES:
+        low = max(lowest, end - reach)
+        last: int | None = None
+        place = low if low == lowest else next_anchor(store, low, end)
+        while place is not None and place < end:
+            record = _record_at(store, place, end, physical_offset=place, check_crc=False)
+            if record is not None:
+                last = place = place + record.size
+            else:
+                place = next_anchor(store, place + 1, end)
+        if last is not None:
+            return last
+        if low == lowest:
+            break
+    return lowest
 
 
 def _closes_file(store: ReplicaStore, offset: int) -> bool:

@@ -225,8 +225,7 @@ class Handout:
             if not found:
                 return None  # Its entry is damaged: nobody knows what may go out before it.
             names[offset] = b"" if found[0] is None else message_group_of(found[0].properties)
-        queue.enter_order()
-        return queue.order
+        return queue.enter_order()
 
     def _take_again(self, queue: QueueProgress, order: MessageGroups) -> None:
         """Gives what is still held of a batch again: attempts stay the same."""

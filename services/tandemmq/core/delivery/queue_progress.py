@@ -140,7 +140,7 @@ class QueueProgress:
         """One of them may be delivered now."""
         return bool(self.ready) if self.order is None else self.order.next_free() >= 0
 
-    def enter_order(self) -> None:
+    def enter_order(self) -> MessageGroups:
         """From now on messages go out by message group. `group_names` has those of all that is pending."""
         order = MessageGroups()
         for offset in sorted(self.pending):
@@ -149,6 +149,7 @@ class QueueProgress:
             else:
                 order.hold(offset, self.group_names[offset], "")
         self.order, self.ready, self.group_names = order, [], {}
+        return order
 
     def leave_order(self) -> None:
         """Message groups do not count any more, or have to be looked at anew."""

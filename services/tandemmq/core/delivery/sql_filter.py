@@ -172,7 +172,8 @@ def _tree(expression: str) -> Tree[Token] | Token:
 
 
 def _told(unexpected: UnexpectedInput) -> str:
-    place: int | None = unexpected.pos_in_stream
+    # By name: lark declares it as None, and the compiled form would insist on that.
+    place: int | None = getattr(unexpected, "pos_in_stream", None)
     where = f"at character {place + 1}" if place is not None else "at its end"
     if isinstance(unexpected, UnexpectedCharacters):
         return f"{where}: {unexpected.char!r} begins nothing that the language knows"

@@ -44,7 +44,7 @@ from tandemmq.core.storage.index_columns import IndexColumns
 from tandemmq.core.storage.index_file import key_hash, tag_hash
 from tandemmq.core.storage.index_table import IndexTable
 
-__all__ = ["RecordBatch", "enter_batch", "enter_batch_into_index", "read_batch"]
+__all__ = ["RecordBatch", "enter_batch", "enter_batch_into_index", "read_batch", "read_heads"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -188,10 +188,16 @@ def _head_type(*, born_v6: bool, store_v6: bool) -> np.dtype[np.void]:
         ("magic", ">u4", 4),
         ("body_crc", ">u4", 8),
         ("queue_id", ">i4", 12),
+        ("flag", ">i4", 16),
         ("queue_offset", ">i8", 20),
         ("physical_offset", ">i8", 28),
         ("sys_flag", ">i4", 36),
+        ("born_timestamp_ms", ">i8", 40),
+        ("born_host", f"V{8 + born}", 48),
         ("store_timestamp_ms", ">i8", 56 + born),
+        ("store_host", f"V{8 + both - born}", 64 + born),
+        ("reconsume_times", ">i4", 72 + both),
+        ("prepared_transaction_offset", ">i8", 76 + both),
         ("body_bytes", ">i4", 84 + both),
     ]
     return np.dtype(
@@ -206,6 +212,13 @@ def _head_type(*, born_v6: bool, store_v6: bool) -> np.dtype[np.void]:
 
 _HEADS: Final = tuple(_head_type(born_v6=bool(flags & 1), store_v6=bool(flags & 2)) for flags in range(4))
 """By (sysFlag & HOST_FLAGS) >> 4."""
+
+
+def read_heads(view: memoryview, batch: RecordBatch) -> npt.NDArray[np.void]:
+    """Heads of a batch's records by the names of `_head_type`; `view` begins with the first record and holds them all.
+    Hosts are an address and four bytes of port."""
+    head_type = _HEADS[(int(view[39]) & HOST_FLAGS) >> 4]
+    return _rows(view, batch.offsets - batch.offsets[0], head_type.itemsize, len(view)).view(head_type)
 
 
 def _starts(view: memoryview, position: int, limit: int) -> Integers:
