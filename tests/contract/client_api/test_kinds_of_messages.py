@@ -162,13 +162,13 @@ async def test_31_an_ordered_batch_comes_again_to_who_asks_with_its_attempt_id(
         await client.send(message("mixed", body, message_group="g"))
 
     def receive(attempt_id: str) -> pb.ReceiveMessageRequest:
-        request = receive_request("mixed", batch_size=3)
+        request = receive_request("mixed", batch_size=3, poll_ms=1_000)
         request.attempt_id = attempt_id
         return request
 
     first = await client.receive(receive("first"))
     assert first.bodies == bodies[:3]
-    other = await client.receive(receive("other"), timeout_s=5)
+    other = await client.receive(receive("other"))
     assert (other.code, other.bodies) == (Code.MESSAGE_NOT_FOUND, [])
     again = await client.receive(receive("first"))
     assert again.bodies == bodies[:3]

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tools.official_clients import build, driver_environment
 
-from contract.client_api.raw_client import RawClient
 from demo.official_client import install_official_client
-from e2e.on_clusters import LIMIT_S, Program, create_everywhere
-from support.api_requests import receive_request
+from e2e.on_clusters import LIMIT_S, Program, create_everywhere, each_has_one_queue
 from support.cluster_processes import ProcessCluster, wait_until
 from support.topic_admin import broker_status, create_topic
 from support.two_failover_groups import GROUPS, TwoFailoverGroups, client_endpoint, two_failover_groups
-from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 PYTHON_SCRIPTS = Path(__file__).parent.parent / "official_python" / "scripts"
 LONG_S = 260
@@ -72,20 +68,8 @@ def test_28_a_message_group_of_two_languages_has_one_queue(
         driver.start("one_queue")
         driver.passed("one_queue", limit_s=LIMIT_S)
     asyncio.run(send_by_python(groups.endpoints, tmp_path))
-    places: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    bodies: dict[str, list[bytes]] = defaultdict(list)
-    for group in GROUPS:
-        master = groups.master(group)
-        assert master is not None
-        for message in asyncio.run(all_of(client_endpoint(master), "one_queue", group)):
-            system = message.system_properties
-            places[system.message_group].add((group, system.queue_id))
-            bodies[system.message_group].append(message.body)
-    assert {name: sorted(found) for name, found in bodies.items()} == {
-        f"group-{number}": [b"java", b"python"] for number in range(10)
-    }
-    assert {name: len(found) for name, found in places.items()} == {f"group-{number}": 1 for number in range(10)}
-    assert len({place for found in places.values() for place in found}) > 1, "they are spread over queues"
+    masters = {group: client_endpoint(master) for group in GROUPS if (master := groups.master(group))}
+    each_has_one_queue(masters, "one_queue", [b"java", b"python"])
 
 
 async def send_by_python(endpoints: str, folder: Path) -> None:
@@ -100,16 +84,6 @@ async def send_by_python(endpoints: str, folder: Path) -> None:
     async with asyncio.timeout(LIMIT_S):
         await process.communicate()
     assert process.returncode == 0
-
-
-async def all_of(address: str, topic: str, broker_name: str) -> list[definition.Message]:
-    """Each message of a broker group, in the hands of an ordinary consumer group."""
-    found: list[definition.Message] = []
-    async with RawClient(address) as client:
-        request = receive_request(topic, broker_name=broker_name, poll_ms=1_000, invisible_ms=600_000)
-        while messages := (await client.receive(request)).messages:
-            found += messages
-    return found
 
 
 def test_48_50_leases_are_renewed_while_their_client_lives_and_no_longer(program: Program, tmp_path: Path) -> None:

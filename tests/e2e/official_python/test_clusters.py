@@ -1,4 +1,4 @@
-"""Scenarios 21, 52, 54 and 55 with the official Python client: two broker groups, changes of master, a restart."""
+"""Scenarios 21, 28, 52, 54 and 55 with the official Python client: two broker groups, changes of master, a restart."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from typing import Any, Self
 import grpc
 import pytest
 
+from contract.client_api.raw_client import RawClient
 from e2e.official_python.conftest import SCRIPTS, RunAt
+from e2e.on_clusters import each_has_one_queue, wait_for_both
+from support.api_requests import message
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import create_topic
 from support.two_failover_groups import GROUPS, client_endpoint, two_failover_groups
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 TOPIC = "orders"
 # A send has three attempts of 3 s each.
@@ -48,12 +52,35 @@ async def test_21_a_recall_at_a_broker_that_does_not_have_the_message(
     assert "40400" in result["again"]
 
 
+async def test_28_a_message_group_has_one_queue_whoever_sends_and_wherever(
+    two_masters: list[ServiceProcess], run_at: RunAt
+) -> None:
+    topic = "one_queue"
+    addresses = [client_endpoint(broker) for broker in two_masters]
+    for broker in two_masters:
+        await create_topic(broker, topic, queues=4, message_type="FIFO")
+    for address in addresses:
+        await asyncio.to_thread(wait_for_both, address, topic)
+    arguments = ("--topic", topic, "--groups", "10", "--bodies", *(["python"] * 10))
+    assert len((await run_at(addresses[0], "produce", *arguments))["message_ids"]) == 10
+    # Other languages hash otherwise: some would choose the one broker group, some the other.
+    for address in addresses:
+        async with RawClient(address) as client:
+            for number in range(10):
+                answer = await client.send(message(topic, b"raw", message_group=f"group-{number}"))
+                assert answer.status.code == definition.OK
+    masters = dict(zip(GROUPS, addresses, strict=True))
+    await asyncio.to_thread(each_has_one_queue, masters, topic, [b"python", b"raw", b"raw"])
+
+
 async def test_a_simple_consumer_asks_both_broker_groups_in_turn(
     two_masters: list[ServiceProcess], run_at: RunAt
 ) -> None:
     first, second = two_masters
     for broker in two_masters:
         await create_topic(broker, TOPIC, queues=8)
+    for broker in two_masters:
+        await asyncio.to_thread(wait_for_both, client_endpoint(broker), TOPIC)
     # The producer takes turns, too: one message for each group.
     sent = await run_at(client_endpoint(first), "produce", "--count", "2")
     assert len(sent["message_ids"]) == 2

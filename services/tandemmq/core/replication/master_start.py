@@ -22,6 +22,10 @@ In the in-sync set. Where an authority keeps a record of the group (`mastership.
 the in-sync set, all that was ever acknowledged was on this disk. It needs no other member then, if it is whole, and
 nobody remembers more of *this disk* than it has: what others had beyond it was acknowledged to nobody.
 
+What groups have consumed does not follow the log. A master that was replaced, and has not heard of it, goes on writing
+to a log that nobody is promised; it may be the longer one, and its leases are older than those of who was master since.
+So they come with the log only from a replica that has heard of our last epoch.
+
 Disks that are gone. A member that answers from another disk than the one remembered has lost that one; and so have we,
 when another disk is remembered in our place. Nobody waits for such a disk, unless it held more than the best log.
 
