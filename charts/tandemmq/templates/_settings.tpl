@@ -46,6 +46,9 @@
    "metricsSeriesMax": 2000,
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
+   "serviceTlsCall": false,
+   "serviceTlsMode": "disabled",
+   "serviceTlsPath": "",
    "slaveTimeout": 3000,
    "subscriptionGroupsMax": 10000,
    "syncFlushTimeout": 5000,
@@ -136,6 +139,9 @@
  "nameserver": {
   "defaults": {
    "scanNotActiveBrokerInterval": 1000,
+   "serviceTlsCall": false,
+   "serviceTlsMode": "disabled",
+   "serviceTlsPath": "",
    "shutdownTimeout": 1000,
    "warmUpTime": 5000
   },
@@ -172,6 +178,9 @@
    "proxyGroupsHeader": "X-Forwarded-Groups",
    "proxyUserHeader": "X-Forwarded-User",
    "refreshInterval": 2000,
+   "serviceTlsCall": false,
+   "serviceTlsMode": "disabled",
+   "serviceTlsPath": "",
    "shutdownTimeout": 5000,
    "trustedProxies": ""
   },
@@ -218,7 +227,10 @@
    "readMode": "direct",
    "scrubBudgetBytes": 68719476736,
    "scrubWindow": 604800.0,
-   "secondLookPause": 20.0
+   "secondLookPause": 20.0,
+   "serviceTlsCall": false,
+   "serviceTlsMode": "disabled",
+   "serviceTlsPath": ""
   },
   "derived": {
    "blockManagerPort": "always the same",

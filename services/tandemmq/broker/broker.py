@@ -57,6 +57,7 @@ from tandemmq.service.logging import EventMemory, LevelSwitch
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.metric_exports import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.service_tls import server_tls_of
 
 __all__ = ["Broker"]
 
@@ -200,6 +201,7 @@ class Broker:
             settings.bind_address,
             settings.listen_port,
             clock=self._clock,
+            tls=server_tls_of(settings, clock=self._clock, group=settings.broker_name),
             probes={
                 # The port opens when the store is recovered.
                 PROBE_STARTED: lambda: True,

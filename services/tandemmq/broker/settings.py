@@ -24,7 +24,7 @@ from tandemmq.http2.errors import Limits
 from tandemmq.http2.server import TlsMode
 from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServiceTlsSettings
 
 __all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
 
@@ -63,7 +63,7 @@ Milliseconds = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
-class BrokerSettings(ServiceSettings):
+class BrokerSettings(ServiceTlsSettings):
     """Settings of one broker. Port 0 means any free port and is for tests; every port is explicit, none is derived."""
 
     # Identity

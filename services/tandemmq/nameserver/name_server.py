@@ -16,6 +16,7 @@ from tandemmq.nameserver.servicers import NameServerServicer, client_api
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
+from tandemmq.service.service_tls import server_tls_of
 
 __all__ = ["serving"]
 
@@ -55,6 +56,7 @@ async def _serving(
         settings.bind_address,
         settings.listen_port,
         clock=clock,
+        tls=server_tls_of(settings, clock=clock),
         probes={
             PROBE_STARTED: lambda: True,
             PROBE_LIVE: lambda: True,

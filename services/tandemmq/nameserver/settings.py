@@ -7,12 +7,12 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServiceTlsSettings
 
 __all__ = ["NameServerSettings"]
 
 
-class NameServerSettings(ServiceSettings):
+class NameServerSettings(ServiceTlsSettings):
     """Settings of one NameServer. It has few: brokers state their own liveness timeouts, and little is stored."""
 
     listen_port: int = Field(
