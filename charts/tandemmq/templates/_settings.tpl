@@ -30,6 +30,7 @@
    "haHousekeepingInterval": 20000,
    "haMaxGapNotInSync": 268435456,
    "haMaxTimeSlaveNotCatchup": 1500,
+   "haPlaintextPeers": "",
    "haSendHeartbeatInterval": 5000,
    "haTransferBatchSize": 32768,
    "logLevel": "",
@@ -46,6 +47,7 @@
    "metricsSeriesMax": 2000,
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
+   "openListenPort": 0,
    "serviceTlsCall": false,
    "serviceTlsMode": "disabled",
    "serviceTlsPath": "",
@@ -138,6 +140,7 @@
  },
  "nameserver": {
   "defaults": {
+   "openListenPort": 0,
    "scanNotActiveBrokerInterval": 1000,
    "serviceTlsCall": false,
    "serviceTlsMode": "disabled",

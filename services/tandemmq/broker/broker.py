@@ -202,6 +202,7 @@ class Broker:
             settings.listen_port,
             clock=self._clock,
             tls=server_tls_of(settings, clock=self._clock, group=settings.broker_name),
+            open_port=settings.open_listen_port,
             probes={
                 # The port opens when the store is recovered.
                 PROBE_STARTED: lambda: True,

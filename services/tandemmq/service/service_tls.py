@@ -38,10 +38,12 @@ from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, load_
 __all__ = [
     "PermissionInterceptor",
     "ServerTls",
+    "ServicePortSettings",
     "ServiceTls",
     "ServiceTlsSettings",
     "TlsMode",
     "aio_channel",
+    "caller_of",
     "check_service_tls",
     "claim_problem_of",
     "server_tls_of",
@@ -89,6 +91,19 @@ class ServiceTlsSettings(ServiceSettings):
         return self.service_tls_mode is TlsMode.ENFORCING or (
             self.service_tls_mode is TlsMode.PERMISSIVE and self.service_tls_call
         )
+
+
+class ServicePortSettings(ServiceTlsSettings):
+    """What a service says besides that others call."""
+
+    open_listen_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        alias="openListenPort",
+        description="Port without TLS for those who have no certificate: an orchestrator's probes, and at a NameServer "
+        "clients that ask for routes. It serves nothing else. 0: none.",
+    )
 
 
 def check_service_tls(
@@ -340,7 +355,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
 
     async def _check(self, path: str, context: _Context) -> None:
         try:
-            identity = _caller(context)
+            identity = caller_of(context)
         except IdentityUnusable as error:
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
             return
@@ -365,11 +380,11 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
 
 def claim_problem_of(context: _Context, cluster: str, group: str, broker_id: int) -> str | None:
     """Why the caller may not speak as that broker, in words; None: it may, or the port knows no callers."""
-    identity = _caller(context)
+    identity = caller_of(context)
     return None if identity is None else identity.claim_problem(cluster, group, broker_id)
 
 
-def _caller(context: _Context) -> Identity | None:
+def caller_of(context: _Context) -> Identity | None:
     """Who calls; None: a call without TLS. Raises IdentityUnusable."""
     names = context.auth_context()
     if not names.get("x509_pem_cert"):
