@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart docs setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart docs setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -77,6 +77,12 @@ fuzz: setup compiled ## hostile bytes into the HTTP/2 front and our own decoders
 
 attacks: setup ## HTTP/2 attacks against a real broker, many rounds, while an orderly client sends: ROUNDS=20
 	@$(BIN)/python tools/attacks.py --rounds $(or $(ROUNDS),20)
+
+security: setup ## who gets in: strangers, wrong certificates, every method as everybody, rotation under load; build/security.json
+	@$(BIN)/python tools/security.py
+
+security-table: setup ## the table of methods and callers, into docs/operations/security.md
+	@$(BIN)/python tools/security.py --table
 
 h2spec: setup ## h2spec against grpcio and against the HTTP/2 front, case by case (needs Go)
 	@$(BIN)/python tools/h2spec.py

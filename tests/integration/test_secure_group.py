@@ -30,7 +30,7 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.loop_meter import SystemClock
-from tandemmq.service.service_tls import ServiceTls, use_service_tls
+from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 TOPIC = "orders"
 LIMIT_S = 90.0

@@ -7,7 +7,7 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
-from tandemmq.service.service_tls import aio_channel
+from tandemmq.service.service_channels import aio_channel
 
 
 def _endpoint(process: ServiceProcess) -> str:

@@ -37,7 +37,8 @@ from tandemmq.service.command_line import VERSION, settings_of_command_line, sto
 from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.loop_meter import SystemClock
-from tandemmq.service.service_tls import ServiceTls, check_service_tls, use_service_tls
+from tandemmq.service.service_channels import use_service_tls
+from tandemmq.service.service_tls import check_service_tls, service_tls_of
 from tandemmq.service.settings import check_ports_free, effective_settings
 
 __all__ = ["main"]
@@ -69,7 +70,7 @@ async def _serve(settings: AdminSettings) -> None:
     log.info("admin_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
     _warn_if_open(settings, log)
     clock = SystemClock()
-    with stop_requested() as stop, use_service_tls(ServiceTls.of(settings, clock=clock)):
+    with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
         async with _serving(settings, clock=clock, log=log) as port:
             log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
             await stop.wait()

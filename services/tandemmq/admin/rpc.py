@@ -23,7 +23,7 @@ from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.service.rpc import cancellation_wins
-from tandemmq.service.service_tls import aio_channel
+from tandemmq.service.service_channels import aio_channel
 
 __all__ = [
     "BrokerAdminCalls",
@@ -69,10 +69,12 @@ class Channels:
     """One gRPC channel per address, made at first use, closed together.
 
     `dial` tells where an address is dialled instead, for one who stands outside the network the addresses belong to.
+    `plain`: to ports that take no certificates, such as an admin service's.
     """
 
-    def __init__(self, dial: Callable[[str], str] | None = None) -> None:
+    def __init__(self, dial: Callable[[str], str] | None = None, *, plain: bool = False) -> None:
         self._dial = dial
+        self._plain = plain
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def to(self, address: str) -> grpc.aio.Channel:
@@ -80,7 +82,12 @@ class Channels:
         channel = self._channels.get(address)
         if channel is None:
             target = address if self._dial is None else self._dial(address)
-            channel = self._channels[address] = aio_channel(target, _CHANNEL_OPTIONS)
+            channel = (
+                grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+                if self._plain
+                else aio_channel(target, _CHANNEL_OPTIONS)
+            )
+            self._channels[address] = channel
         return channel
 
     async def close(self) -> None:

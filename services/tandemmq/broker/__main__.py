@@ -26,7 +26,8 @@ from tandemmq.service.command_line import EXIT_REFUSED, settings_of_command_line
 from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.loop_meter import LoopMeter, SystemClock
-from tandemmq.service.service_tls import ServiceTls, check_service_tls, use_service_tls
+from tandemmq.service.service_channels import use_service_tls
+from tandemmq.service.service_tls import check_service_tls, service_tls_of
 from tandemmq.service.settings import check_folder_writable, check_ports_free, effective_settings
 
 __all__ = ["main", "run_broker"]
@@ -125,7 +126,7 @@ async def _serve(
     settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch, accepts_loss: bool
 ) -> int:
     clock = SystemClock()
-    with stop_requested() as stop, use_service_tls(ServiceTls.of(settings, clock=clock)):
+    with stop_requested() as stop, use_service_tls(service_tls_of(settings, clock=clock)):
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
         if store_host is None:
             return 0

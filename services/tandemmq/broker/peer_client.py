@@ -35,7 +35,7 @@ from tandemmq.proto.broker.v1 import (
 )
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
-from tandemmq.service.service_tls import aio_channel
+from tandemmq.service.service_channels import aio_channel
 
 __all__ = [
     "EpochPromise",

@@ -41,6 +41,11 @@ _COMMANDS: Final = {
         "Renew brokers after `helm upgrade`, group by group, so that nothing acknowledged is ever on one broker only.",
         _RUN,
     ),
+    "certs": LazyCommand(
+        "tandemmq.cli.commands.certificates:certs_app",
+        "Certificates of the links between services: make them, show whose they are, check until when.",
+        _RUN,
+    ),
     "context": LazyCommand(
         "tandemmq.cli.commands.contexts:context_app",
         "Names for clusters: a local folder, NameServers, or a release in Kubernetes.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,17 @@ from tandemmq.cli.kube.release import ReleaseWay, way_to_place
 from tandemmq.cli.options import ContextOption
 from tandemmq.client import ClientOptions, Producer
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.service_channels import use_service_tls
 
-__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "refuse_blindness", "with_cluster"]
+__all__ = [
+    "ClusterChoice",
+    "ClusterConnection",
+    "certificates_of",
+    "connection_on",
+    "open_connection",
+    "refuse_blindness",
+    "with_cluster",
+]
 
 
 class ClusterConnection(Protocol):
@@ -60,11 +69,26 @@ class ClusterConnection(Protocol):
 async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnection]:
     """A connection that ends with the block. CommandError when a release in Kubernetes cannot be reached."""
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(certificates_of(target))
         if isinstance(target.where, ClusterAddress):
             way = ReleaseWay(target.where)
         else:
             way = await stack.enter_async_context(way_to_place(target.where))
         yield await stack.enter_async_context(connection_on(way))
+
+
+@contextlib.contextmanager
+def certificates_of(target: ClusterTarget) -> Iterator[None]:
+    """Calls within the block show the certificate that the cluster's data folder has, or the environment names.
+    CommandError when it cannot be used."""
+    if target.data is None or not (target.data / "certs").is_dir():
+        yield
+        return
+    # Here: reading certificates takes a library that most commands can do without.
+    from tandemmq.cli.local.certificates import caller_certificate
+
+    with use_service_tls(caller_certificate(target.data)):
+        yield
 
 
 @contextlib.asynccontextmanager
@@ -117,12 +141,20 @@ def refuse_blindness(state: ClusterState) -> None:
     """CommandError when no NameServer answers and no broker is known from elsewhere: there is nobody to ask."""
     if state.brokers or any(server.error is None for server in state.name_servers):
         return
+    closed = any(_CLOSED in (server.error or "") for server in state.name_servers)
     raise CommandError(
         "no NameServer answers",
         cause="\n".join(f"{server.address}: {server.error}" for server in state.name_servers),
-        remedy="start a cluster with `tandemmq up`, or name one with --namesrv host:port or --context",
+        # A server says no more to whoever it does not know.
+        remedy="it is there and hangs up: where services know each other by certificates, name the cluster's folder "
+        "with --data, or the folder of your certificate in $TANDEMMQ_SERVICE_TLS_PATH; see `tandemmq certs check`"
+        if closed
+        else "start a cluster with `tandemmq up`, or name one with --namesrv host:port or --context",
     )
 
+
+# What gRPC makes of a TLS port that does not take a caller, with or without a certificate.
+_CLOSED: Final = "Socket closed"
 
 # The options by which a command is told its cluster, given to all commands alike, and how a command runs on it.
 

@@ -16,7 +16,7 @@ from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.proto.nameserver.v1.name_server_service_pb2_grpc import NameServerServiceStub
 from tandemmq.service.route_messages import broker_value
-from tandemmq.service.service_tls import sync_channel
+from tandemmq.service.service_channels import sync_channel
 
 __all__ = ["registered_brokers"]
 

@@ -49,7 +49,7 @@ from tandemmq.service.route_messages import (
     version_message,
 )
 from tandemmq.service.rpc import cancellation_wins
-from tandemmq.service.service_tls import aio_channel
+from tandemmq.service.service_channels import aio_channel
 
 __all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant", "RegistrationSuperseded"]
 

@@ -1,64 +1,51 @@
-"""TLS between services: 10911 of brokers, 9876 of NameServers, and every call that one service makes to another.
+"""TLS on the ports of services, 10911 of brokers and 9876 of NameServers, and what services are told of it.
 
-The gRPC library speaks TLS. This module gives it the certificates, asks both ends for theirs, and renews them: a server
-is asked for its certificates at each handshake, a caller makes a new channel for new calls when its files change, and
-calls under way end on the old one.
-
-What a process is holds for the whole of it, and calls are made from many places. So the caller's side is told once,
-where a process begins (`use_service_tls`): each task inherits it, and threads find it, too.
+The gRPC library speaks TLS. This module gives it the certificates, has it ask callers for theirs, and judges each call
+by them. The callers' side is `service_channels`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import aclosing, contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
 import structlog
 from pydantic import Field
 
-from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, group_server_name, identity_of, server_name
+from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of
 from tandemmq.core.access.method_permissions import refusal
 from tandemmq.core.clock import Clock
 from tandemmq.http2.server import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.service_channels import ServiceTls
 from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, load_settings
 
 __all__ = [
     "PermissionInterceptor",
     "ServerTls",
     "ServicePortSettings",
-    "ServiceTls",
     "ServiceTlsSettings",
     "TlsMode",
-    "aio_channel",
     "caller_of",
     "check_service_tls",
     "claim_problem_of",
     "server_tls_of",
+    "service_tls_of",
     "service_tls_of_environment",
-    "sync_channel",
     "tell_children",
-    "use_service_tls",
 ]
 
 log = structlog.get_logger(__name__)
 
-_ChannelOptions: TypeAlias = Sequence[tuple[str, Any]]
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-# Calls on a channel whose certificate was replaced end when they end: a heartbeat may last for months.
-_UNTIL_THEY_END_S: Final = 10 * 365 * 86_400.0
 _STRANGERS_TOLD_MAX: Final = 1_000
 
 
@@ -128,39 +115,11 @@ def check_service_tls(
     return [f"serviceTlsPath: {settings.service_tls_path}/{misfit}"] if misfit else []
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceTls:
-    """The caller's side: a certificate, and the cluster whose servers are believed."""
-
-    folder: CertificateFolder
-
-    @classmethod
-    def of(cls, settings: ServiceTlsSettings, *, clock: Clock) -> Self | None:
-        """As the settings say; None: calls are made without TLS. Raises CertificateUnusable."""
-        if not settings.calls_with_tls:
-            return None
-        return cls(CertificateFolder(Path(settings.service_tls_path), clock=clock))
-
-
-_of_task: ContextVar[ServiceTls | None] = ContextVar("service_tls")
-# For threads, which inherit no context; the latest counts.
-_of_process: list[ServiceTls | None] = []
-
-
-@contextmanager
-def use_service_tls(tls: ServiceTls | None) -> Iterator[None]:
-    """Calls to other services that are made within the block, by tasks that begin there and by threads, use it."""
-    token = _of_task.set(tls)
-    _of_process.append(tls)
-    try:
-        yield
-    finally:
-        _of_process.pop()
-        _of_task.reset(token)
-
-
-def _calls() -> ServiceTls | None:
-    return _of_task.get(_of_process[-1] if _of_process else service_tls_of_environment())
+def service_tls_of(settings: ServiceTlsSettings, *, clock: Clock) -> ServiceTls | None:
+    """The caller's side, as the settings say; None: calls are made without TLS. Raises CertificateUnusable."""
+    if not settings.calls_with_tls:
+        return None
+    return ServiceTls(CertificateFolder(Path(settings.service_tls_path), clock=clock))
 
 
 def tell_children(settings: ServiceTlsSettings, environ: MutableMapping[str, str]) -> None:
@@ -169,123 +128,14 @@ def tell_children(settings: ServiceTlsSettings, environ: MutableMapping[str, str
         environ[f"{ENVIRONMENT_PREFIX}{field.upper()}"] = str(getattr(settings, field))
 
 
-@lru_cache(maxsize=1)
-def service_tls_of_environment() -> ServiceTls | None:
+def service_tls_of_environment(environ: Mapping[str, str]) -> ServiceTls | None:
     """What the environment says, for a process that was told nothing: a child of one that was, an executor, a hook."""
-    named = {field: os.environ.get(f"{ENVIRONMENT_PREFIX}{field.upper()}") for field in ServiceTlsSettings.model_fields}
+    named = {field: environ.get(f"{ENVIRONMENT_PREFIX}{field.upper()}") for field in ServiceTlsSettings.model_fields}
     given = [f"{field}={value}" for field, value in named.items() if value]
+    if named["service_tls_path"] and not named["service_tls_mode"]:
+        given.append(f"service_tls_mode={TlsMode.ENFORCING}")
     settings = load_settings(ServiceTlsSettings, environ={}, overrides=given)
-    return ServiceTls.of(settings, clock=SystemClock())
-
-
-def aio_channel(target: str, options: _ChannelOptions, *, own_group: bool = False) -> grpc.aio.Channel:
-    """A channel to a service, with TLS if this process uses it; then the server has to be of our cluster, and with
-    `own_group` a member of our broker group."""
-    tls = _calls()
-    if tls is None:
-        return grpc.aio.insecure_channel(target, options=options)
-    return _RenewedChannel(target, options, tls.folder, own_group=own_group)
-
-
-def sync_channel(target: str, options: _ChannelOptions) -> grpc.Channel:
-    """The same for threads, with the certificate of this moment: for channels that are kept for minutes."""
-    tls = _calls()
-    if tls is None:
-        return grpc.insecure_channel(target, options=options)
-    certificates = tls.folder.current()
-    return grpc.secure_channel(
-        target, _credentials(certificates), options=_with_name(options, certificates, own_group=False)
-    )
-
-
-def _credentials(certificates: Certificates) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(certificates.authorities, certificates.key, certificates.chain)
-
-
-def _with_name(options: _ChannelOptions, certificates: Certificates, *, own_group: bool) -> _ChannelOptions:
-    identity = certificates.identity
-    name = group_server_name(identity.cluster, identity.group) if own_group else server_name(identity.cluster)
-    return (*options, ("grpc.ssl_target_name_override", name))
-
-
-class _RenewedChannel(grpc.aio.Channel):
-    """A channel that is made anew, for new calls, when the caller's certificate has changed."""
-
-    def __init__(self, target: str, options: _ChannelOptions, folder: CertificateFolder, *, own_group: bool) -> None:
-        self._target = target
-        self._options = options
-        self._folder = folder
-        self._own_group = own_group
-        self._certificates = folder.current()
-        self._channel = self._new()
-        self._old: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
-
-    def current(self) -> grpc.aio.Channel:
-        """The channel that a new call takes."""
-        certificates = self._folder.current()
-        if certificates is not self._certificates:
-            old, self._certificates = self._channel, certificates
-            self._channel = self._new()
-            ending = asyncio.get_running_loop().create_task(old.close(_UNTIL_THEY_END_S))
-            self._old[old] = ending
-            ending.add_done_callback(lambda _: self._old.pop(old, None))
-        return self._channel
-
-    def _new(self) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(
-            self._target,
-            _credentials(self._certificates),
-            options=_with_name(self._options, self._certificates, own_group=self._own_group),
-        )
-
-    async def close(self, grace: float | None = None) -> None:
-        """The calls of former channels, too."""
-        for old, ending in list(self._old.items()):
-            ending.cancel()
-            await old.close(grace)
-        await self._channel.close(grace)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        return self.current().get_state(try_to_connect)
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        await self.current().wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        await self.current().channel_ready()
-
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        return self._calls_of("unary_unary", arguments, options)
-
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        return self._calls_of("unary_stream", arguments, options)
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        return self._calls_of("stream_unary", arguments, options)
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        return self._calls_of("stream_stream", arguments, options)
-
-    def _calls_of(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
-        made_for: grpc.aio.Channel | None = None
-        call: Callable[..., Any] | None = None
-
-        def start(*request: Any, **how: Any) -> Any:
-            nonlocal made_for, call
-            channel = self.current()
-            if call is None or channel is not made_for:
-                made_for, call = channel, getattr(channel, kind)(*arguments, **options)
-            return call(*request, **how)
-
-        return start
+    return service_tls_of(settings, clock=SystemClock())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, UnaryMethod
-from tandemmq.service.service_tls import ServerTls, ServiceTls, TlsMode, aio_channel, use_service_tls
+from tandemmq.service.service_channels import ServiceTls, aio_channel, use_service_tls
+from tandemmq.service.service_tls import ServerTls, TlsMode
 
 STATUS = "/tandemmq.admin.v1.BrokerAdminService/GetBrokerStatus"
 PROBES = "/tandemmq.admin.v1.BrokerAdminService/ProbePeers"

@@ -100,6 +100,14 @@ def up(
             metavar="HOST:PORT", help="With --tracing: send traces to this OTLP/gRPC receiver too, such as Jaeger."
         ),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Have services know each other by certificates, which are made in DIR/certs. From then on the "
+            "folder's cluster is closed; remove DIR/certs to open it.",
+        ),
+    ] = False,
     admin: Annotated[bool, typer.Option(help="Start the admin service, with the console, beside the brokers.")] = True,
     restart: Annotated[bool, typer.Option(help="Restart a member that dies, with growing pauses.")] = True,
     live: Annotated[bool, typer.Option(help="Live view; lines when off or when the output is no terminal.")] = True,
@@ -121,6 +129,8 @@ def up(
       tandemmq up --set flushDiskType=SYNC_FLUSH --set broker-a:grpcServerPort=18081
 
       tandemmq up --tracing --trace-target 127.0.0.1:4317
+
+      tandemmq up --secure
     """
     if preset is not None and preset not in PRESETS:
         raise CommandError(
@@ -151,6 +161,7 @@ def up(
             overrides=overrides or [],
             admin=admin,
             tracing=Tracing(target=trace_target or "") if tracing else None,
+            secure=secure,
         )
     if check:
         console.print(f"the configuration of {len(members)} members in {folder.conf} is good", soft_wrap=True)

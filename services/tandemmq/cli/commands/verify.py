@@ -208,7 +208,16 @@ def _source(paths: Sequence[Path], choice: ClusterChoice) -> list[str]:
         # Its code for wrong arguments says here that replicas differ.
         error.exit_code = EXIT_FAILED
         raise
-    return [f"namesrvAddr={join_addresses(cluster.name_servers)}"]
+    return [f"namesrvAddr={join_addresses(cluster.name_servers)}", *_certificate(choice)]
+
+
+def _certificate(choice: ClusterChoice) -> list[str]:
+    """The job's own certificate, if the cluster's data folder has one; else what the environment names counts."""
+    data = choice.target().data
+    folder = None if data is None else ClusterFolder(data).certs / "consistency"
+    if folder is None or not folder.is_dir():
+        return []
+    return ["serviceTlsMode=enforcing", f"serviceTlsPath={folder}"]
 
 
 def _default_results(paths: Sequence[Path] | None, choice: ClusterChoice) -> Path:

@@ -19,8 +19,8 @@ from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.cli import ending
-from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, KubernetesPlace
-from tandemmq.cli.connection import ClusterChoice, with_cluster
+from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, ClusterTarget, KubernetesPlace
+from tandemmq.cli.connection import ClusterChoice, certificates_of, with_cluster
 from tandemmq.cli.doctor.checks import (
     BrokerLook,
     Check,
@@ -261,20 +261,22 @@ def doctor(
 
       kubectl exec deploy/mq-admin -- tandemmq doctor --json
     """
-    where = cluster.target().where
+    target = cluster.target()
+    where = target.where
     if kube or isinstance(where, KubernetesPlace):
         place = where if isinstance(where, KubernetesPlace) else KubernetesPlace()
         place = place_of(place, release=release, namespace=namespace, kube_context=kube_context)
         checks = ending.run(_with_kubernetes(cluster, place))
     else:
-        checks = ending.run(_without_kubernetes(where))
+        checks = ending.run(_without_kubernetes(where, target))
     emit(OutputFormat.JSON if json else output, doctor_document(checks), doctor_table(checks))
     if any(is_bad(check) for check in checks):
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _without_kubernetes(cluster: ClusterAddress) -> list[Check]:
-    look = await _look(Channels(), cluster, dial_from_here=True)
+async def _without_kubernetes(cluster: ClusterAddress, target: ClusterTarget) -> list[Check]:
+    with certificates_of(target):
+        look = await _look(Channels(), cluster, dial_from_here=True)
     _refuse_blindness(look)
     return check_cluster(look)
 

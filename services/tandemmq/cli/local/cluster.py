@@ -24,6 +24,7 @@ from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 from tandemmq.admin.rpc import Channels
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.local.certificates import ClusterCertificates, caller_certificate
 from tandemmq.cli.local.folder import (
     ClusterFolder,
     ClusterRecord,
@@ -50,8 +51,10 @@ from tandemmq.cli.local.members import (
     admin_member,
     scrape_configuration,
     traced_members,
+    with_defaults,
 )
 from tandemmq.cli.output import new_table
+from tandemmq.service.service_channels import use_service_tls
 
 __all__ = [
     "FREE_PORTS",
@@ -303,6 +306,7 @@ _START_LIMIT_S: Final = 90.0
 _READ_INTERVAL_S: Final = 1.0
 _STARTING_FRAME_S: Final = 0.25
 _EVENT_LINES: Final = 10
+_RENEWAL_INTERVAL_S: Final = 3_600.0
 
 
 class LocalCluster:
@@ -350,12 +354,18 @@ class LocalCluster:
         # A second Ctrl-C changes nothing: the stop has a limit, and ending before it would leave members behind.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        channels = Channels()
+        tls = caller_certificate(self._folder.root)
+        with use_service_tls(tls):
+            await self._run(stop, renewed=tls is not None)
+
+    async def _run(self, stop: asyncio.Event, *, renewed: bool) -> None:
+        channels, plain_channels = Channels(), Channels(plain=True)
         self._supervised = [
             SupervisedMember(
                 member,
                 self._folder,
-                channels,
+                # Its port is for people, too.
+                plain_channels if member.kind is MemberKind.ADMIN else channels,
                 restart=self._restart,
                 announce=self._announce,
                 changed=self._write_record,
@@ -367,14 +377,24 @@ class LocalCluster:
         try:
             async with asyncio.TaskGroup() as tasks:
                 view = tasks.create_task(self._show(channels)) if self._live else None
+                renewal = tasks.create_task(self._renew()) if renewed else None
                 try:
                     await supervisor.run(stop, ready=self._is_ready, stopping=self._is_stopping)
                 finally:
-                    if view is not None:
-                        view.cancel()
+                    for task in (view, renewal):
+                        if task is not None:
+                            task.cancel()
         finally:
             self._folder.remove_record()
             await channels.close()
+            await plain_channels.close()
+
+    async def _renew(self) -> None:
+        """Issues certificates again before they end; members take them as they are."""
+        while True:
+            await asyncio.sleep(_RENEWAL_INTERVAL_S)
+            for folder in ClusterCertificates(self._folder).make(self._members):
+                self._announce(f"cluster: new certificate in {folder}")
 
     def _is_ready(self) -> None:
         self._enter("ready")
@@ -488,11 +508,13 @@ def checked_members(
     overrides: Sequence[str],
     admin: bool = True,
     tracing: Tracing | None = None,
+    secure: bool = False,
 ) -> tuple[str, list[Member]]:
     """The preset's name and the members in start order. CommandError names every mistake of every member.
 
     `first_port` None keeps the ports that are in the files; FREE_PORTS or a port writes new ones into them. With
-    `admin` the admin service is the last of the members.
+    `admin` the admin service is the last of the members. With `secure`, or certificates that are there, each member has
+    one of its own.
     """
     name = lay_out(folder, preset)
     if first_port is not None:
@@ -507,6 +529,10 @@ def checked_members(
         members.append(admin_member(folder, members, by_member, near=near))
     if tracing is not None:
         members = traced_members(members, tracing, near=near)
+    certificates = ClusterCertificates(folder)
+    if secure or certificates.are_there:
+        certificates.make(members)
+        members = [with_defaults(member, certificates.settings_of(member)) for member in members]
     make_authority_folders(folder, members)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:

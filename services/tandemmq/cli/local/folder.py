@@ -5,6 +5,7 @@ DIR/conf/PRESET                name of that preset
 DIR/logs/<member>.log          output of each process, appended
 DIR/store/<member>/            what brokers and NameServers store
 DIR/authority/                 who is master of each group that fails over
+DIR/certs/                     certificates of the members, if they know each other by such
 DIR/cluster.json               members, pids and ports of the running cluster
 DIR/prometheus.yml             scrapes them, if they serve metrics
 DIR/lock                       locked while `tandemmq up` runs; holds its pid
@@ -340,6 +341,7 @@ class ClusterFolder:
         self.root = root.absolute()
         self.conf = self.root / "conf"
         self.logs = self.root / "logs"
+        self.certs = self.root / "certs"
         self.scrape_configuration = self.root / "prometheus.yml"
         self._record_path = self.root / "cluster.json"
         self._lock_path = self.root / "lock"
@@ -403,7 +405,7 @@ class ClusterFolder:
     def _discard(self) -> None:
         if not self.is_new:
             return
-        for folder in (self.conf, self.logs):
+        for folder in (self.conf, self.logs, self.certs):
             if folder in self._made:
                 shutil.rmtree(folder, ignore_errors=True)
         if self._lock_fd >= 0:

@@ -22,7 +22,7 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
-from tandemmq.service.service_tls import sync_channel
+from tandemmq.service.service_channels import sync_channel
 
 __all__ = ["CHANNEL_OPTIONS", "BrokerSource"]
 

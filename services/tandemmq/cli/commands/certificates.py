@@ -1,0 +1,217 @@
+"""`tandemmq certs …`: certificates of the links between services: who, until when, for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.local.certificates import AUTHORITY_DAYS, LEAF_DAYS, ClusterCertificates, authority_in, checked
+from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option, lay_out, read_members
+from tandemmq.cli.options import OutputOption
+from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
+from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of
+from tandemmq.service.certificate_authority import names_of, write_certificates
+from tandemmq.service.certificates import CertificateUnusable, read_certificates
+
+__all__ = ["certs_app"]
+
+certs_app = typer.Typer(no_args_is_help=True, help="Certificates of the links between services.")
+
+_EXIT_WARNING: Final = 1
+_EXIT_CRITICAL: Final = 2
+_USES: Final = {
+    Role.BROKER: "serves its group on 10911 and replicates; registers as itself",
+    Role.NAME_SERVER: "serves 9876",
+    Role.ADMIN: "asks and changes the cluster, by its level",
+    Role.CONSISTENCY: "reads replicas",
+    Role.HOOK: "drains, hands over and renews brokers for a release",
+}
+
+_DataOption = Annotated[
+    Path,
+    typer.Option("--data", metavar="DIR", help="Data folder of a cluster of `tandemmq up --secure`."),
+]
+_FoldersArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[FOLDER]…", help="Folders with tls.crt, tls.key and ca.crt. Default: those of --data."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateLine:
+    """One folder, as `show` and `check` print it."""
+
+    folder: str
+    # Empty: the files cannot be used, see problem.
+    identity: str
+    not_after: str
+    days_left: float
+    uses: str
+    issuer: str
+    serial: str
+    problem: str
+
+
+@certs_app.command("show")
+def certs_show(
+    folders: _FoldersArgument = None, data: _DataOption = DEFAULT_FOLDER, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Show certificates: whose they are, until when, and what for.
+
+    Examples:
+
+      tandemmq certs show
+
+      tandemmq certs show /etc/tandemmq/tls
+    """
+    lines = _lines(folders, data)
+    emit(output, lines, _table(lines))
+
+
+@certs_app.command("check")
+def certs_check(
+    folders: _FoldersArgument = None,
+    data: _DataOption = DEFAULT_FOLDER,
+    warn_days: Annotated[
+        float, typer.Option(min=0.0, metavar="DAYS", help="Warn of those that end within so many days.")
+    ] = 21.0,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Check certificates, for monitoring: exit code 0 all are good, 1 one ends soon, 2 one cannot be used.
+
+    Example: tandemmq certs check --warn-days 30
+    """
+    lines = _lines(folders, data)
+    emit(output, lines, _table(lines))
+    if not lines or any(line.problem for line in lines):
+        raise typer.Exit(_EXIT_CRITICAL)
+    if any(line.days_left < warn_days for line in lines):
+        raise typer.Exit(_EXIT_WARNING)
+
+
+@certs_app.command("make")
+def certs_make(
+    identities: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[IDENTITY]…",
+            help="Who to make certificates for, such as broker/broker-a/0, nameserver, admin/operator, consistency or "
+            "hook. Default: every member of --data.",
+        ),
+    ] = None,
+    data: _DataOption = DEFAULT_FOLDER,
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="brokerClusterName.")] = "DefaultCluster",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With identities: where to; DIR/ca is the CA, made if it is missing."),
+    ] = None,
+    days: Annotated[float, typer.Option(min=0.01, max=AUTHORITY_DAYS, help="How long they last.")] = LEAF_DAYS,
+) -> None:
+    """Make certificates, and a CA if there is none. Running services take them within a second, without a restart.
+
+    Examples:
+
+      tandemmq certs make --data data
+
+      tandemmq certs make broker/broker-a/0 broker/broker-a/1 nameserver admin/repair --cluster mq --out certs
+    """
+    if not identities:
+        written = _make_for(data)
+    else:
+        if out is None:
+            raise CommandError(
+                "--out is missing", remedy="say where the certificates are to go", exit_code=EXIT_REFUSED
+            )
+        written = _make(identities, cluster=cluster, out=out, days=days)
+    for folder in written:
+        typer.echo(f"made {folder}")
+
+
+@certs_app.command("names")
+def certs_names(
+    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="Such as broker/broker-a/0.")],
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="brokerClusterName.")] = "DefaultCluster",
+) -> None:
+    """Say which names a certificate of another CA needs: a URI, and DNS names for a server.
+
+    Example: tandemmq certs names broker/broker-a/0 --cluster mq
+    """
+    names = names_of(_identity(identity, cluster))
+    typer.echo(f"URI: {names.uri}")
+    for name in names.dns:
+        typer.echo(f"DNS: {name}")
+
+
+def _make_for(data: Path) -> list[Path]:
+    folder = ClusterFolder(data)
+    if not folder.conf.is_dir():
+        raise CommandError(
+            f"there is no cluster in {folder.root}",
+            remedy=f"start one: tandemmq up --secure{data_option(folder.root)}; or name identities and --out",
+            exit_code=EXIT_REFUSED,
+        )
+    members = read_members(folder, lay_out(folder, None), {})
+    return ClusterCertificates(folder).make(members, all_anew=True)
+
+
+def _make(identities: list[str], *, cluster: str, out: Path, days: float) -> list[Path]:
+    wanted = {text: _identity(text, cluster) for text in identities}
+    authority = authority_in(out / "ca", name=f"TandemMQ {cluster}")
+    written = []
+    for text, identity in wanted.items():
+        chain, key = authority.issue(identity, now=datetime.now(UTC), days=days)
+        folder = out / text.strip("/").replace("/", "-")
+        write_certificates(folder, chain=chain, key=key, authorities=authority.pem)
+        written.append(folder)
+    return written
+
+
+def _identity(text: str, cluster: str) -> Identity:
+    try:
+        return checked(identity_of([f"spiffe://tandemmq/{cluster}/{text.strip('/')}"]))
+    except IdentityUnusable as error:
+        raise CommandError(
+            f"{text} is no identity",
+            cause=str(error),
+            remedy="write broker/<group>/<brokerId>, nameserver, admin/<viewer|operator|repair>, consistency or hook",
+            exit_code=EXIT_REFUSED,
+        ) from error
+
+
+def _lines(folders: list[Path] | None, data: Path) -> list[CertificateLine]:
+    return [_line(folder) for folder in folders or ClusterCertificates(ClusterFolder(data)).folders()]
+
+
+def _line(folder: Path) -> CertificateLine:
+    now = datetime.now(UTC)
+    try:
+        found = read_certificates(folder, now=now)
+    except CertificateUnusable as error:
+        return CertificateLine(str(folder), "", "", 0.0, "", "", "", str(error))
+    return CertificateLine(
+        folder=str(folder),
+        identity=str(found.identity),
+        not_after=found.not_after.isoformat(),
+        days_left=round((found.not_after - now) / timedelta(days=1), 1),
+        uses=_USES[found.identity.role],
+        issuer=found.issuer,
+        serial=f"{found.serial:x}",
+        problem="",
+    )
+
+
+def _table(lines: list[CertificateLine]) -> RenderableType:
+    table = new_table("whose", "until", "days left", "for what", "folder")
+    for line in lines:
+        if line.problem:
+            plain_row(table, Text("unusable", style="bold red"), "-", "-", line.problem, line.folder)
+        else:
+            plain_row(table, line.identity, line.not_after, f"{line.days_left:g}", line.uses, line.folder)
+    return or_text(table, "no certificates here; see tandemmq certs make --help")

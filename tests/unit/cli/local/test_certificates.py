@@ -1,0 +1,133 @@
+"""Certificates of a local cluster: who gets which, what is renewed, and what the commands say of them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tandemmq.cli.app import app
+from tandemmq.cli.failure import CommandError
+from tandemmq.cli.local.certificates import ClusterCertificates, authority_in, caller_certificate, member_identity
+from tandemmq.cli.local.folder import ClusterFolder, Member, lay_out, read_members
+from tandemmq.core.access.identity import AdminLevel, Identity, Role
+from tandemmq.service.certificate_authority import write_certificates
+from tandemmq.service.certificates import read_certificates
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    folder = ClusterFolder(tmp_path / "cluster")
+    folder.prepare()
+    return folder
+
+
+def _members(folder: ClusterFolder) -> list[Member]:
+    return read_members(folder, lay_out(folder, None), {})
+
+
+def _identities(folder: ClusterFolder) -> dict[str, Identity]:
+    now = datetime.now(UTC)
+    return {each.name: read_certificates(each, now=now).identity for each in ClusterCertificates(folder).folders()}
+
+
+def test_each_member_has_a_certificate_of_its_own_and_people_and_the_job_have_theirs(folder: ClusterFolder) -> None:
+    members = _members(folder)
+    ClusterCertificates(folder).make(members)
+    found = _identities(folder)
+    assert set(found) == {member.name for member in members} | {"admin", "consistency"}
+    assert all(found[member.name] == member_identity(member) for member in members)
+    assert found["admin"].level is AdminLevel.REPAIR
+    assert found["consistency"].role is Role.CONSISTENCY
+    assert folder.certs.stat().st_mode & 0o077 == 0
+
+
+def test_good_certificates_stay_and_missing_unusable_and_ending_ones_are_made(folder: ClusterFolder) -> None:
+    certificates = ClusterCertificates(folder)
+    members = _members(folder)
+    certificates.make(members)
+    assert certificates.make(members) == []
+    (folder.certs / "admin" / "tls.crt").write_text("nothing")
+    authority = authority_in(folder.certs / "ca", name="x")
+    ending = member_identity(members[0])
+    chain, key = authority.issue(ending, now=datetime.now(UTC), days=0.001)
+    write_certificates(folder.certs / members[0].name, chain=chain, key=key, authorities=authority.pem)
+    assert {each.name for each in certificates.make(members)} == {"admin", members[0].name}
+    assert certificates.make(members) == []
+
+
+def test_a_member_that_was_renamed_gets_another_certificate(folder: ClusterFolder) -> None:
+    certificates = ClusterCertificates(folder)
+    certificates.make(_members(folder))
+    (broker, *_) = (member for member in _members(folder) if member.role == "SYNC_MASTER")
+    renamed = Member(broker.name, {**broker.settings, "brokerName": "other"})
+    assert [each.name for each in certificates.make([renamed])] == [broker.name]
+    assert _identities(folder)[broker.name].group == "other"
+
+
+def test_names_that_cannot_stand_in_a_certificate_are_refused(folder: ClusterFolder) -> None:
+    (broker, *_) = (member for member in _members(folder) if member.role == "SYNC_MASTER")
+    with pytest.raises(CommandError, match="cannot have a certificate"):
+        member_identity(Member(broker.name, {**broker.settings, "brokerName": "a b"}))
+
+
+def test_commands_show_the_administrators_certificate_of_a_closed_folder_only(folder: ClusterFolder) -> None:
+    assert caller_certificate(None) is None
+    assert caller_certificate(folder.root) is None
+    ClusterCertificates(folder).make(_members(folder))
+    found = caller_certificate(folder.root)
+    assert found is not None
+    assert found.folder.current().identity.role is Role.ADMIN
+    (folder.certs / "admin" / "tls.key").unlink()
+    with pytest.raises(CommandError, match="cannot be used"):
+        caller_certificate(folder.root)
+
+
+def test_make_show_and_check_by_name(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = runner.invoke(
+        app, ["certs", "make", "broker/broker-a/0", "admin/viewer", "--cluster", "mq", "--out", str(out)]
+    )
+    assert made.exit_code == 0, made.output
+    folders = [str(out / "broker-broker-a-0"), str(out / "admin-viewer")]
+    shown = runner.invoke(app, ["certs", "show", *folders, "-o", "json"])
+    lines = json.loads(shown.output)
+    assert [line["identity"] for line in lines] == [
+        "spiffe://tandemmq/mq/broker/broker-a/0",
+        "spiffe://tandemmq/mq/admin/viewer",
+    ]
+    assert all(89 < line["days_left"] <= 90 and line["uses"] and not line["problem"] for line in lines)
+
+
+def test_check_tells_good_from_ending_and_from_unusable(tmp_path: Path) -> None:
+    runner.invoke(app, ["certs", "make", "hook", "--out", str(tmp_path), "--days", "5"])
+    hook = str(tmp_path / "hook")
+    assert runner.invoke(app, ["certs", "check", hook, "--warn-days", "2"]).exit_code == 0
+    assert runner.invoke(app, ["certs", "check", hook]).exit_code == 1
+    (tmp_path / "hook" / "tls.key").unlink()
+    broken = runner.invoke(app, ["certs", "check", hook, "-o", "json"])
+    assert broken.exit_code == 2
+    assert "tls.key: cannot be read" in json.loads(broken.output)[0]["problem"]
+    assert runner.invoke(app, ["certs", "check", "--data", str(tmp_path / "none")]).exit_code == 2
+
+
+def test_names_are_what_another_ca_has_to_put_in(tmp_path: Path) -> None:
+    told = runner.invoke(app, ["certs", "names", "broker/broker-a/1", "--cluster", "mq"]).output.splitlines()
+    assert told == [
+        "URI: spiffe://tandemmq/mq/broker/broker-a/1",
+        "DNS: mq.tandemmq",
+        "DNS: broker-a.mq.tandemmq",
+    ]
+
+
+def test_what_is_no_identity_is_refused(tmp_path: Path) -> None:
+    for wrong in ("broker", "admin/root", "nobody", "broker/a/b/c"):
+        refused = runner.invoke(app, ["certs", "make", wrong, "--out", str(tmp_path)])
+        assert isinstance(refused.exception, CommandError)
+        assert "is no identity" in str(refused.exception)
+    assert not (tmp_path / "ca").exists()
