@@ -150,7 +150,10 @@ class Broker:
         return Failover(
             self,
             authority=open_authority(
-                settings.failover_authority, cluster=settings.broker_cluster_name, broker_name=settings.broker_name
+                settings.failover_authority,
+                cluster=settings.broker_cluster_name,
+                broker_name=settings.broker_name,
+                tls=settings.failover_authority_tls(),
             ),
             options=settings.failover_options(),
             nonce=secrets.token_hex(8),
