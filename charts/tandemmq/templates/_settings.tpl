@@ -3,6 +3,7 @@
 {
  "broker": {
   "defaults": {
+   "accessMessageInMemoryMaxRatio": 40,
    "addressResolveTimeout": 60000,
    "auditReadRate": 25165824,
    "autoCreateSubscriptionGroup": true,
@@ -49,6 +50,7 @@
    "metricsSeriesMax": 2000,
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
+   "slaveReadEnable": false,
    "slaveTimeout": 3000,
    "subscriptionGroupsMax": 10000,
    "syncFlushTimeout": 5000,

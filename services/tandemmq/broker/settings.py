@@ -273,6 +273,19 @@ class BrokerSettings(ServiceSettings):
         alias="haMaxTimeSlaveNotCatchup",
         description="A slave that lacks the end of the log for so long leaves the in-sync set, in ms.",
     )
+    slave_read_enable: bool = Field(
+        False,
+        alias="slaveReadEnable",
+        description="A master gets what consumers read far behind the log's end from a slave, and spares its own disk. "
+        "Which slave: whichBrokerWhenConsumeSlowly of the consumer group.",
+    )
+    access_message_in_memory_max_ratio: int = Field(
+        40,
+        ge=0,
+        le=100,
+        alias="accessMessageInMemoryMaxRatio",
+        description="Percent of the memory that the newest messages are expected in; what lies before is far behind.",
+    )
     total_replicas: int = Field(
         2,
         ge=1,
