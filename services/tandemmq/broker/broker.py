@@ -23,6 +23,7 @@ from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
+from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
@@ -386,10 +387,8 @@ class Broker:
         self._tell_recovery(report)
         noted_end = await asyncio.to_thread(parts.log_end.open)
         parts.log_damage, parts.is_whole = report.damage, not report.may_have_lost
-        if (report.clean or report.same_boot) and noted_end > report.end_offset:
-            parts.log_damage = parts.log_damage or (
-                f"the log ends at {report.end_offset}, and the last run had written it up to {noted_end}"
-            )
+        if missing := missing_to_mark(report, noted_end):
+            parts.log_damage = parts.log_damage or missing
             parts.is_whole = False
             log.error("log_damaged", damage=parts.log_damage, kept="")
         parts.tables.load(

@@ -99,6 +99,7 @@ class PeerLog:
         "flushed_offset",
         "history",
         "promised_epoch",
+        "record_version",
         "replicas",
         "run",
         "segment_bytes",
@@ -115,6 +116,7 @@ class PeerLog:
         self.run = answer.run
         self.history = _history(answer.history)
         self.promised_epoch = answer.promised_epoch
+        self.record_version = answer.record_epoch, answer.record_renewals
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
         self.replicas = tuple(

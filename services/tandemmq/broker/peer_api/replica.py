@@ -85,6 +85,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             broker_name=self._identity.broker_name,
             replicas=[_remembered(memory) for memory in self._replica.replicas],
             promised_epoch=self._replica.greatest_epoch,
+            record_epoch=self._replica.record_version[0],
+            record_renewals=self._replica.record_version[1],
         )
 
     async def GetRangeDigests(  # noqa: N802
