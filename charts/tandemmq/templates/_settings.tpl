@@ -11,6 +11,7 @@
    "brokerNotActiveTimeoutMillis": 10000,
    "clientConnectionsMax": 20000,
    "clientFront": "mqgrpc",
+   "clientQuotas": "",
    "clientStreamsMax": 4000,
    "clockJumpMax": 0,
    "consumeFromEarliest": false,

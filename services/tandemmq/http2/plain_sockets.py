@@ -45,12 +45,15 @@ class PlainSockets:
         memory: memoryview,
         output: PendingOutput,
         connect: Callable[[str, float, Callable[[], None], Callable[[], None]], Connection],
+        disconnected: Callable[[Connection], None] = lambda _connection: None,
     ) -> None:
         """Every socket is read into `memory`. `connect` makes a connection: of its peer, the time, and what it calls
-        when it has output, and output that may wait. Raises OSError without a descriptor left."""
+        when it has output, and output that may wait; `disconnected` is told when it is gone. Raises OSError without a
+        descriptor left."""
         self.memory: Final = memory
         self.output: Final = output
         self.connect: Final = connect
+        self.disconnected: Final = disconnected
         self.loop: Final = asyncio.get_running_loop()
         self._sockets: dict[int, PlainSocket] = {}
         self._epoll = select.epoll()
@@ -305,6 +308,7 @@ class PlainSocket:
         self._sock.close()
         # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
         self._connection.lost()
+        self._sockets.disconnected(self._connection)
 
 
 def _peer_of(sock: socket.socket) -> str:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, Usage
@@ -27,7 +27,7 @@ from tandemmq.http2.output import PendingOutput
 from tandemmq.http2.plain_sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, peer_text
 from tandemmq.http2.stream import Stream
 
-__all__ = ["Server", "TlsMode"]
+__all__ = ["ConnectionGate", "Server", "TlsMode"]
 
 # One read may hold 100 usual requests, some 1.5 ms of the loop; more at once would make other connections wait. Larger
 # requests fill it: of half the size, batches of 32 KiB take 1.6 times the system calls and 4 % more instructions.
@@ -46,6 +46,19 @@ class TlsMode(StrEnum):
     ENFORCING = "enforcing"
 
 
+class ConnectionGate(Protocol):
+    """Who may have how many connections; peers are addresses the way gRPC writes them."""
+
+    def admits(self, peer: str, /) -> bool:
+        """Whether one more of this peer is served."""
+
+    def connected(self, peer: str, /) -> None:
+        """One more is."""
+
+    def disconnected(self, peer: str, /) -> None:
+        """One is gone."""
+
+
 class Server:
     """Serves one port. Event loop only.
 
@@ -61,6 +74,7 @@ class Server:
         tls: ssl.SSLContext | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
         write_soon: Callable[[Callable[[], None]], object] | None = None,
+        gate: ConnectionGate | None = None,
     ) -> None:
         """`tls` must offer ALPN "h2"; needed unless `tls_mode` is DISABLED. `write_soon` calls back when all that this
         turn of the loop brought was handled; `call_soon` of the loop, unless somebody has better.
@@ -70,6 +84,7 @@ class Server:
         self.usage: Final = Usage()
         self.counters: Final[Counter[str]] = Counter()
         self._new_stream: Final = new_stream
+        self._gate: Final = gate
         self._tls: Final = tls
         self._tls_mode: Final = tls_mode
         self._output: Final = PendingOutput(write_soon)
@@ -100,7 +115,7 @@ class Server:
             listener.bind((host, port))
             listener.listen(_BACKLOG)
             if self._plain is None:
-                self._plain = PlainSockets(self._memory, self._output, self.new_connection)
+                self._plain = PlainSockets(self._memory, self._output, self.new_connection, self._disconnected)
         except OSError:
             listener.close()
             raise
@@ -155,7 +170,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                sock, _address = listener.accept()
+                sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError as error:
@@ -167,6 +182,11 @@ class Server:
                 return
             if self.connection_count + len(self._tasks) >= self.limits.connections:
                 self.counters["connection_refused"] += 1
+                sock.close()
+                continue
+            if self._gate is not None and not self._gate.admits(peer_text(address)):
+                # Before a byte is read there is no other way to say so.
+                self.counters["connection_over_quota"] += 1
                 sock.close()
                 continue
             self.counters["connections_accepted"] += 1
@@ -239,6 +259,8 @@ class Server:
         self, peer: str, now: float, on_output: Callable[[], None], on_waiting_output: Callable[[], None]
     ) -> Connection:
         """The state machine of a connection of this server."""
+        if self._gate is not None:
+            self._gate.connected(peer)
         return Connection(
             self._new_stream,
             limits=self.limits,
@@ -257,6 +279,11 @@ class Server:
     def lost(self, protocol: _Protocol) -> None:
         """A connection is gone."""
         self._protocols.discard(protocol)
+        self._disconnected(protocol.connection)
+
+    def _disconnected(self, connection: Connection) -> None:
+        if self._gate is not None:
+            self._gate.disconnected(connection.peer)
 
     @property
     def output(self) -> PendingOutput:

@@ -11,7 +11,7 @@ from typing import Protocol
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
-from tandemmq.http2.server import TlsMode
+from tandemmq.http2.server import ConnectionGate, TlsMode
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Forwarder, Http2Front
 from tandemmq.service.loop_turns import LoopTurns
@@ -51,7 +51,12 @@ class ClientServer(Protocol):
 
 
 def client_server_of(
-    settings: BrokerSettings, *, clock: Clock, port: int, turns: LoopTurns | None = None
+    settings: BrokerSettings,
+    *,
+    clock: Clock,
+    port: int,
+    turns: LoopTurns | None = None,
+    gate: ConnectionGate | None = None,
 ) -> ClientServer:
     """The server `clientFront` names, for `port`. OSError or ssl.SSLError if TLS files cannot be used."""
     if settings.client_front is ClientFront.GRPCIO:
@@ -64,6 +69,7 @@ def client_server_of(
         tls=_tls_context(settings) if settings.tls_mode is not TlsMode.DISABLED else None,
         tls_mode=settings.tls_mode,
         turns=turns,
+        gate=gate,
     )
 
 
@@ -94,12 +100,16 @@ class ClientPlane:
         self, settings: BrokerSettings, api: ClientApi, *, clock: Clock, turns: LoopTurns | None = None
     ) -> None:
         """OSError or ssl.SSLError if TLS files cannot be used."""
-        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns)
+        self._quotas = api.quotas
+        gate = api.quotas
+        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns, gate=gate)
         inside.add(api.method_table())
         # By the setting that names the port.
         self._servers: dict[str, ClientServer] = {"grpcServerPort": inside}
         if settings.external_listen_port:
-            outside = client_server_of(settings, clock=clock, port=settings.external_listen_port, turns=turns)
+            outside = client_server_of(
+                settings, clock=clock, port=settings.external_listen_port, turns=turns, gate=gate
+            )
             outside.add(api.external_method_table())
             self._servers["externalListenPort"] = outside
         # Called for every report of a slave: with one port there is no step in between.
@@ -133,8 +143,8 @@ class ClientPlane:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Connections accepted, and what limits refused, by name."""
-        added: Counter[str] = Counter()
+        """Connections accepted, and what limits and quotas refused, by name."""
+        added: Counter[str] = Counter(self._quotas.refused)
         for server in self._servers.values():
             added.update(server.counters)
         return dict(added)
