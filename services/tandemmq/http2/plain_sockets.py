@@ -1,4 +1,4 @@
-"""The sockets of connections without TLS, read and written without asyncio's transports (ADR 25).
+"""Sockets read and written without asyncio's transports (ADR 25); `tls_sockets` adds TLS to them.
 
 The loop watches one descriptor for all of them, an epoll of their own. When it is readable, one system call names the
 sockets that are ready, and each is read once:
@@ -60,16 +60,18 @@ class PlainSockets:
         output: PendingOutput,
         connect: Callable[[str, float, Callable[[], None], Callable[[], None]], Connection],
         disconnected: Callable[[Connection], None] = lambda _connection: None,
+        count: Callable[[str], None] = lambda _counter: None,
         now: Callable[[], float] = monotonic,
         cpu_time: Callable[[], float] = thread_time,
     ) -> None:
         """Every socket is read into `memory`. `connect` makes a connection: of its peer, the time, and what it calls
-        when it has output, and output that may wait; `disconnected` is told when it is gone. Raises OSError without a
-        descriptor left."""
+        when it has output, and output that may wait; `disconnected` is told when it is gone, and `count` what made a
+        socket fail. Raises OSError without a descriptor left."""
         self.memory: Final = memory
         self.output: Final = output
         self.connect: Final = connect
         self.disconnected: Final = disconnected
+        self.count: Final = count
         self.now: Final = now
         self.cpu_time: Final = cpu_time
         self.is_shared: bool = False
@@ -95,9 +97,13 @@ class PlainSockets:
 
     def add(self, sock: socket.socket) -> None:
         """Serves a connected socket that does not block. OSError: the kernel cannot watch it; it is the caller's."""
+        self.serve(sock, PlainSocket)
+
+    def serve(self, sock: socket.socket, made: Callable[[PlainSockets, socket.socket, int], PlainSocket]) -> None:
+        """The same for a socket of another kind, which `made` makes with its descriptor."""
         fd = sock.fileno()
         self._epoll.register(fd, _READABLE)
-        self._sockets[fd] = PlainSocket(self, sock, fd)
+        self._sockets[fd] = made(self, sock, fd)
 
     def close(self) -> None:
         """Serves no more; all sockets are gone."""
@@ -255,21 +261,28 @@ class PlainSocket:
             self._end()
             return
         if not size:
-            # No gRPC client stops writing and goes on reading: this one is gone.
-            self._close()
+            self._eof()
             return
         connection = self._connection
         now = sockets.read_at = sockets.now()
         if size == limit and sockets.is_shared:
             started = sockets.cpu_time()
-            connection.receive(bytes(self._memory[:size]), now)
+            self._received(size, now)
             self._learn(sockets.cpu_time() - started)
         else:
-            connection.receive(bytes(self._memory[:size]), now)
+            self._received(size, now)
         if connection.is_closed:
             self._has_output()  # its last words, then the end
         elif connection.next_deadline() < self._timer_at:
             self._arm()
+
+    def _received(self, size: int, now: float) -> None:
+        """Feeds what was read to the state machine."""
+        self._connection.receive(bytes(self._memory[:size]), now)
+
+    def _eof(self) -> None:
+        # No gRPC client stops writing and goes on reading: this one is gone.
+        self._close()
 
     def _learn(self, cost_s: float) -> None:
         """What a whole read cost."""

@@ -323,7 +323,7 @@ class Http2Front:
         *,
         clock: Clock,
         limits: Limits | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
         turns: LoopTurns | None = None,
         gate: ConnectionGate | None = None,

@@ -76,7 +76,7 @@ class ClientQuotas:
         self._quotas.look_after()
 
     def share_of(self, call: Call, topic: str) -> Share:
-        return Share(self._user_of(call), address_of_peer(call.peer), topic)
+        return Share(self._user_of(call) or None, address_of_peer(call.peer), topic)
 
     # Sends
 
