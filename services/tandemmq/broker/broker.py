@@ -188,6 +188,7 @@ class Broker:
             store=parts.store,
             observability=parts.observability,
             audit_read_rate=lambda rate: self._audit.change(bytes_per_second=rate),
+            client_quotas=parts.client_api.change_quotas,
             log_level=log_level,
         )
         return RuntimeSettings(

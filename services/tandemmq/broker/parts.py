@@ -460,6 +460,7 @@ class BrokerParts:
         )
         self.group_calls = GroupCalls(self.members.client_of_group, now_ms=self.clock.monotonic_ms)
         self.client_api = ClientApi(self, self.observability.tracing)
+        self.client_api.change_quotas(settings.quota_rules())
         self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
 
     def take_role(self, role: Role) -> None:

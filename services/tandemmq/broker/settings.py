@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tandemmq.broker.failover.authority import EtcdTls, check_authority
 from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.routing.values import parse_address
@@ -126,6 +127,15 @@ class BrokerSettings(ServiceSettings):
     )
     client_streams_max: int = Field(
         4_000, ge=1, alias="clientStreamsMax", description="Open calls of one client connection."
+    )
+
+    client_quotas: str = Field(
+        "",
+        alias="clientQuotas",
+        description="What one user, client address or topic may have here, as entries separated by ';' such as "
+        "'topic:orders sentMessages=500 sentBytes=1000000; address:* connections=100'. Limits: sentMessages, "
+        "sentBytes, receivedMessages, receivedBytes (a second), connections (of an address), polls, leases. * is "
+        "each name by itself. Empty: none.",
     )
 
     # Store
@@ -513,6 +523,12 @@ class BrokerSettings(ServiceSettings):
                 raise ValueError(f"'{part}' is no hour of the day; write hours from 00 to 23 separated by ';'")
         return value
 
+    @field_validator("client_quotas")
+    @classmethod
+    def _are_quotas(cls, value: str) -> str:
+        parse_quotas(value)
+        return value
+
     @field_validator("message_delay_level")
     @classmethod
     def _are_delays(cls, value: str) -> str:
@@ -677,6 +693,10 @@ class BrokerSettings(ServiceSettings):
             connections=self.client_connections_max,
             concurrent_streams=self.client_streams_max,
         )
+
+    def quota_rules(self) -> QuotaRules:
+        """Who may have how much of the client plane."""
+        return parse_quotas(self.client_quotas)
 
     @property
     def max_delay_ms(self) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 from tandemmq.broker.client_api.client_commands import ClientCommands
 from tandemmq.broker.client_api.new_topics import NewTopics
 from tandemmq.broker.client_api.offsets import OffsetHandler
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.recall import RecallHandler
 from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import SendHandler
@@ -21,6 +22,7 @@ from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import ReceiveTracer
 from tandemmq.broker.tracing.send_tracer import BrokerTracing
+from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.route_table import external_route
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -47,12 +49,19 @@ class ClientApi:
         self._telemetry = TelemetryHandler(services)
         self.commands: Final = ClientCommands(services, self._telemetry)
         self.transactions: Final = Transactions(services, self._telemetry.publishers)
-        self._send = SendHandler(services, self.transactions)
-        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
+        self.quotas: Final = ClientQuotas(clock=services.clock, timers=services.timers, leases=services.leases)
+        self._send = SendHandler(services, self.transactions, self.quotas)
+        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
         self._recall = RecallHandler(services)
         self._offsets = OffsetHandler(services, self._receive, dead_letters)
         self._new_topics = NewTopics(services)
+
+    def change_quotas(self, rules: QuotaRules) -> None:
+        """From now on; without rules no call is looked at for their sake."""
+        self.quotas.change(rules)
+        self._send.is_limited = self.quotas.limits_sends
+        self._receive.is_limited = self.quotas.limits_receives
 
     @property
     def waiting_receive_count(self) -> int:
@@ -127,6 +136,7 @@ class ClientApi:
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""
         services = self._services
+        self.quotas.housekeep()
         services.sessions.expire(now_ms=services.clock.monotonic_ms())
         services.leases.expire(services.clock.monotonic_ms())
         services.persist_leases()

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 from mypy_extensions import mypyc_attr
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.services import BrokerServices, Timer
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
 from tandemmq.broker.client_api.telemetry import admit_group, admitted_still, group_policy
@@ -44,6 +45,7 @@ from tandemmq.core.delivery.poll_table import PollTable
 from tandemmq.core.delivery.queue_progress import Delivery, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
@@ -101,6 +103,7 @@ _UNLIMITED: Final = 1 << 31
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
+_TOO_MANY: Final = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
 _STOPPING: Final = Outcome(Code.FORBIDDEN, "the broker is stopping", retryable=True)
 
 
@@ -130,6 +133,10 @@ class _Receive:
     put_off_at: int = 0
     # None while tracing is off.
     trace: ReceiveTrace | None = None
+    # Whose quotas it is charged to; None: nobody has one.
+    share: Share | None = None
+    # It is counted among the polls of its share.
+    is_counted: bool = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # `offsets` is not compiled
@@ -169,8 +176,12 @@ class ReceiveHandler:
         dead_letters: DeadLetterQueues,
         meter: DeliveryMeter,
         tracer: ReceiveTracer | None,
+        quotas: ClientQuotas,
     ) -> None:
         self._services = services
+        self.quotas: Final = quotas
+        self.is_limited: bool = False
+        """Somebody has a quota of what is received."""
         self._dead_letters = dead_letters
         self._meter = meter
         self._tracer = tracer
@@ -243,7 +254,7 @@ class ReceiveHandler:
     def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
         """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
         if not self._polls.add(pull.topic, pull.name, pull.until_ms, pull):
-            pull.end(Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True))
+            pull.end(_TOO_MANY)
             return
         if look_again:
             self.message_arrived(pull.topic)
@@ -303,6 +314,9 @@ class ReceiveHandler:
         client_id = call.header(CLIENT_ID_HEADER)
         if refused := self._check_topic_readable(topic) or self._check_known(group, topic):
             return refused
+        share = self.quotas.share_of(call, topic) if self.is_limited else None
+        if share is not None and (refused := self.quotas.refused_receive(share)):
+            return refused
         if refused := admit_group(services, group, client_id=client_id):
             return refused
         session = services.sessions.seen(client_id, now_ms=now_ms)
@@ -326,6 +340,7 @@ class ReceiveHandler:
             # A dead letter cannot be written: the message comes again until there is a master.
             max_attempts=policy.max_attempts if not services.reads_only else _UNLIMITED,
             slow_broker_id=policy.slow_broker_id,
+            share=share,
         )
 
     def _check_known(self, group: str, topic: str) -> Outcome | None:
@@ -430,6 +445,9 @@ class ReceiveHandler:
         elements.append(encoded_end(self._services.clock.wall_ms()))
         call.send_all_encoded(elements)
         call.finish()
+        if receive.share is not None:
+            self._poll_over(receive)
+            self.quotas.received(receive.share, receive.group, handles, encoded_bytes)
         if self._tracer is not None and receive.trace is not None:
             self._tracer.delivered(
                 receive.trace,
@@ -441,7 +459,10 @@ class ReceiveHandler:
             )
 
     def _refuse(self, call: Call, group: str, topic: str, outcome: Outcome, trace: ReceiveTrace | None) -> None:
-        self._end(call, outcome)
+        if outcome.pause_ms:
+            self.quotas.hold(outcome, partial(self._end, call, outcome))
+        else:
+            self._end(call, outcome)
         if self._tracer is not None and trace is not None:
             failure = Failure(Code.Name(outcome.code), outcome.text)
             self._tracer.receive_refused(trace, call, topic=topic, group=group, failure=failure)
@@ -493,6 +514,7 @@ class ReceiveHandler:
                 looking += self._polls.message_visible(receive.topic, receive.group)
                 continue
             if refused := self._refused_meanwhile(receive):
+                self._poll_over(receive)
                 self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
                 looking += self._polls.message_visible(receive.topic, receive.group)
                 continue
@@ -518,17 +540,29 @@ class ReceiveHandler:
         return []
 
     def _wait(self, receive: _Receive, *, look_again: bool) -> None:
-        if not self._polls.add(receive.topic, receive.group, receive.poll_until_ms, receive):
-            outcome = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
-            self._refuse(receive.call, receive.group, receive.topic, outcome, receive.trace)
+        refused: Outcome | None = None
+        if receive.share is not None and not receive.is_counted:
+            refused = self.quotas.refused_poll(receive.share)
+            receive.is_counted = refused is None
+        if refused is None and not self._polls.add(receive.topic, receive.group, receive.poll_until_ms, receive):
+            refused = _TOO_MANY
+        if refused is not None:
+            self._poll_over(receive)
+            self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
             return
         if receive.trace is not None and receive.trace.waiting_ns is None:
             receive.trace.waiting_ns = receive.trace.leased_ns
         if look_again:
             self.message_arrived(receive.topic)
 
+    def _poll_over(self, receive: _Receive) -> None:
+        if receive.is_counted and receive.share is not None:
+            receive.is_counted = False
+            self.quotas.poll_ended(receive.share)
+
     def _cancelled(self, receive: _Receive) -> None:
         receive.cancelled = True
+        self._poll_over(receive)
         if not self._polls.cancel(receive):
             # It had been woken and cannot look any more: somebody else should.
             self._serve(self._polls.message_visible(receive.topic, receive.group))
@@ -556,6 +590,7 @@ class ReceiveHandler:
             if isinstance(receive, WaitingPull):
                 receive.end(outcome)
             else:
+                self._poll_over(receive)
                 self._end(receive.call, outcome)
 
     def _arm(self) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.recall import RecallHandle
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
@@ -78,8 +79,11 @@ _TRACEPARENT_START: Final = "00-"
 class SendHandler:
     """Serves SendMessage. No task, future or log line per message: the broker calls back when the put is settled."""
 
-    def __init__(self, services: BrokerServices, transactions: Transactions) -> None:
+    def __init__(self, services: BrokerServices, transactions: Transactions, quotas: ClientQuotas) -> None:
         self._services = services
+        self._quotas = quotas
+        self.is_limited: bool = False
+        """Somebody has a quota of sends."""
         self._transactions = transactions
         # Asked for with every message.
         self._clock = services.clock
@@ -115,7 +119,10 @@ class SendHandler:
         self._refused(messages, call, outgoing)
 
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
-        _refuse(messages, call, outcome)
+        if outcome.pause_ms:
+            self._quotas.hold(outcome, partial(_refuse, messages, call, outcome))
+        else:
+            _refuse(messages, call, outcome)
         if self._tracer is not None:
             topic = messages[0].topic if messages else ""
             message_ids = tuple([sent.message_id for sent in messages])
@@ -158,6 +165,8 @@ class SendHandler:
                 return home
         if not destination.is_writable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
+        if self.is_limited and (refused := self._quotas.refused_send(messages, call)):
+            return refused
         # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
         if message_group:
             queue_id = queue_of_message_group(message_group, destination.queue_count)

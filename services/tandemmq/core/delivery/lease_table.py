@@ -291,6 +291,11 @@ class LeaseTable:
         record = self._state.reader.record(topic, lease.queue.queue_id, offset, entries[0]) if entries else None
         return None if record is None else LeasedRecord(record, handle, lease.attempt, lease.queue.queue_id, offset)
 
+    def is_leased(self, group: str, topic: str, handle: str, now_ms: int) -> bool:
+        """Whether the handle's lease runs."""
+        subscription = self._state.subscriptions.get((group, topic))
+        return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
+
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
         self._client_gone(client_id, now_ms + self._clock_offset_ms)
