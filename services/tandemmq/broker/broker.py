@@ -56,6 +56,7 @@ from tandemmq.service.logging import EventMemory, LevelSwitch
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.metric_exports import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.service_tls import server_tls_of
 
 __all__ = ["Broker"]
 
@@ -203,6 +204,8 @@ class Broker:
             settings.bind_address,
             settings.listen_port,
             clock=self._clock,
+            tls=server_tls_of(settings, clock=self._clock, group=settings.broker_name),
+            open_port=settings.open_listen_port,
             probes={
                 # The port opens when the store is recovered.
                 PROBE_STARTED: lambda: True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from ipaddress import ip_network
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -25,7 +26,7 @@ from tandemmq.http2.errors import Limits
 from tandemmq.http2.server import TlsMode
 from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServicePortSettings
 
 __all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
 
@@ -64,7 +65,11 @@ Milliseconds = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
-class BrokerSettings(ServiceSettings):
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+class BrokerSettings(ServicePortSettings):
     """Settings of one broker. Port 0 means any free port and is for tests; every port is explicit, none is derived."""
 
     # Identity
@@ -305,6 +310,12 @@ class BrokerSettings(ServiceSettings):
     slave_timeout: Milliseconds = Field(
         3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
     )
+    ha_plaintext_peers: str = Field(
+        "",
+        alias="haPlaintextPeers",
+        description="Addresses or networks of slaves that have no certificate, such as RocketMQ's own, separated by "
+        "';'. With serviceTlsMode=enforcing reports from elsewhere count only after a proof under a certificate.",
+    )
     ha_send_heartbeat_interval: Milliseconds = Field(
         5_000, alias="haSendHeartbeatInterval", description="Idle time before an HA heartbeat, in ms."
     )
@@ -515,6 +526,16 @@ class BrokerSettings(ServiceSettings):
         parse_exporter_types(value)
         return value
 
+    @field_validator("ha_plaintext_peers")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for part in _parts(value):
+            try:
+                ip_network(part)
+            except ValueError as error:
+                raise ValueError(f"{error}; write addresses or networks, for example 10.0.0.7;10.1.0.0/24") from error
+        return value
+
     @field_validator("delete_when")
     @classmethod
     def _are_hours(cls, value: str) -> str:
@@ -640,7 +661,7 @@ class BrokerSettings(ServiceSettings):
     @property
     def name_servers(self) -> tuple[str, ...]:
         """NameServers as host:port."""
-        return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+        return tuple(_parts(self.namesrv_addr))
 
     def failover_options(self) -> FailoverOptions:
         """How long a master that is silent stays the master, and how small the in-sync set may be."""
@@ -666,6 +687,8 @@ class BrokerSettings(ServiceSettings):
         ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
         if self.may_be_master:
             ports["haListenPort"] = self.ha_listen_port
+        if self.open_listen_port:
+            ports["openListenPort"] = self.open_listen_port
         if self.external_listen_port:
             ports["externalListenPort"] = self.external_listen_port
         if ExporterType.PROM in self.metrics_options().types:
@@ -739,6 +762,8 @@ class BrokerSettings(ServiceSettings):
             transfer_batch_bytes=self.ha_transfer_batch_size,
             max_gap_not_in_sync_bytes=self.ha_max_gap_not_in_sync,
             sync_from_last_file=self.sync_from_last_file,
+            proof_needed=self.service_tls_mode is TlsMode.ENFORCING,
+            unproven_peers=tuple(ip_network(text) for text in _parts(self.ha_plaintext_peers)),
         )
 
     def slave_options(self) -> SlaveOptions:

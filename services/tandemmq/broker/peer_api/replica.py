@@ -17,6 +17,7 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
+from tandemmq.service.service_tls import claim_problem_of
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -109,6 +110,9 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         context: _Context,
     ) -> pb.VerifyReplicaResponse:
         await self._check_group(request.cluster, request.broker_name, context)
+        # Its reports will count as that member's.
+        if problem := claim_problem_of(context, self._identity.cluster, self._identity.broker_name, request.broker_id):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"broker_id: {problem}")
         equal = await self._proof.verify(
             ReplicaMemory(
                 broker_id=request.broker_id,

@@ -1,0 +1,1 @@
+"""Who may do what: identities of services, users and their policies."""
