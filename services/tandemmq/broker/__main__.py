@@ -16,7 +16,7 @@ import structlog
 
 from tandemmq.broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
 from tandemmq.broker.broker import Broker
-from tandemmq.broker.client_api.plane import check_tls_files
+from tandemmq.broker.client_api.plane import check_access_files, check_tls_files
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt
@@ -108,6 +108,7 @@ def check_machine(settings: BrokerSettings) -> list[str]:
         *check_ports_free(settings.bind_address, settings.listen_ports),
         *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
         *check_tls_files(settings),
+        *check_access_files(settings),
     ]
 
 

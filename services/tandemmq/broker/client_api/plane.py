@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
+from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
@@ -17,7 +18,7 @@ from tandemmq.service.http2_front import Forwarder, Http2Front
 from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.rpc import MethodTable
 
-__all__ = ["ClientPlane", "ClientServer", "check_tls_files", "client_server_of"]
+__all__ = ["ClientPlane", "ClientServer", "check_access_files", "check_tls_files", "client_server_of"]
 
 
 # Which server answers clients, by the settings; both run the same handlers.
@@ -76,6 +77,22 @@ def check_tls_files(settings: BrokerSettings) -> list[str]:
     except (OSError, ssl.SSLError) as error:
         return [f"tlsCertPath, tlsKeyPath: {error.strerror or error}; name a PEM certificate and its unencrypted key"]
     return []
+
+
+def check_access_files(settings: BrokerSettings) -> list[str]:
+    """What is wrong with the key of users' secrets, or the file of the first users, for people to read."""
+    problems = []
+    for key, path, read in (
+        ("authKeyPath", settings.auth_key_path, read_keys),
+        ("authSeedPath", settings.auth_seed_path, read_seeds),
+    ):
+        try:
+            read(path)
+        except OSError as error:
+            problems.append(f"{key}={path}: {error.strerror or error}; name a file that this process may read")
+        except ValueError as error:
+            problems.append(f"{key}={path}: {error}")
+    return problems
 
 
 def _tls_context(settings: BrokerSettings) -> ssl.SSLContext:

@@ -1,0 +1,1 @@
+"""Who may do what: users, policies, signatures, and secrets at rest."""
