@@ -5,6 +5,10 @@
   "defaults": {
    "addressResolveTimeout": 60000,
    "auditReadRate": 25165824,
+   "authKeyPath": "",
+   "authSeedPath": "",
+   "authenticationEnabled": false,
+   "authorizationEnabled": false,
    "autoCreateSubscriptionGroup": true,
    "autoCreateTopicEnable": false,
    "brokerHeartbeatInterval": 1000,
@@ -46,6 +50,7 @@
    "metricsSeriesMax": 2000,
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
+   "signatureTimeZones": "UTC,local",
    "slaveTimeout": 3000,
    "subscriptionGroupsMax": 10000,
    "syncFlushTimeout": 5000,
@@ -162,6 +167,7 @@
  },
  "admin": {
   "defaults": {
+   "accessKey": "",
    "anonymousRole": "none",
    "consistencyCronJobs": "",
    "consistencyOverdueAfter": 7200000,
@@ -172,6 +178,7 @@
    "proxyGroupsHeader": "X-Forwarded-Groups",
    "proxyUserHeader": "X-Forwarded-User",
    "refreshInterval": 2000,
+   "secretKey": "",
    "shutdownTimeout": 5000,
    "trustedProxies": ""
   },

@@ -59,7 +59,7 @@ class ClientSession:
         )
         self._clock = clock
         self._signed_second = -1
-        self._signed_headers = self._headers
+        self._signed_headers: tuple[tuple[str, str], ...] = self._headers
         self._kept: dict[str, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
         self._tasks = asyncio.TaskGroup()
