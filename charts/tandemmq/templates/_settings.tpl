@@ -3,6 +3,7 @@
 {
  "broker": {
   "defaults": {
+   "accessMessageInMemoryMaxRatio": 40,
    "addressResolveTimeout": 60000,
    "auditReadRate": 25165824,
    "authKeyPath": "",
@@ -26,6 +27,9 @@
    "diskSpaceWarningLevelRatio": 0.9,
    "drainGracePeriod": 3000,
    "enableRepair": true,
+   "failoverAuthorityCaPath": "",
+   "failoverAuthorityCertPath": "",
+   "failoverAuthorityKeyPath": "",
    "fileReservedTime": 72,
    "flushConsumerOffsetInterval": 5000,
    "flushDiskType": "ASYNC_FLUSH",
@@ -51,6 +55,7 @@
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
    "signatureTimeZones": "UTC,local",
+   "slaveReadEnable": false,
    "slaveTimeout": 3000,
    "subscriptionGroupsMax": 10000,
    "syncFlushTimeout": 5000,

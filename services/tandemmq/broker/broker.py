@@ -11,7 +11,6 @@ import asyncio
 import random
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -30,7 +29,6 @@ from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
-from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.retention import Retention
@@ -151,7 +149,10 @@ class Broker:
         return Failover(
             self,
             authority=open_authority(
-                settings.failover_authority, cluster=settings.broker_cluster_name, broker_name=settings.broker_name
+                settings.failover_authority,
+                cluster=settings.broker_cluster_name,
+                broker_name=settings.broker_name,
+                tls=settings.failover_authority_tls(),
             ),
             options=settings.failover_options(),
             nonce=secrets.token_hex(8),
@@ -211,10 +212,7 @@ class Broker:
         queries = MessageQueries(
             store=parts.store,
             topics=parts.topics,
-            pages=CommitLogPages(
-                Path(settings.store_path_root_dir) / "commitlog",
-                file_bytes=settings.store_options().commit_log_file_bytes,
-            ),
+            pages=parts.pages,
             clock=self._clock,
             is_indexed=settings.message_index_enable,
             damaged=parts.damaged_entries,
@@ -272,6 +270,7 @@ class Broker:
                     self._departure.run(),
                     self._report.run(),
                     self._audit.mending.run(),
+                    parts.far_reads.run(),
                     self._wait_for_stop(stop),
                 )
             ]
@@ -367,6 +366,7 @@ class Broker:
     async def _begin_role(self, role: Role) -> None:
         parts = self._parts
         parts.take_role(role)
+        parts.far_reads.forget()
         if role.is_master:
             parts.client_plane.forward(None)
             await self._forwarder.close()

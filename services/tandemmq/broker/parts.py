@@ -24,6 +24,7 @@ from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.delayed_messages import DelayedMessages
+from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
@@ -392,8 +393,27 @@ class BrokerParts:
             self.damaged_entries,
             confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
         )
+        self.pages = CommitLogPages(
+            Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
+        )
+        self.far_reads = FarReads(
+            self.store,
+            self.pages,
+            near_bytes=memory_bytes() * settings.access_message_in_memory_max_ratio // 100,
+            now_ms=clock.monotonic_ms,
+            arrived=lambda topic: self.client_api.message_arrived(topic),
+            slaves=SlaveLogs(lambda: self.role.slaves(), self.members.member_metadata)
+            if settings.slave_read_enable
+            else None,
+        )
         self.leases = LeaseTable(
             self.queues,
+            handed_out=StoreQueueReader(
+                self.store,
+                self.damaged_entries,
+                confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
+                far=self.far_reads,
+            ),
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -403,9 +423,7 @@ class BrokerParts:
             store=self.store,
             reader=self.queues,
             disk=self.disk,
-            pages=CommitLogPages(
-                Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
-            ),
+            pages=self.pages,
             clock=clock,
             store_host=self.store_host,
         )
@@ -507,6 +525,10 @@ class BrokerParts:
         return is_system_topic(name, cluster=self.identity.cluster, broker_name=self.identity.broker_name)
 
     # What the client API's handlers need beside
+
+    def read_far_from(self, broker_id: int) -> None:
+        """See `BrokerServices`. Only a master has slaves."""
+        self.far_reads.slave_id = broker_id if self.role.is_master else 0
 
     @property
     def read_refusal(self) -> str | None:

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tandemmq.broker.failover.authority import check_authority
+from tandemmq.broker.failover.authority import EtcdTls, check_authority
 from tandemmq.core.access.signature import zone_offset
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
@@ -271,6 +271,20 @@ class BrokerSettings(ServiceSettings):
         description="Who keeps the record of the group's master: file:FOLDER, etcd:HOST:PORT,HOST:PORT/PREFIX or "
         "kubernetes:LEASE; the same for all members. Empty: the master is who brokerRole says, and nobody takes over.",
     )
+    failover_authority_ca_path: str = Field(
+        "",
+        alias="failoverAuthorityCaPath",
+        description="Who signs etcd's certificates, PEM: calls to etcd are encrypted. Empty: they are plain.",
+    )
+    failover_authority_cert_path: str = Field(
+        "",
+        alias="failoverAuthorityCertPath",
+        description="Our certificate for an etcd that asks for one (--client-cert-auth), PEM. A renewed file is used "
+        "at once.",
+    )
+    failover_authority_key_path: str = Field(
+        "", alias="failoverAuthorityKeyPath", description="The private key of failoverAuthorityCertPath, PEM."
+    )
     failover_lease: int = Field(
         6_000,
         ge=1_000,
@@ -289,6 +303,19 @@ class BrokerSettings(ServiceSettings):
         1_500,
         alias="haMaxTimeSlaveNotCatchup",
         description="A slave that lacks the end of the log for so long leaves the in-sync set, in ms.",
+    )
+    slave_read_enable: bool = Field(
+        False,
+        alias="slaveReadEnable",
+        description="A master gets what consumers read far behind the log's end from a slave, and spares its own disk. "
+        "Which slave: whichBrokerWhenConsumeSlowly of the consumer group.",
+    )
+    access_message_in_memory_max_ratio: int = Field(
+        40,
+        ge=0,
+        le=100,
+        alias="accessMessageInMemoryMaxRatio",
+        description="Percent of the memory that the newest messages are expected in; what lies before is far behind.",
     )
     total_replicas: int = Field(
         2,
@@ -561,6 +588,14 @@ class BrokerSettings(ServiceSettings):
                 problems.append("failoverAuthority: members find their master through the NameServers; set namesrvAddr")
             if problem := check_authority(self.failover_authority):
                 problems.append(problem)
+        authority_files = (self.failover_authority_cert_path, self.failover_authority_key_path)
+        if any(authority_files) and not (all(authority_files) and self.failover_authority_ca_path):
+            problems.append(
+                "failoverAuthorityCertPath and failoverAuthorityKeyPath belong together, and to "
+                "failoverAuthorityCaPath; name all three, or the last alone"
+            )
+        if self.failover_authority_ca_path and not self.failover_authority.startswith("etcd:"):
+            problems.append("failoverAuthorityCaPath: calls to etcd use it; set failoverAuthority=etcd:…, or remove it")
         if self.group_endpoint and parse_address(self.group_endpoint) is None:
             problems.append(f"groupEndpoint: '{self.group_endpoint}' is no host:port; correct it, or leave it out")
         if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
@@ -648,6 +683,14 @@ class BrokerSettings(ServiceSettings):
             margin_ms=self.failover_lease // 6,
             behind_ms=self.ha_max_time_slave_not_catchup,
             min_in_sync=self.in_sync_replicas or 1,
+        )
+
+    def failover_authority_tls(self) -> EtcdTls | None:
+        """None: calls to etcd are plain."""
+        if not self.failover_authority_ca_path:
+            return None
+        return EtcdTls(
+            self.failover_authority_ca_path, self.failover_authority_cert_path, self.failover_authority_key_path
         )
 
     @property

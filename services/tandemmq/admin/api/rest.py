@@ -538,6 +538,9 @@ class GroupBody(Body):
     priority_factor: int | None = Field(
         None, ge=0, le=100, description="Of PRIORITY topics: how many of a hundred receives go by priority."
     )
+    slow_broker_id: int | None = Field(
+        None, ge=0, description="The slave that reads what lies far behind, with slaveReadEnable; 0: the master itself."
+    )
     retry_delays_seconds: list[Annotated[int, Field(ge=1, le=86_400)]] = Field(
         default_factory=list,
         max_length=100,

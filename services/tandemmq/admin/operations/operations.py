@@ -225,6 +225,7 @@ class Operations:
                 retry_max_times="" if change.retry_max_times is None else str(change.retry_max_times),
                 enabled=_word(change.enabled),
                 priority_factor="" if change.priority_factor is None else str(change.priority_factor),
+                slow_broker_id="" if change.slow_broker_id is None else str(change.slow_broker_id),
                 retry_delays_seconds=",".join(map(str, change.retry_delays_seconds)),
             ),
         )

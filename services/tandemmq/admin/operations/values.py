@@ -309,6 +309,8 @@ class GroupChange:
     enabled: bool | None = None
     # Of PRIORITY topics: how many of a hundred receives go by priority.
     priority_factor: int | None = None
+    # The slave that reads what lies far behind; 0: the master itself.
+    slow_broker_id: int | None = None
     # Between deliveries of a message that fails; the last one stays. Empty: as it is.
     retry_delays_seconds: Sequence[int] = ()
 

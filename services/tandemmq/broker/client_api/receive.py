@@ -123,6 +123,8 @@ class _Receive:
     poll_until_ms: int
     fifo: bool
     max_attempts: int
+    # Who is to read what lies far behind; see `read_far_from`.
+    slow_broker_id: int
     cancelled: bool = False
     # Grows with time; since when it waits for its turn behind filters that let few pass. 0: it does not.
     put_off_at: int = 0
@@ -323,6 +325,7 @@ class ReceiveHandler:
             fifo=policy.fifo,
             # A dead letter cannot be written: the message comes again until there is a master.
             max_attempts=policy.max_attempts if not services.reads_only else _UNLIMITED,
+            slow_broker_id=policy.slow_broker_id,
         )
 
     def _check_known(self, group: str, topic: str) -> Outcome | None:
@@ -357,6 +360,7 @@ class ReceiveHandler:
         """What is there for the receive, leased. Dead letters among it are taken care of."""
         services = self._services
         config = services.topics.get(receive.topic)
+        services.read_far_from(receive.slow_broker_id)
         received = services.leases.receive(
             group=receive.group,
             topic=receive.topic,

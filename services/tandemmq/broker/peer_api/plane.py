@@ -104,6 +104,7 @@ class MetadataPlane:
                 proof=ReplicaProof(log=parts.store, replica=parts.member, role=lambda: parts.role),
                 role=lambda: parts.role,
                 traced_puts=parts.send_tracer.traced_puts if parts.send_tracer is not None else None,
+                pages=parts.pages,
             ),
             reader=audit.reader,
             repair=audit.repair,

@@ -9,6 +9,7 @@ import grpc
 
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.peer_client import history_messages
+from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import LocalLog, ReplicaProof
 from tandemmq.broker.tracing.send_tracer import TracedPuts
@@ -54,13 +55,16 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         proof: ReplicaProof,
         role: Callable[[], ReplicaRole],
         traced_puts: TracedPuts | None = None,
+        pages: Pages | None = None,
     ) -> None:
+        """`pages` brings what is read into memory, so that no disk stops the loop; None: all of it is there."""
         self._log = log
         self._identity = identity
         self._replica = replica
         self._role = role
         self._proof = proof
         self._traced_puts = traced_puts
+        self._pages = pages
 
     async def GetLogExtent(  # noqa: N802
         self,
@@ -180,6 +184,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         wanted = await self._checked(request.range, context)
         offset = wanted.start_offset
         while offset < wanted.end_offset:
+            if self._pages is not None:
+                await self._pages.fetch([(offset, min(wanted.end_offset, offset + PIECE_BYTES))])
             piece = self._log.read_log(offset, min(PIECE_BYTES, wanted.end_offset - offset))
             if not piece:
                 await context.abort(grpc.StatusCode.OUT_OF_RANGE, f"range: offset {offset} is no longer held")
