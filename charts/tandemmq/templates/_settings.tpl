@@ -6,6 +6,10 @@
    "accessMessageInMemoryMaxRatio": 40,
    "addressResolveTimeout": 60000,
    "auditReadRate": 25165824,
+   "authKeyPath": "",
+   "authSeedPath": "",
+   "authenticationEnabled": false,
+   "authorizationEnabled": false,
    "autoCreateSubscriptionGroup": true,
    "autoCreateTopicEnable": false,
    "brokerHeartbeatInterval": 1000,
@@ -50,6 +54,7 @@
    "metricsSeriesMax": 2000,
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
+   "signatureTimeZones": "UTC,local",
    "slaveReadEnable": false,
    "slaveTimeout": 3000,
    "subscriptionGroupsMax": 10000,
@@ -167,6 +172,7 @@
  },
  "admin": {
   "defaults": {
+   "accessKey": "",
    "anonymousRole": "none",
    "consistencyCronJobs": "",
    "consistencyOverdueAfter": 7200000,
@@ -177,6 +183,7 @@
    "proxyGroupsHeader": "X-Forwarded-Groups",
    "proxyUserHeader": "X-Forwarded-User",
    "refreshInterval": 2000,
+   "secretKey": "",
    "shutdownTimeout": 5000,
    "trustedProxies": ""
   },

@@ -30,7 +30,7 @@ from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
 from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.admin.traces.reader import ClusterTraces
-from tandemmq.client import ClientOptions, Producer
+from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
 from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
@@ -97,11 +97,15 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     history = ClusterHistory()
     cluster.on_reading(history.observe)
     access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
+    secret_key = settings.secret_key.get_secret_value()
+    credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None
     starter = starter_of(settings, clock=clock, log=log)
     operations = Operations(
         channels,
         members=lambda: cluster.latest.state if cluster.latest is not None else None,
-        send_client=lambda access_points: Producer(ClientOptions(access_points=access_points), clock),
+        send_client=lambda access_points: Producer(
+            ClientOptions(access_points=access_points, credentials=credentials), clock
+        ),
         clock=clock,
         verifier=starter,
     )

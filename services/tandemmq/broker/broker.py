@@ -113,6 +113,7 @@ class Broker:
             lambda: None if parts.reads_only else parts.members.server_client(),
             now_ms=clock.monotonic_ms,
             names=SETTLING if self._failover is None else None,
+            vouch=parts.access.vouch if parts.access is not None else None,
         )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
@@ -299,6 +300,8 @@ class Broker:
         if self._departure.has_begun:
             return
         parts = self._parts
+        if parts.role.is_master:
+            parts.take_seeds()
         parts.ports.update(await parts.client_plane.start())
         self._is_open = True
         self._links.announce()
@@ -377,6 +380,8 @@ class Broker:
         self._links.registration_changed()
         await role.begin(self._background)
         if role.is_serving and not parts.stopping.is_set():
+            if role.is_master:
+                parts.take_seeds()
             parts.refusal = role.client_refusal
             self._links.registration_changed()
             await self._tell_readiness()

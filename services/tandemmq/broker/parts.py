@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
+from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
@@ -40,6 +42,7 @@ from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
+from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_reader import QueueReader
@@ -458,10 +461,37 @@ class BrokerParts:
             per_client_per_second=settings.new_groups_per_client_per_second,
             count_max=settings.subscription_groups_max,
         )
-        self.group_calls = GroupCalls(self.members.client_of_group, now_ms=self.clock.monotonic_ms)
-        self.client_api = ClientApi(self, self.observability.tracing)
+        keys = read_keys(settings.auth_key_path)
+        self.access_changes = AccessChanges(self.tables, keys=keys, clock=self.clock)
+        self._seeds = read_seeds(settings.auth_seed_path)
+        self.access = self._client_access(keys) if settings.authentication_enabled and keys is not None else None
+        """Who may call the client API; None: whoever reaches it."""
+        self.group_calls = GroupCalls(
+            self.members.client_of_group,
+            now_ms=self.clock.monotonic_ms,
+            vouch=self.access.vouch if self.access is not None else None,
+        )
+        self.client_api = ClientApi(self, self.observability.tracing, self.access)
         self.client_api.change_quotas(settings.quota_rules())
         self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
+
+    def _client_access(self, keys: SecretKeys) -> ClientAccess:
+        access = ClientAccess(
+            users=self.tables.users,
+            acls=self.tables.acls,
+            keys=keys,
+            authorizes=self.settings.authorization_enabled,
+            zones=SignatureZones(*self.settings.signature_zones()),
+            clock=self.clock,
+            timers=self.timers,
+            revoked=lambda: self.client_api.access_changed(),
+        )
+        self.tables.access_changed = access.changed
+        return access
+
+    def take_seeds(self) -> None:
+        """A master makes its first users, before it serves."""
+        self.access_changes.sow(self._seeds)
 
     def take_role(self, role: Role) -> None:
         """The role is this broker's from now on."""

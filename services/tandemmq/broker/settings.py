@@ -15,6 +15,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from tandemmq.broker.failover.authority import EtcdTls, check_authority
+from tandemmq.core.access.signature import zone_offset
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
@@ -127,6 +128,36 @@ class BrokerSettings(ServicePortSettings):
     )
     tls_cert_path: str = Field("", alias="tlsCertPath", description="Certificate chain for clients, PEM.")
     tls_key_path: str = Field("", alias="tlsKeyPath", description="Its private key, PEM.")
+    authentication_enabled: bool = Field(
+        False,
+        alias="authenticationEnabled",
+        description="Clients sign in with access key and secret key; the client port only. Raising a cluster from open "
+        "to closed: first give the clients their keys, which an open broker ignores.",
+    )
+    authorization_enabled: bool = Field(
+        False,
+        alias="authorizationEnabled",
+        description="And may do what policies allow their users, nothing else. Needs authenticationEnabled.",
+    )
+    auth_key_path: str = Field(
+        "",
+        alias="authKeyPath",
+        description="File with the key that seals users' secrets in the store: 32 bytes in base64, the same on all "
+        "brokers of the cluster. Several, one a line: the first seals, all of them open.",
+    )
+    auth_seed_path: str = Field(
+        "",
+        alias="authSeedPath",
+        description="File (YAML or JSON) of users and policies that a starting master makes if there never were any of "
+        "their names.",
+    )
+    signature_time_zones: str = Field(
+        "UTC,local",
+        alias="signatureTimeZones",
+        description="Zones in which clients may write the date they sign, separated by commas: UTC, local (this "
+        "machine's) or an offset such as +08:00. Java's, Go's and Python's clients write their local time without "
+        "saying so. A date counts for 15 minutes in each; naming many lets an overheard signature count for longer.",
+    )
     client_connections_max: int = Field(
         20_000, ge=1, alias="clientConnectionsMax", description="Client connections; more are closed at once."
     )
@@ -520,6 +551,14 @@ class BrokerSettings(ServicePortSettings):
             raise ValueError("write it as host:port, for example collector:4317, or for TLS as https://collector:4317")
         return value
 
+    @field_validator("signature_time_zones")
+    @classmethod
+    def _are_zones(cls, value: str) -> str:
+        for part in value.split(","):
+            if part.strip() not in ("UTC", "local") and zone_offset(part.strip()) is None:
+                raise ValueError(f"'{part.strip()}' is no zone; write UTC, local, or an offset such as +08:00")
+        return value
+
     @field_validator("metrics_exporter_type")
     @classmethod
     def _are_exporters(cls, value: str) -> str:
@@ -621,7 +660,17 @@ class BrokerSettings(ServicePortSettings):
                     problems.append(f"{key}: tlsMode={self.tls_mode} needs it; name a PEM file")
             if self.client_front is ClientFront.GRPCIO:
                 problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
-        elif self.tls_cert_path or self.tls_key_path:
+        if self.authorization_enabled and not self.authentication_enabled:
+            problems.append(
+                "authorizationEnabled: nobody signs in, so nobody would be let in; set authenticationEnabled"
+            )
+        if self.authentication_enabled and not self.auth_key_path:
+            problems.append(
+                "authKeyPath: authenticationEnabled needs it; make a key (openssl rand -base64 32 > FILE) and name it"
+            )
+        if self.auth_seed_path and not self.auth_key_path:
+            problems.append("authKeyPath: users of authSeedPath have secrets, which it seals; name a file")
+        if self.tls_mode is TlsMode.DISABLED and (self.tls_cert_path or self.tls_key_path):
             problems.append("tlsMode: a certificate is named but not used; set permissive or enforcing")
         if ExporterType.OTLP_GRPC in self.metrics_options().types and not self.metrics_grpc_exporter_target:
             problems.append("metricsGrpcExporterTarget: metricsExporterType=OTLP_GRPC needs it; name a host:port")
@@ -720,6 +769,12 @@ class BrokerSettings(ServicePortSettings):
     def quota_rules(self) -> QuotaRules:
         """Who may have how much of the client plane."""
         return parse_quotas(self.client_quotas)
+
+    def signature_zones(self) -> tuple[tuple[int, ...], bool]:
+        """Zones that are named, in minutes east of UTC; and whether this machine's own is."""
+        parts = {part.strip() for part in self.signature_time_zones.split(",")}
+        minutes = {0 if part == "UTC" else zone_offset(part) for part in parts - {"local"}}
+        return tuple(sorted(one for one in minutes if one is not None)), "local" in parts
 
     @property
     def max_delay_ms(self) -> int:

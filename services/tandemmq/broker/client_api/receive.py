@@ -281,10 +281,10 @@ class ReceiveHandler:
         route = services.route(topic)
         return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
 
-    def end_polls(self) -> None:
-        """Answers everyone who waits: the broker stops serving."""
+    def end_polls(self, outcome: Outcome = _STOPPING) -> None:
+        """Answers everyone who waits: mostly since the broker stops serving."""
         while (deadline_ms := self._polls.next_deadline_ms()) is not None:
-            self._end_each(self._polls.expire(deadline_ms), _STOPPING)
+            self._end_each(self._polls.expire(deadline_ms), outcome)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

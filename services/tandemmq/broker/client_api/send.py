@@ -46,7 +46,7 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
 
-__all__ = ["SendHandler"]
+__all__ = ["SendHandler", "refuse_send"]
 
 _TYPES_STORED: Final[tuple[int, ...]] = (
     definition.NORMAL,
@@ -120,9 +120,9 @@ class SendHandler:
 
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
         if outcome.pause_ms:
-            self._quotas.hold(outcome, partial(_refuse, messages, call, outcome))
+            self._quotas.hold(outcome, partial(refuse_send, messages, call, outcome))
         else:
-            _refuse(messages, call, outcome)
+            refuse_send(messages, call, outcome)
         if self._tracer is not None:
             topic = messages[0].topic if messages else ""
             message_ids = tuple([sent.message_id for sent in messages])
@@ -302,7 +302,7 @@ def _check_type(kind: int, config: TopicConfig) -> Outcome | None:
     return None
 
 
-def _refuse(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
+def refuse_send(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
     """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status."""
     status = status_of(outcome)
     response = pb.SendMessageResponse(status=status)

@@ -608,8 +608,9 @@ async def recover_metadata(
         if file is MetadataFile.CONSUMER_OFFSETS and not with_progress:
             continue
         _, text = await peer.metadata_table(file, None, accept_copy=True)
-        if text is None:
-            log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)
+        if not text:
+            if text is None:
+                log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)
             continue
         try:
             if file is MetadataFile.CONSUMER_OFFSETS:
