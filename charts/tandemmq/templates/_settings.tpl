@@ -40,6 +40,8 @@
    "maxHashSlotNum": 5000000,
    "maxIndexNum": 20000000,
    "maxInflightPerQueue": 100000,
+   "maxLiteSubscriptionCount": 100000,
+   "maxLmqConsumeQueueNum": 1000000,
    "maxMessageSize": 4194304,
    "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
    "messageIndexEnable": true,

@@ -224,6 +224,8 @@ _OF_API: Final = (
     "transactionsMax",
     "maxDelayTimeMills",
     "timerMaxDelaySec",
+    "maxLmqConsumeQueueNum",
+    "maxLiteSubscriptionCount",
 )
 
 
@@ -258,6 +260,8 @@ def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
     api_options.transaction_check_interval_ms = settings.transaction_check_interval
     api_options.transaction_check_max = settings.transaction_check_max
     api_options.transactions_max = settings.transactions_max
+    api_options.lite_topics_max = settings.max_lmq_consume_queue_num
+    api_options.lite_subscriptions_max = settings.max_lite_subscription_count
     api_options.max_delay_ms = settings.max_delay_ms
 
 

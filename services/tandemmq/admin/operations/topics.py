@@ -79,7 +79,7 @@ __all__ = [
 
 # What a change of a topic comes to on each broker: what it is afterwards, and in which words that is told.
 
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
 """RocketMQ's bits, and what they mean. Bit 1, `inherit`, is for the brokers' own topics."""
 NO_CHANGE: Final = "no change"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from tandemmq.broker.client_api.client_commands import ClientCommands
+from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.new_topics import NewTopics
 from tandemmq.broker.client_api.offsets import OffsetHandler
 from tandemmq.broker.client_api.recall import RecallHandler
@@ -47,9 +48,17 @@ class ClientApi:
         self._telemetry = TelemetryHandler(services)
         self.commands: Final = ClientCommands(services, self._telemetry)
         self.transactions: Final = Transactions(services, self._telemetry.publishers)
-        self._send = SendHandler(services, self.transactions)
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
-        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
+        self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)
+        self._receive.lite = self.lite
+        self._send = SendHandler(services, self.transactions, self.lite)
+        self._settle = SettleHandler(
+            services,
+            dead_letters,
+            settled=self._receive.wake_visible,
+            lite_settled=self.lite.settled,
+            tracer=tracer,
+        )
         self._recall = RecallHandler(services)
         self._offsets = OffsetHandler(services, self._receive, dead_letters)
         self._new_topics = NewTopics(services)
@@ -97,9 +106,7 @@ class ClientApi:
                 "GetOffset": UnaryMethod(self._offsets.get_offset, pb.GetOffsetRequest),
                 "UpdateOffset": UnaryMethod(self._offsets.update_offset, pb.UpdateOffsetRequest),
                 "QueryOffset": UnaryMethod(self._offsets.query_offset, pb.QueryOffsetRequest),
-                "SyncLiteSubscription": UnaryMethod(
-                    self._telemetry.sync_lite_subscription, pb.SyncLiteSubscriptionRequest
-                ),
+                "SyncLiteSubscription": UnaryMethod(self.lite.sync_lite_subscription, pb.SyncLiteSubscriptionRequest),
                 "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
                 "NotifyClientTermination": UnaryMethod(
                     self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest
@@ -123,6 +130,8 @@ class ClientApi:
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
         self._dead_letters.forget(group, topic)
+        if not group:
+            self._services.lite_topics.forget_parent(topic)
 
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""
@@ -132,6 +141,7 @@ class ClientApi:
         services.persist_leases()
         self._receive.wake_visible()
         self.transactions.look()
+        self.lite.housekeep()
 
     def drain(self) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""

@@ -3,8 +3,8 @@
 A request is stored whole or not at all: the first message that is refused refuses its companions, and a stored request
 is one run of records in one queue.
 
-A message group has one queue in the cluster, whatever language sends: clients hash differently, so the broker decides
-again, and passes the request on when the queue is another broker group's.
+A message group, and a lite topic, has one queue in the cluster, whatever language sends: clients hash differently, so
+the broker decides again, and passes the request on when the queue is another broker group's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
+from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
 from tandemmq.broker.client_api.recall import RecallHandle
 from tandemmq.broker.client_api.sent_message import SentMessage
@@ -53,6 +54,7 @@ _TYPES_STORED: Final[tuple[int, ...]] = (
     definition.DELAY,
     definition.TRANSACTION,
     definition.PRIORITY,
+    definition.LITE,
 )
 # By the topic's message type.
 _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
@@ -62,6 +64,7 @@ _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "DELAY": (definition.DELAY,),
         "TRANSACTION": (definition.TRANSACTION,),
         "PRIORITY": (definition.PRIORITY,),
+        "LITE": (definition.LITE,),
         "MIXED": (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION),
     }
 )
@@ -78,8 +81,9 @@ _TRACEPARENT_START: Final = "00-"
 class SendHandler:
     """Serves SendMessage. No task, future or log line per message: the broker calls back when the put is settled."""
 
-    def __init__(self, services: BrokerServices, transactions: Transactions) -> None:
+    def __init__(self, services: BrokerServices, transactions: Transactions, lite: LiteHandler) -> None:
         self._services = services
+        self._lite = lite
         self._transactions = transactions
         # Asked for with every message.
         self._clock = services.clock
@@ -109,6 +113,8 @@ class SendHandler:
                 self._transactions.send(messages, outgoing, call, traceparents)
             elif first.delivery_timestamp is None:
                 self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
+                if first.lite_topic:
+                    self._lite.appended(first.topic)
             else:
                 self._services.put(outgoing, self._delayed(messages, outgoing, call), call, traceparents)
             return
@@ -152,15 +158,20 @@ class SendHandler:
                 if kind == _TRANSACTION and (refused := transaction_problem(sent) or self._transactions.refusal):
                     return refused
         message_group = first.message_group
-        if message_group and destination.is_ordered:
-            home = self._services.home_of(topic, message_group)
+        ordered_by = message_group if destination.is_ordered else ""
+        if destination.is_lite:
+            ordered_by = first.lite_topic
+            if refused := self._lite.refused(first):
+                return refused
+        if ordered_by:
+            home = self._services.home_of(topic, ordered_by)
             if home != self._broker_name:
                 return home
         if not destination.is_writable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
         # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
-        if message_group:
-            queue_id = queue_of_message_group(message_group, destination.queue_count)
+        if ordered_by or message_group:
+            queue_id = queue_of_message_group(ordered_by or message_group, destination.queue_count)
         elif destination.is_by_priority:
             if first.priority < 0:
                 return Outcome(Code.BAD_REQUEST, f"priority: {first.priority}; use 0 or more, larger is more urgent")
@@ -170,7 +181,8 @@ class SendHandler:
         peer = peer_of(call.peer)
         translation = destination.translation
         try:
-            return [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
+            outgoing = [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
+            return self._lite.outgoing(first, outgoing) if destination.is_lite else outgoing
         except InvalidProperty as error:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
         except NoTime as error:
@@ -213,6 +225,7 @@ class _Destination:
         "_turn",
         "config",
         "is_by_priority",
+        "is_lite",
         "is_normal",
         "is_ordered",
         "is_writable",
@@ -232,6 +245,7 @@ class _Destination:
         self.is_normal = config.message_type == "NORMAL"
         self.is_ordered = config.message_type in ORDERED_TYPES
         self.is_by_priority = config.message_type == "PRIORITY"
+        self.is_lite = config.message_type == "LITE"
         self.is_writable = config.writable and config.write_queue_count > 0
 
     def next_queue(self) -> int:
@@ -274,6 +288,8 @@ def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
         if (sent.message_type == _TRANSACTION) != (first.message_type == _TRANSACTION):
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must all be TRANSACTION, or none")
+        if sent.lite_topic != first.lite_topic:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same lite topic")
         if sent.priority != first.priority:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same priority")
     return None

@@ -119,6 +119,7 @@ class MasterRole:
             slave_count=parts.settings.total_replicas - 1,
             transactions=parts.client_api.transactions.hold,
             timers=parts.message_timers.queue,
+            lite=parts.lite_topics,
             absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in parts.member.replicas},
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
@@ -177,7 +178,7 @@ class MasterRole:
             accepts_loss=accepts_loss,
             alone_with_store=parts.workers.alone_with_store,
             fetch_metadata=self._fetch_metadata,
-            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.store.queue_max_offset),
+            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.queue_end),
             damaged_tables=lambda: {file.value: text for file, text in parts.tables.damaged.items()},
             accept_damage=parts.tables.accept_damage,
             connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
@@ -375,6 +376,9 @@ class MasterRole:
             parts.is_whole = self.recovery.is_whole
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.
+        if await parts.follow_lite_topics():
+            await cut_progress(parts.tables, self.leases, parts.lite_queue_end)
+        parts.client_api.lite.role_changed()
         await asyncio.to_thread(self.leases.load)
         self._merge_progress()
         # Only then: a tick beside it would find a half-filled table and no journal.

@@ -130,7 +130,7 @@ def _agreed(values: Iterable[str]) -> str:
 
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics, on all masters.")
 
-TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
 _LIMIT: Final = 1_000
 

@@ -169,7 +169,9 @@ def update_topic(
     permission: Annotated[int, typer.Option("--perm", "-p", min=0, max=7, help="2: write, 4: read, 6: both.")] = 0,
     attributes: Annotated[
         str,
-        typer.Option("--attributes", "-a", help=f"{_MESSAGE_TYPE}NORMAL, FIFO, DELAY, TRANSACTION, MIXED or PRIORITY."),
+        typer.Option(
+            "--attributes", "-a", help=f"{_MESSAGE_TYPE}NORMAL, FIFO, DELAY, TRANSACTION, MIXED, PRIORITY or LITE."
+        ),
     ] = "",
     order: Annotated[TrueFalse | None, typer.Option("--order", "-o", case_sensitive=False)] = None,
     unit: Annotated[TrueFalse | None, typer.Option("--unit", "-u", case_sensitive=False)] = None,

@@ -16,6 +16,7 @@ from tandemmq.core.metadata.replica_merge import NamedTable
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 
 __all__ = [
+    "ATTRIBUTE_LITE_EXPIRATION",
     "ATTRIBUTE_MESSAGE_TYPE",
     "ATTRIBUTE_TRANSACTION_CHECK_INTERVAL",
     "ATTRIBUTE_TRANSACTION_CHECK_MAX",
@@ -57,7 +58,10 @@ ATTRIBUTE_TRANSACTION_TIMEOUT: Final = "transaction.timeout"
 """In place of the broker's `transactionTimeOut`, ms; likewise the next two, a time in ms and a count."""
 ATTRIBUTE_TRANSACTION_CHECK_INTERVAL: Final = "transaction.check.interval"
 ATTRIBUTE_TRANSACTION_CHECK_MAX: Final = "transaction.check.max"
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+ATTRIBUTE_LITE_EXPIRATION: Final = "lite.topic.expiration"
+"""Of a LITE topic: minutes that a lite topic lives without a new message; -1: for ever."""
+LITE_EXPIRATION_MINUTES_MAX: Final = 43_200
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_NAME_LENGTH: Final = 127
@@ -118,6 +122,13 @@ class TopicConfig:
         if self.message_type not in MESSAGE_TYPES:
             raise InvalidTopic(
                 f"topic {self.topic_name}: message type {self.message_type!r}; use one of {', '.join(MESSAGE_TYPES)}"
+            )
+        expiration = self.attributes.get(ATTRIBUTE_LITE_EXPIRATION, "-1")
+        is_number = expiration.isascii() and expiration.isdigit()
+        if expiration != "-1" and not (is_number and 0 < int(expiration) <= LITE_EXPIRATION_MINUTES_MAX):
+            raise InvalidTopic(
+                f"topic {self.topic_name}: {ATTRIBUTE_LITE_EXPIRATION} {expiration!r}; use -1 for ever, or 1 to "
+                f"{LITE_EXPIRATION_MINUTES_MAX} minutes"
             )
 
     def to_fields(self) -> dict[str, JavaValue]:
