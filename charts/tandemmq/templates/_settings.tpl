@@ -14,6 +14,7 @@
    "clientStreamsMax": 4000,
    "clockJumpMax": 0,
    "consumeFromEarliest": false,
+   "deduplicationIdsMax": 1000000,
    "defaultTopicQueueNums": 8,
    "deleteUnreadWhenFull": false,
    "deleteWhen": "04",

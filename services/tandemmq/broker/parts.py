@@ -441,6 +441,7 @@ class BrokerParts:
             max_delay_ms=settings.max_delay_ms,
             lite_topics_max=settings.max_lmq_consume_queue_num,
             lite_subscriptions_max=settings.max_lite_subscription_count,
+            deduplication_ids_max=settings.deduplication_ids_max,
             auto_create_topic_queues=settings.default_topic_queue_nums if settings.auto_create_topic_enable else 0,
         )
         self._group_creations = CreationLimit(

@@ -226,6 +226,7 @@ _OF_API: Final = (
     "timerMaxDelaySec",
     "maxLmqConsumeQueueNum",
     "maxLiteSubscriptionCount",
+    "deduplicationIdsMax",
 )
 
 
@@ -262,6 +263,7 @@ def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
     api_options.transactions_max = settings.transactions_max
     api_options.lite_topics_max = settings.max_lmq_consume_queue_num
     api_options.lite_subscriptions_max = settings.max_lite_subscription_count
+    api_options.deduplication_ids_max = settings.deduplication_ids_max
     api_options.max_delay_ms = settings.max_delay_ms
 
 

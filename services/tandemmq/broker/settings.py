@@ -441,6 +441,15 @@ class BrokerSettings(ServiceSettings):
         "LITE_SUBSCRIPTION_QUOTA_EXCEEDED.",
     )
 
+    # Deduplication
+    deduplication_ids_max: int = Field(
+        1_000_000,
+        ge=1,
+        alias="deduplicationIdsMax",
+        description="Message ids that the deduplication windows of all topics remember (topic attribute "
+        "deduplication.window); beyond it the oldest go first. Each needs about 200 bytes of memory.",
+    )
+
     # NameServer registration
     broker_heartbeat_interval: Milliseconds = Field(
         1_000, alias="brokerHeartbeatInterval", description="Sign of life to each NameServer, in ms."

@@ -52,6 +52,7 @@ class ClientApi:
         self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)
         self._receive.lite = self.lite
         self._send = SendHandler(services, self.transactions, self.lite)
+        self.deduplication: Final = self._send.deduplication
         self._settle = SettleHandler(
             services,
             dead_letters,
@@ -132,6 +133,7 @@ class ClientApi:
         self._dead_letters.forget(group, topic)
         if not group:
             self._services.lite_topics.forget_parent(topic)
+            self.deduplication.forget(topic)
 
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""

@@ -9,7 +9,7 @@ the broker decides again, and passes the request on when the queue is another br
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -36,9 +36,10 @@ from tandemmq.broker.client_api.validation import (
 from tandemmq.broker.delayed_messages import DelayedMessages, timer_message
 from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
+from tandemmq.core.delivery.deduplication import Deduplication, Window
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.message.record_layout import InvalidProperty
-from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.metadata.topic_table import DEDUPLICATION_TOPIC, TopicConfig, deduplication_window_ms
 from tandemmq.core.routing.queue_choice import queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.trace_context import TRACEPARENT
@@ -93,6 +94,9 @@ class SendHandler:
         self._options = services.options
         self._tracer = services.send_tracer
         self._destinations: dict[str, _Destination] = {}
+        self.deduplication = Deduplication(services.topics)
+        # Messages of topics with a window that wait for their first answer, by topic and id.
+        self._pending: dict[tuple[str, str], _FirstAnswer] = {}
 
     def send_message(self, messages: list[SentMessage], call: Call) -> None:
         """Stores the request's messages."""
@@ -118,7 +122,79 @@ class SendHandler:
             else:
                 self._services.put(outgoing, self._delayed(messages, outgoing, call), call, traceparents)
             return
+        if isinstance(outgoing, _StoredOnce):
+            self._put_once(outgoing, call, traceparents)
+            return
         self._refused(messages, call, outgoing)
+
+    def _put_once(self, request: _StoredOnce, call: Call, traceparents: Sequence[str]) -> None:
+        """Stores messages of a topic with a deduplication window, or tells what became of those that came before."""
+        pending = [one for one in map(self._pending.get, request.keys) if one is not None]
+        if pending:
+            # The first of them is on its way: whatever becomes of it decides.
+            pending[0].waiting.append(partial(self._put_once, request, call, traceparents))
+            return
+        now_ms = self._clock.wall_ms()
+        found = [request.window.find(message_id, now_ms) for message_id in request.message_ids]
+        values = [value for value in found if value is not None]
+        if not values:
+            answer = _FirstAnswer(self, request, call)
+            self._pending.update(dict.fromkeys(request.keys, answer))
+            self._services.put(request.outgoing, answer, call, traceparents)
+            if request.messages[0].lite_topic:
+                self._lite.appended(request.messages[0].topic)
+        elif len(values) < len(found):
+            text = "some messages of the request were sent before, and others not: send the others by themselves"
+            self._refused(request.messages, call, Outcome(Code.BAD_REQUEST, text))
+        elif min(values) < 0:
+            self._put_mark(request, values, call)
+        else:
+            self._answer_duplicates(request, values, call, PutStatus.PUT_OK)
+
+    def _put_mark(self, request: _StoredOnce, values: list[int], call: Call) -> None:
+        """Nobody knows that the first ones outlive a failure: they do if a record behind them does."""
+        wall_ms = self._clock.wall_ms()
+        mark = OutgoingMessage(
+            topic=DEDUPLICATION_TOPIC,
+            queue_id=0,
+            body=request.message_ids[0].encode(),
+            properties=b"",
+            tags_code=0,
+            index_keys=(),
+            tag=None,
+            born_timestamp_ms=wall_ms,
+            born_host=self._services.store_host,
+        )
+
+        def done(results: list[AppendResult]) -> None:
+            status = results[0].status
+            if status is _PUT_OK:
+                for message_id, value in zip(request.message_ids, values):
+                    if value < 0:
+                        request.window.confirm(message_id, -1 - value)
+            self._answer_duplicates(request, values, call, status)
+
+        self._services.put([mark], done)
+
+    def _answer_duplicates(self, request: _StoredOnce, values: list[int], call: Call, status: PutStatus) -> None:
+        self.deduplication.duplicate_count += len(values)
+        offsets = [value if value >= 0 else -1 - value for value in values]
+        results = [AppendResult(status, -1, -1, offset, 0) for offset in offsets]
+        _SendAnswer(request.outgoing, call).answer(results)
+
+    def first_settled(
+        self, request: _StoredOnce, results: list[AppendResult], waiting: list[Callable[[], object]]
+    ) -> None:
+        """What became of messages of a topic with a window. Whoever sent them again meanwhile is told now."""
+        for key, result in zip(request.keys, results):
+            self._pending.pop(key, None)  # A request may have an id twice.
+            if result.status.stored:
+                offset = result.queue_offset
+                value = offset if result.status is _PUT_OK else -1 - offset
+                request.window.remember(key[1], value, result.store_timestamp_ms)
+        self.deduplication.keep_within(self._options.deduplication_ids_max)
+        for again in waiting:
+            again()
 
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
         _refuse(messages, call, outcome)
@@ -127,7 +203,7 @@ class SendHandler:
             message_ids = tuple([sent.message_id for sent in messages])
             self._tracer.refused(topic, message_ids, call, _traceparents(messages), Code.Name(outcome.code))
 
-    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | str | Outcome:
+    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | str | Outcome | _StoredOnce:
         """What is to be put, or the broker group that it is for, or why it is not."""
         if refused := check_client_id(call):
             return refused
@@ -182,11 +258,22 @@ class SendHandler:
         translation = destination.translation
         try:
             outgoing = [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
-            return self._lite.outgoing(first, outgoing) if destination.is_lite else outgoing
+            if destination.is_lite:
+                outgoing = self._lite.outgoing(first, outgoing)
+            if destination.has_window and not self._is_deferred(first):
+                window = self.deduplication.window(destination.config)
+                if window is not None:
+                    return _StoredOnce(messages, outgoing, window)
+            return outgoing
         except InvalidProperty as error:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
         except NoTime as error:
             return Outcome(Code.BAD_REQUEST, str(error))
+
+    @staticmethod
+    def _is_deferred(sent: SentMessage) -> bool:
+        """It is stored elsewhere first, where windows do not look."""
+        return sent.message_type == _TRANSACTION or sent.delivery_timestamp is not None
 
     def _delayed(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], call: Call) -> PutAnswer:
         """Has the messages wait for their time, all of them if that of any lies ahead."""
@@ -224,6 +311,7 @@ class _Destination:
     __slots__ = (
         "_turn",
         "config",
+        "has_window",
         "is_by_priority",
         "is_lite",
         "is_normal",
@@ -243,6 +331,7 @@ class _Destination:
         self.config = config
         self.queue_count = config.write_queue_count
         self.is_normal = config.message_type == "NORMAL"
+        self.has_window = deduplication_window_ms(config) > 0
         self.is_ordered = config.message_type in ORDERED_TYPES
         self.is_by_priority = config.message_type == "PRIORITY"
         self.is_lite = config.message_type == "LITE"
@@ -339,6 +428,36 @@ class _SendAnswer(PutAnswer):
                 call.finish()
                 return
         call.respond(_stored_response(message_ids, results))
+
+
+class _StoredOnce:
+    """A request to a topic with a deduplication window."""
+
+    __slots__ = ("keys", "message_ids", "messages", "outgoing", "window")
+
+    def __init__(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], window: Window) -> None:
+        self.messages = messages
+        self.outgoing = outgoing
+        self.window = window
+        self.message_ids = [sent.message_id for sent in messages]
+        self.keys = [(sent.topic, sent.message_id) for sent in messages]
+
+
+class _FirstAnswer(PutAnswer):
+    """Answers a request whose messages were put into a topic with a window, and those that came again meanwhile."""
+
+    __slots__ = ("_call", "_handler", "_request", "waiting")
+
+    def __init__(self, handler: SendHandler, request: _StoredOnce, call: Call) -> None:
+        self._handler = handler
+        self._request = request
+        self._call = call
+        self.waiting: list[Callable[[], object]] = []
+
+    def answer(self, results: list[AppendResult]) -> None:
+        """See `PutAnswer.answer`."""
+        _SendAnswer(self._request.outgoing, self._call).answer(results)
+        self._handler.first_settled(self._request, results, self.waiting)
 
 
 class _DelayedAnswer(PutAnswer):

@@ -48,6 +48,8 @@ class ApiOptions:
     # (`maxLiteSubscriptionCount`).
     lite_topics_max: int = 1_000_000
     lite_subscriptions_max: int = 100_000
+    # Message ids in the deduplication windows of all topics (`deduplicationIdsMax`).
+    deduplication_ids_max: int = 1_000_000
 
 
 class Timer(Protocol):

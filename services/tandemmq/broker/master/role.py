@@ -387,6 +387,7 @@ class MasterRole:
         parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
         await self._recover_transactions()
+        await self._read_deduplication_windows()
         await parts.message_timers.take_over()
         parts.log_end.note(parts.store.end_offset)
         if self.progress is not None:
@@ -405,6 +406,13 @@ class MasterRole:
             await asyncio.sleep(0)
         for record in transactions.take_missing():
             parts.store.put(record)
+
+    async def _read_deduplication_windows(self) -> None:
+        parts = self._parts
+        for _ in parts.client_api.deduplication.restore(
+            parts.queues, now_ms=parts.clock.wall_ms(), ids_max=parts.options.deduplication_ids_max
+        ):
+            await asyncio.sleep(0)
 
     async def answer_sends(self, deadline_ms: int) -> None:
         """Answers what slaves and disk still confirm until the deadline, and fails the rest; after a failure all."""
