@@ -504,6 +504,31 @@ class BrokerSettings(ServicePortSettings):
         description="Undecided half messages beyond which new ones are refused; each needs about 500 bytes of memory.",
     )
 
+    # Lite topics
+    max_lmq_consume_queue_num: int = Field(
+        1_000_000,
+        ge=1,
+        alias="maxLmqConsumeQueueNum",
+        description="Lite topics of this broker beyond which a message for a new one is refused with "
+        "LITE_TOPIC_QUOTA_EXCEEDED; each needs about 300 bytes of memory, and 1 KiB for each group that consumes it.",
+    )
+    max_lite_subscription_count: int = Field(
+        100_000,
+        ge=1,
+        alias="maxLiteSubscriptionCount",
+        description="Subscriptions of clients to lite topics beyond which new ones are refused with "
+        "LITE_SUBSCRIPTION_QUOTA_EXCEEDED.",
+    )
+
+    # Deduplication
+    deduplication_ids_max: int = Field(
+        1_000_000,
+        ge=1,
+        alias="deduplicationIdsMax",
+        description="Message ids that the deduplication windows of all topics remember (topic attribute "
+        "deduplication.window); beyond it the oldest go first. Each needs about 200 bytes of memory.",
+    )
+
     # NameServer registration
     broker_heartbeat_interval: Milliseconds = Field(
         1_000, alias="brokerHeartbeatInterval", description="Sign of life to each NameServer, in ms."

@@ -22,6 +22,7 @@ from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.topics import MESSAGE_TYPES, TOPIC_ATTRIBUTES
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     Acl,
@@ -846,7 +847,12 @@ class TopicBody(Body):
     read_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to receive from; 0: as it is.")
     write_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to send to; 0: as it is.")
     permission: int = Field(0, ge=0, le=7, description="4 to receive, 2 to send, together 6; 0: as it is.")
-    message_type: str = Field("", max_length=32, description="NORMAL or FIFO; empty: as it is.")
+    message_type: str = Field("", max_length=32, description=f"One of {', '.join(MESSAGE_TYPES)}; empty: as it is.")
+    attributes: dict[str, Annotated[str, Field(max_length=100)]] = Field(
+        {},
+        max_length=20,
+        description=f"Any of {', '.join(TOPIC_ATTRIBUTES)}; those left out stay, an empty value removes one.",
+    )
     broker_names: list[Annotated[str, Field(max_length=127)]] = Field(
         [], max_length=1_000, description="Only on these broker groups; empty: on all."
     )

@@ -161,6 +161,8 @@ class BrokerTopic:
     # RocketMQ's bits: 4 read, 2 write, 1 inherit.
     permission: int
     message_type: str
+    # Other attributes by name.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ class TopicChange:
     message_type: str = ""
     # Only on these broker groups; empty: on all.
     broker_names: Sequence[str] = ()
+    # Others by name, see TOPIC_ATTRIBUTES; those that are not named stay, an empty value removes one.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 # Groups

@@ -8,6 +8,7 @@ from typing import Final
 
 from tandemmq.broker.client_api.access import ClientAccess
 from tandemmq.broker.client_api.client_commands import ClientCommands
+from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.new_topics import NewTopics
 from tandemmq.broker.client_api.offsets import OffsetHandler
 from tandemmq.broker.client_api.quotas import ClientQuotas
@@ -62,9 +63,18 @@ class ClientApi:
             leases=services.leases,
             user_of=None if access is None else access.user_of,
         )
-        self._send = SendHandler(services, self.transactions, self.quotas)
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
-        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
+        self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)
+        self._receive.lite = self.lite
+        self._send = SendHandler(services, self.transactions, self.lite, self.quotas)
+        self.deduplication: Final = self._send.deduplication
+        self._settle = SettleHandler(
+            services,
+            dead_letters,
+            settled=self._receive.wake_visible,
+            lite_settled=self.lite.settled,
+            tracer=tracer,
+        )
         self._recall = RecallHandler(services)
         self._offsets = OffsetHandler(services, self._receive, dead_letters)
         self._new_topics = NewTopics(services)
@@ -118,9 +128,7 @@ class ClientApi:
                 "GetOffset": UnaryMethod(self._offsets.get_offset, pb.GetOffsetRequest),
                 "UpdateOffset": UnaryMethod(self._offsets.update_offset, pb.UpdateOffsetRequest),
                 "QueryOffset": UnaryMethod(self._offsets.query_offset, pb.QueryOffsetRequest),
-                "SyncLiteSubscription": UnaryMethod(
-                    self._telemetry.sync_lite_subscription, pb.SyncLiteSubscriptionRequest
-                ),
+                "SyncLiteSubscription": UnaryMethod(self.lite.sync_lite_subscription, pb.SyncLiteSubscriptionRequest),
                 "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
                 "NotifyClientTermination": UnaryMethod(
                     self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest
@@ -149,6 +157,9 @@ class ClientApi:
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
         self._dead_letters.forget(group, topic)
+        if not group:
+            self._services.lite_topics.forget_parent(topic)
+            self.deduplication.forget(topic)
 
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""
@@ -159,6 +170,7 @@ class ClientApi:
         services.persist_leases()
         self._receive.wake_visible()
         self.transactions.look()
+        self.lite.housekeep()
 
     def drain(self) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY
+from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY, TOPIC_ATTRIBUTES, attributes_text, read_attributes
 from tandemmq.admin.operations.values import Extent, Progress, Route, TopicChange, TopicDetail, TopicSummary
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
@@ -59,8 +59,10 @@ def topic_tables(detail: TopicDetail, *, now_ms: int) -> RenderableType:
         if detail.routes_agree
         else Text("NameServers disagree about its route; see `tandemmq topic routes`", style="bold yellow")
     )
+    attributes = sorted({text for each in detail.summary.brokers if (text := attributes_text(each.attributes))})
     return Group(
         topics_table([detail.summary]),
+        *([Text(f"attributes: {' / '.join(attributes)}")] if attributes else []),
         "",
         _queues_table(detail.extents, now_ms=now_ms),
         "",
@@ -130,7 +132,7 @@ def _agreed(values: Iterable[str]) -> str:
 
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics, on all masters.")
 
-TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
 _LIMIT: Final = 1_000
 
@@ -153,6 +155,14 @@ def topic_create(
     message_type: Annotated[
         str, typer.Option("--type", help=f"One of {', '.join(TOPIC_TYPES)}. Default: NORMAL, or as it is.")
     ] = "",
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="NAME=VALUE",
+            help=f"Repeatable: {', '.join(TOPIC_ATTRIBUTES)}. NAME= removes it. Default: as they are.",
+        ),
+    ] = None,
     brokers: Annotated[
         list[str] | None,
         typer.Option(
@@ -173,7 +183,13 @@ def topic_create(
       tandemmq topic create orders --queues 4 --type FIFO
 
       tandemmq topic create orders --read-queues 8 --write-queues 4 --dry-run
+
+      tandemmq topic create sessions --type LITE --attribute lite.topic.expiration=60
     """
+    try:
+        named = read_attributes(attributes or ())
+    except ValueError as error:
+        raise CommandError(str(error), remedy="see --help", exit_code=EXIT_REFUSED) from error
     if message_type and message_type not in TOPIC_TYPES:
         raise CommandError(
             f"there is no topic type {message_type}",
@@ -193,6 +209,7 @@ def topic_create(
         permission=PERMISSIONS.get(permission, 0),
         message_type=message_type,
         broker_names=tuple(brokers or ()),
+        attributes=named,
     )
     tell_changes(cluster.ask(lambda operations: operations.put_topic(change, dry_run=dry_run)))
 

@@ -247,8 +247,11 @@ class LeaseTable:
             finished.append(lease is not None)
         return finished
 
-    def change_invisible(self, *, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int) -> str | None:
-        """Ends the lease `invisible_ms` from now, 0 at once. The new handle, or None as in `acknowledge`.
+    def change_invisible(
+        self, *, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int, counts: bool = True
+    ) -> str | None:
+        """Ends the lease `invisible_ms` from now, 0 at once. The new handle, or None as in `acknowledge`. Without
+        `counts` it was no failure: the next delivery is the same attempt again.
 
         The handle given stops working, and the server does not renew the lease any more.
         """
@@ -261,7 +264,7 @@ class LeaseTable:
             before.queue,
             [offset],
             nonce=self._nonce(),
-            attempt=before.attempt,
+            attempt=before.attempt if counts else max(0, before.attempt - 1),
             granted_ms=now_ms,
             deadline_ms=now_ms + invisible_ms,
             client_id=before.client_id,
@@ -468,6 +471,12 @@ class LeaseTable:
         for subscription in [one for one in self._state.subscriptions.values() if one.topic == topic]:
             self._state.forget(subscription)
         self._resets = [reset for reset in self._resets if reset.topic != topic]
+
+    def forget_pair(self, group: str, topic: str) -> None:
+        """The same for one group."""
+        subscription = self._state.subscriptions.get((group, topic))
+        if subscription is not None:
+            self._state.forget(subscription)
 
     def forget_group(self, group: str) -> None:
         """The group was removed: a later one of its name starts anew, and what it has in hand cannot be settled."""
