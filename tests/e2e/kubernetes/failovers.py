@@ -151,7 +151,7 @@ class _Failovers:
             self._kubectl("scale", "statefulset", owner, "--replicas=1")
 
         def back() -> str:
-            return "" if not gone() else f"{master} is not back"
+            return "" if gone() else f"{master} is not back"
 
         self.player.play("the master's disk given back from an older copy", [pod], act, back)
 
