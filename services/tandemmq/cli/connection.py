@@ -9,22 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
 
 import typer
 
-from tandemmq.admin.cluster_reader import ClusterReader
-from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.rpc import Channels
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import ReleaseWay, way_to_place
 from tandemmq.cli.options import ContextOption
-from tandemmq.client import ClientOptions, Producer
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import ClusterState
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.questions import OperationFailed
+    from tandemmq.admin.rpc import Channels
+    from tandemmq.client import Producer
 
 __all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "refuse_blindness", "with_cluster"]
 
@@ -70,6 +70,8 @@ async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnect
 @contextlib.asynccontextmanager
 async def connection_on(way: ReleaseWay) -> AsyncIterator[ClusterConnection]:
     """A connection on this way; its channels are closed with the block."""
+    from tandemmq.admin.rpc import Channels
+
     channels = Channels(way.dial)
     try:
         yield _Connection(way, channels)
@@ -81,6 +83,9 @@ class _Connection:
     """The real one. Its operations know the cluster as `read_state` saw it last."""
 
     def __init__(self, way: ReleaseWay, channels: Channels) -> None:
+        from tandemmq.admin.operations.operations import Operations
+        from tandemmq.service.loop_meter import SystemClock
+
         self._way = way
         self._channels = channels
         self._state: ClusterState | None = None
@@ -101,6 +106,8 @@ class _Connection:
         return self._way.dial
 
     async def read_state(self) -> ClusterState:
+        from tandemmq.admin.cluster_reader import ClusterReader
+
         address = self._way.address
         self._state = await ClusterReader(self._channels, address.name_servers, address.expected).read()
         return self._state
@@ -110,6 +117,9 @@ class _Connection:
         return self._operations
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
+        from tandemmq.client import ClientOptions, Producer
+        from tandemmq.service.loop_meter import SystemClock
+
         return Producer(ClientOptions(access_points=access_points, dial=self._way.dial), SystemClock())
 
 
@@ -180,6 +190,7 @@ class ClusterChoice:
 
     def run(self, action: Callable[[ClusterConnection], Awaitable[ResultT]]) -> ResultT:
         """Connects, does it, and closes. An operation that fails becomes a CommandError."""
+        from tandemmq.admin.operations.questions import OperationFailed
 
         async def connected() -> ResultT:
             async with self.connect(target) as connection:
@@ -237,5 +248,7 @@ def with_cluster(
 
 
 def _command_error(failure: OperationFailed) -> CommandError:
+    from tandemmq.admin.operations.questions import FailureKind
+
     code = EXIT_REFUSED if failure.kind is FailureKind.INVALID else EXIT_FAILED
     return CommandError(failure.problem, cause=failure.cause, remedy=failure.remedy, exit_code=code)

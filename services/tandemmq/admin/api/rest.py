@@ -19,7 +19,7 @@ from tandemmq.admin.api.actors import OPERATOR_ONLY, current_actor
 from tandemmq.admin.api.operations_grpc import BoundedTail
 from tandemmq.admin.api.problems import Problem
 from tandemmq.admin.audit_log import Actor
-from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (

@@ -21,7 +21,7 @@ from tandemmq.admin.console.frame import (
     trace_address,
 )
 from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, NewestMessages, message_rows
-from tandemmq.admin.operations.messages import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, DELAYED_TOPIC, HALF_TOPIC, RETRY_PREFIX

@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 from zlib import crc32
 
 from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.operations.messages import PAGE_BODY_BYTES_MAX, PAGE_MESSAGES_MAX, query_request
+from tandemmq.admin.operations.bodies import PAGE_BODY_BYTES_MAX, PAGE_MESSAGES_MAX
+from tandemmq.admin.operations.messages import query_request
 from tandemmq.admin.operations.questions import (
     Answer,
     BrokerPlanes,
