@@ -600,10 +600,9 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
             Text(
                 f"Its log ends at {loss.end_offset:,}, and nothing of it is given up: it forgets these members, and "
                 "keeps nothing for them any more."
-                if loss.serving
-                else f"The best log in reach ends at {loss.end_offset:,}. Known to be lost: {loss.lost_bytes:,} bytes; "
-                "the missing may hold more than is known."
-            ),
+            )
+            if loss.serving
+            else _lost_view(loss),
         ]
     if loss.damaged_tables:
         table = new_table("damaged table", "what is wrong")
@@ -611,6 +610,30 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
             plain_row(table, damaged.file, damaged.problem)
         parts += [table, "", Text("What they held is forgotten; the files are kept beside the new ones, as .damaged.")]
     return Group(*parts)
+
+
+def _lost_view(loss: AcceptedLoss) -> RenderableType:
+    """How much is known to be lost, and by whom."""
+    from rich.console import Group
+    from rich.text import Text
+
+    reach = f"The best log in reach ends at {loss.end_offset:,}. "
+    if not loss.witnesses:
+        return Text(f"{reach}Nobody remembers more than that; what is missing may hold more than is known.")
+    table = new_table("who remembers it", "of broker", "disk", "epoch", "end", "lost")
+    for one in loss.witnesses:
+        lost = f"{one.lost_bytes:,}" if one.lost_bytes else "not known how much"
+        group = loss.broker.rpartition(":")[0]
+        plain_row(
+            table, one.source, f"{group}:{one.broker_id}", one.disk_id, str(one.epoch), f"{one.end_offset:,}", lost
+        )
+    known = (
+        f"Known to be lost: {loss.lost_bytes:,} bytes, and there may have been more:"
+        if loss.lost_bytes
+        else f"Lost is what was written in epoch {max(one.epoch for one in loss.witnesses)}, which nobody in reach has "
+        "heard of; how much that is, nobody remembers:"
+    )
+    return Group(Text(reach + known), "", table)
 
 
 def _events_table(lines: Sequence[EventLine]) -> Table:
