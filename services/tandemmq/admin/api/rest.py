@@ -388,6 +388,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         end: Annotated[str, Query(max_length=64, description="Likewise.")] = "",
         order: SearchOrder = SearchOrder.NEWEST,
         tag: _Tags = [],  # noqa: B006
+        text: Annotated[str, Query(max_length=200, description="Only with this in body, tag or keys.")] = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         body_bytes: _ListBodyBytes = 0,
         page_token: Annotated[str, Query(max_length=4_000, description="As the page before gave it.")] = "",
@@ -405,6 +406,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
             end_ms=moment_of(end, field="end", now_ms=now_ms),
             order=order,
             tags=tag,
+            text=text,
             limit=limit,
             body_bytes=body_bytes,
             page_token=page_token,

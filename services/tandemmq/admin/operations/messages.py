@@ -25,6 +25,7 @@ from tandemmq.admin.operations.questions import (
     each_once,
     unseen_of,
 )
+from tandemmq.admin.operations.topics import ORDINARY, category_of
 from tandemmq.admin.operations.values import (
     Message,
     MessageDetail,
@@ -40,8 +41,9 @@ from tandemmq.admin.operations.values import (
 from tandemmq.admin.protobuf import as_value
 from tandemmq.client import BrokerRefused, ClientError, SendReceipt, TopicNotFound
 from tandemmq.core.clock import Clock
+from tandemmq.core.message import property_names as names
 from tandemmq.core.message.record import parse_offset_message_id
-from tandemmq.core.metadata.topic_table import topic_name_problem
+from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, topic_name_problem
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "SendClient",
     "copies_of",
     "judged_copies",
+    "message_again",
     "query_request",
 ]
 
@@ -134,6 +137,46 @@ def _why_not_held(digest: pb.DigestRecordResponse, physical_offset: int, size: i
 def _silent(member: BrokerState) -> Answer[pb.DigestRecordResponse]:
     # It did not answer a moment ago; one that hangs would cost the time limit again.
     return Answer(member.key, member.broker_name, None, CallFailure.silent(member.error or "no answer"))
+
+
+# A message once more, as a new one.
+
+
+def message_again(message: Message) -> TestMessage:
+    """What is to be sent for it: its body, tag, keys, own properties and message group; ids and times are new.
+
+    REFUSED: only a part of its body is known, or its topic is none that clients send to.
+    """
+    problem = ""
+    if message.body_problem:
+        problem = f"its body cannot be read: {message.body_problem}"
+    elif len(message.body) >= BODY_BYTES_MAX or (not message.compression and len(message.body) < message.body_size):
+        problem = f"its body is larger than {BODY_BYTES_MAX:,} bytes, or only a part of it could be read"
+    elif category_of(message.topic, _NO_OWN) != ORDINARY:
+        problem = f"{message.topic} is no topic that clients send to"
+    if problem:
+        raise OperationFailed(
+            FailureKind.REFUSED,
+            "this message cannot be sent again from here",
+            cause=problem,
+            remedy="dead letters are sent again by their group: `tandemmq dlq resend`",
+        )
+    return TestMessage(
+        topic=message.topic,
+        body=message.body,
+        tag=message.tag,
+        keys=message.keys,
+        properties={name: value for name, value in message.properties.items() if name not in _WRITTEN_BY_SYSTEM},
+        message_group=message.properties.get(names.PROPERTY_SHARDING_KEY, ""),
+    )
+
+
+# Topics named after the cluster and its brokers take no messages; a broker says so.
+_NO_OWN: Final[frozenset[str]] = frozenset(RESERVED_TOPICS)
+_WRITTEN_BY_SYSTEM: Final = frozenset(
+    value for name, value in vars(names).items() if name.startswith("PROPERTY_") and isinstance(value, str)
+)
+"""Properties that belong to one sending of a message, or are given in fields of their own."""
 
 
 # Queries as requests. The edge: protobuf stops here.

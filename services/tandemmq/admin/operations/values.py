@@ -240,6 +240,8 @@ class Progress:
     inflight: int
     # Age of the oldest message not acknowledged; 0: none, or not known.
     oldest_age_ms: int = 0
+    # Of an ordered group: message groups whose next message waits for an earlier one that is out.
+    blocked_message_groups: int = 0
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -361,6 +363,8 @@ class MessageQuery:
     end_ms: int = -1
     order: SearchOrder = SearchOrder.NEWEST
     tags: Sequence[str] = ()
+    # Only with this in their body (of its first 64 KiB), tag or keys, upper and lower case alike; empty: all.
+    text: str = ""
     limit: int = 50
     # Bytes of each body.
     body_bytes: int = 0

@@ -227,18 +227,23 @@ def message_query(
     broker: _BrokerOption = "",
     queue: Annotated[int, typer.Option(min=_NOT_GIVEN, help="Only this queue of --broker.")] = _NOT_GIVEN,
     offset: Annotated[int, typer.Option(min=0, help="Of --queue: from this offset on.")] = 0,
+    text: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only with this in body, tag or keys; looks at 2,000 messages a page.")
+    ] = "",
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Else the newest come first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="At most so many.")] = 20,
     page: Annotated[str, typer.Option(metavar="TOKEN", help="Go on where the answer before ended.")] = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Search a topic by key, time, tag or queue. Nothing is consumed.
+    """Search a topic by key, time, tag, text or queue. Nothing is consumed.
 
     Examples:
 
       tandemmq message query orders --since 10m
 
       tandemmq message query orders --key order-4711 -o json
+
+      tandemmq message query orders --since 1h --text "card declined"
 
       tandemmq message query orders --broker broker-a --queue 3 --offset 1000 --oldest-first
     """
@@ -260,6 +265,7 @@ def message_query(
         end_ms=parse_moment_ms(until, now_ms=now_ms) if until else _NOT_GIVEN,
         order=SearchOrder.OLDEST if oldest_first else SearchOrder.NEWEST,
         tags=tuple(tags or ()),
+        text=text,
         limit=limit,
         body_bytes=_PREVIEW_BYTES,
         page_token=page,
