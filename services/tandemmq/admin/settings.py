@@ -69,6 +69,12 @@ class AdminSettings(ServiceTlsSettings):
         alias="viewerToken",
         description="The same for those who may look, message bodies included, and change nothing. Empty: none.",
     )
+    access_key: str = Field(
+        "",
+        alias="accessKey",
+        description="User as whom test messages are sent where brokers ask for credentials; `tandemmq user create`.",
+    )
+    secret_key: SecretStr = Field(SecretStr(""), alias="secretKey", description="Its secret key.")
     local_role: Literal["viewer", "operator"] = Field(
         "operator",
         alias="localRole",

@@ -16,7 +16,7 @@ import structlog
 
 from tandemmq.broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
 from tandemmq.broker.broker import Broker
-from tandemmq.broker.client_api.plane import check_tls_files
+from tandemmq.broker.client_api.plane import check_access_files, check_tls_files
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.access.identity import Role
 from tandemmq.core.message.record import Host
@@ -119,6 +119,7 @@ def check_machine(settings: BrokerSettings) -> list[str]:
             group=settings.broker_name,
             broker_id=settings.broker_id,
         ),
+        *check_access_files(settings),
     ]
 
 

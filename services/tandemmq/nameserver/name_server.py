@@ -18,9 +18,9 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from tandemmq.service.service_tls import server_tls_of
 
-__all__ = ["serving"]
+__all__ = ["SERVICE_NAME", "serving"]
 
-_SERVICE_NAME: Final = "tandemmq.nameserver.v1.NameServerService"
+SERVICE_NAME: Final = "tandemmq.nameserver.v1.NameServerService"
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def _serving(
     add_servicer = name_server_service_pb2_grpc.add_NameServerServiceServicer_to_server
     add_servicer(NameServerServicer(registry), server.aio_server)  # type: ignore[no-untyped-call]  # generated
     server.add(client_api(registry.route), for_anybody=True)
-    port = await server.start(service_names=(_SERVICE_NAME,))
+    port = await server.start(service_names=(SERVICE_NAME,))
     try:
         async with asyncio.TaskGroup() as tasks:
             expiry = tasks.create_task(

@@ -148,6 +148,17 @@ METHODS: Final[Mapping[str, frozenset[Caller]]] = MappingProxyType(
         },
     )
     | _service(
+        "tandemmq.admin.v1.BrokerAccessService",
+        {
+            "ListUsers": _READ,
+            "PutUser": _CHANGE,
+            "DeleteUser": _CHANGE,
+            "ListAcls": _READ,
+            "PutAcl": _CHANGE,
+            "DeleteAcl": _CHANGE,
+        },
+    )
+    | _service(
         "tandemmq.admin.v1.MessageQueryService",
         {"ListQueues": _READ, "QueryMessages": _READ, "GetMessage": _READ, "DigestRecord": _READ, "FindOffsets": _READ},
     )
