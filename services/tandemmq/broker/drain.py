@@ -1,7 +1,8 @@
 """`mqbroker-drain`: a pod's preStop. Asks the broker of this machine to drain, and says in one line how that went.
 
 Ends with 0 whatever happened: a preStop that fails stops nothing but makes noise, and SIGTERM, which follows, stops a
-broker in order even without a drain. It runs while the pod's time runs out, so of ours it imports the stubs only.
+broker in order even without a drain. It runs while the pod's time runs out, so of ours it imports the stubs only, and more
+where brokers are known by certificates.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = ["drain", "main"]
 # As listenPort is set in a pod (see tandemmq.service.settings), and its default.
 _PORT_VARIABLE: Final = "TANDEMMQ_LISTEN_PORT"
 _PORT: Final = 10_911
+_TLS_VARIABLE: Final = "TANDEMMQ_SERVICE_TLS_PATH"
 _LIMIT_MS: Final = 30_000
 # The answer comes when the limit is over; the broker may be busy for a moment.
 _ANSWER_MARGIN_S: Final = 2.0
@@ -47,7 +49,7 @@ def drain(target: str, *, limit_ms: int) -> dict[str, str | int | bool]:
         "target": target,
         "limit_ms": limit_ms,
     }
-    channel = grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", 0),))
+    channel = _channel(target)
     try:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         answer = stub.Drain(pb.DrainRequest(time_limit_ms=limit_ms), timeout=limit_ms / 1_000 + _ANSWER_MARGIN_S)
@@ -59,6 +61,16 @@ def drain(target: str, *, limit_ms: int) -> dict[str, str | int | bool]:
     finally:
         channel.close()
     return fields | {"waited_ms": round((time.monotonic() - started) * 1_000)}
+
+
+def _channel(target: str) -> grpc.Channel:
+    options = (("grpc.enable_http_proxy", 0),)
+    if not os.environ.get(_TLS_VARIABLE):
+        return grpc.insecure_channel(target, options=options)
+    # With the broker's own certificate, as its settings in the pod's environment say.
+    from tandemmq.service.service_channels import sync_channel
+
+    return sync_channel(target, options)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
