@@ -40,6 +40,11 @@ METRICS: Final = {
     "metricsGrpcExporterTarget": "monitoring.otlp.endpoint",
     "metricsGrpcExporterIntervalInMills": "monitoring.otlp.intervalSeconds",
 }
+SERVICE_TLS: Final = {
+    "serviceTlsMode": "security.serviceTlsMode",
+    "serviceTlsPath": "security.existingSecretPrefix, security.certManager",
+    "serviceTlsCall": "security.serviceTlsCall",
+}
 # Settings by component that the chart sets, and by what.
 DERIVED: Final = {
     "broker": {
@@ -73,12 +78,16 @@ DERIVED: Final = {
         "traceSampleRate": "tracing.sampleRate",
         "traceSlowThreshold": "tracing.slowThresholdMs",
         "traceExporterTarget": "tracing.endpoint",
+        "openListenPort": "always the same",
+        **SERVICE_TLS,
         **METRICS,
     },
     "nameserver": {
         "listenPort": "always the same",
         "bindAddress": "the pod's network",
         "storePathRootDir": "the volume",
+        "openListenPort": "always the same",
+        **SERVICE_TLS,
         **METRICS,
     },
     "admin": {
@@ -91,8 +100,10 @@ DERIVED: Final = {
         "kubernetesInstance": "the release's name",
         "kubernetesNamespace": "the namespace",
         "consistencyResults": "consistency.enabled",
+        **SERVICE_TLS,
     },
     "consistency": {
+        **SERVICE_TLS,
         "clusterName": "clusterName",
         "tier": "consistency.quick, consistency.deep",
         "namesrvAddr": "nameserver.replicas",

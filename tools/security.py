@@ -33,6 +33,7 @@ SHOWN: Final = {
         "tests/integration/service/test_service_tls.py",
     ],
     "wrong certificates": ["tests/unit/service/test_certificates.py"],
+    "open to closed": ["tests/integration/test_open_to_closed.py"],
     "strangers and rotation": [
         "tests/integration/test_secure_group.py",
         "tests/unit/core/replication/test_proof_needed.py",

@@ -131,6 +131,7 @@ spec:
         - name: TANDEMMQ_DRIVER_POD_NAME
           valueFrom: {fieldRef: {fieldPath: metadata.name}}
         {{- end }}
+        {{- include "tandemmq.serviceTlsEnvironment" $ | nindent 8 }}
         {{- with .options.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -144,6 +145,7 @@ spec:
       volumeMounts:
         - {name: settings, mountPath: /etc/tandemmq, readOnly: true}
         - {name: tmp, mountPath: /tmp}
+        {{- include "tandemmq.serviceTlsMount" $ | nindent 8 }}
         {{- if not $consistency.results.uri }}
         - {name: results, mountPath: /var/lib/tandemmq/results}
         {{- end }}
@@ -159,6 +161,7 @@ spec:
           - {path: {{ trimPrefix "tandemmq.io/" $key }}, fieldRef: {fieldPath: "metadata.annotations['{{ $key }}']"}}
           {{- end }}
     - {name: tmp, emptyDir: {}}
+    {{- include "tandemmq.serviceTlsVolume" (list $ "consistency") | nindent 4 }}
     {{- if include "tandemmq.consistencyClaimed" $ }}
     - {name: results, persistentVolumeClaim: {claimName: {{ include "tandemmq.consistencyClaim" $ }}}}
     {{- else if not $consistency.results.uri }}
@@ -193,17 +196,20 @@ spec:
       env:
         - name: LOG_LEVEL
           value: {{ $.Values.logLevel }}
+        {{- include "tandemmq.serviceTlsEnvironment" $ | nindent 8 }}
         {{- with .options.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
+        {{- include "tandemmq.serviceTlsMount" $ | nindent 8 }}
         {{- include "tandemmq.replicaMounts" . | nindent 8 }}
         {{- with .options.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
   volumes:
     - {name: tmp, emptyDir: {}}
+    {{- include "tandemmq.serviceTlsVolume" (list $ "consistency") | nindent 4 }}
     {{- include "tandemmq.replicaVolumes" . | nindent 4 }}
     {{- with .options.extraVolumes }}
     {{- toYaml . | nindent 4 }}

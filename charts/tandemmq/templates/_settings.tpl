@@ -59,10 +59,6 @@
    "metricsSeriesMax": 2000,
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
-   "openListenPort": 0,
-   "serviceTlsCall": false,
-   "serviceTlsMode": "disabled",
-   "serviceTlsPath": "",
    "signatureTimeZones": "UTC,local",
    "slaveReadEnable": false,
    "slaveTimeout": 3000,
@@ -103,6 +99,10 @@
    "metricsPromExporterHost": "the pod's network",
    "metricsPromExporterPort": "always the same",
    "namesrvAddr": "nameserver.replicas",
+   "openListenPort": "always the same",
+   "serviceTlsCall": "security.serviceTlsCall",
+   "serviceTlsMode": "security.serviceTlsMode",
+   "serviceTlsPath": "security.existingSecretPrefix, security.certManager",
    "shutdownTimeout": "brokers.shutdownTimeoutSeconds",
    "storePathRootDir": "the volume",
    "tlsCertPath": "tls.existingSecret",
@@ -140,6 +140,10 @@
    "TANDEMMQ_METRICS_PROM_EXPORTER_HOST": "the pod's network",
    "TANDEMMQ_METRICS_PROM_EXPORTER_PORT": "always the same",
    "TANDEMMQ_NAMESRV_ADDR": "nameserver.replicas",
+   "TANDEMMQ_OPEN_LISTEN_PORT": "always the same",
+   "TANDEMMQ_SERVICE_TLS_CALL": "security.serviceTlsCall",
+   "TANDEMMQ_SERVICE_TLS_MODE": "security.serviceTlsMode",
+   "TANDEMMQ_SERVICE_TLS_PATH": "security.existingSecretPrefix, security.certManager",
    "TANDEMMQ_SHUTDOWN_TIMEOUT": "brokers.shutdownTimeoutSeconds",
    "TANDEMMQ_STORE_PATH_ROOT_DIR": "the volume",
    "TANDEMMQ_TLS_CERT_PATH": "tls.existingSecret",
@@ -154,11 +158,7 @@
  },
  "nameserver": {
   "defaults": {
-   "openListenPort": 0,
    "scanNotActiveBrokerInterval": 1000,
-   "serviceTlsCall": false,
-   "serviceTlsMode": "disabled",
-   "serviceTlsPath": "",
    "shutdownTimeout": 1000,
    "warmUpTime": 5000
   },
@@ -170,6 +170,10 @@
    "metricsGrpcExporterTarget": "monitoring.otlp.endpoint",
    "metricsPromExporterHost": "the pod's network",
    "metricsPromExporterPort": "always the same",
+   "openListenPort": "always the same",
+   "serviceTlsCall": "security.serviceTlsCall",
+   "serviceTlsMode": "security.serviceTlsMode",
+   "serviceTlsPath": "security.existingSecretPrefix, security.certManager",
    "storePathRootDir": "the volume"
   },
   "variables": {
@@ -180,6 +184,10 @@
    "TANDEMMQ_METRICS_GRPC_EXPORTER_TARGET": "monitoring.otlp.endpoint",
    "TANDEMMQ_METRICS_PROM_EXPORTER_HOST": "the pod's network",
    "TANDEMMQ_METRICS_PROM_EXPORTER_PORT": "always the same",
+   "TANDEMMQ_OPEN_LISTEN_PORT": "always the same",
+   "TANDEMMQ_SERVICE_TLS_CALL": "security.serviceTlsCall",
+   "TANDEMMQ_SERVICE_TLS_MODE": "security.serviceTlsMode",
+   "TANDEMMQ_SERVICE_TLS_PATH": "security.existingSecretPrefix, security.certManager",
    "TANDEMMQ_STORE_PATH_ROOT_DIR": "the volume"
   }
  },
@@ -197,9 +205,6 @@
    "proxyUserHeader": "X-Forwarded-User",
    "refreshInterval": 2000,
    "secretKey": "",
-   "serviceTlsCall": false,
-   "serviceTlsMode": "disabled",
-   "serviceTlsPath": "",
    "shutdownTimeout": 5000,
    "trustedProxies": ""
   },
@@ -212,6 +217,9 @@
    "kubernetesNamespace": "the namespace",
    "kubernetesRoleLabels": "admin.kubernetes.access",
    "namesrvAddr": "nameserver.replicas",
+   "serviceTlsCall": "security.serviceTlsCall",
+   "serviceTlsMode": "security.serviceTlsMode",
+   "serviceTlsPath": "security.existingSecretPrefix, security.certManager",
    "viewerToken": "admin.viewerToken.existingSecret"
   },
   "variables": {
@@ -223,6 +231,9 @@
    "TANDEMMQ_KUBERNETES_NAMESPACE": "the namespace",
    "TANDEMMQ_KUBERNETES_ROLE_LABELS": "admin.kubernetes.access",
    "TANDEMMQ_NAMESRV_ADDR": "nameserver.replicas",
+   "TANDEMMQ_SERVICE_TLS_CALL": "security.serviceTlsCall",
+   "TANDEMMQ_SERVICE_TLS_MODE": "security.serviceTlsMode",
+   "TANDEMMQ_SERVICE_TLS_PATH": "security.existingSecretPrefix, security.certManager",
    "TANDEMMQ_VIEWER_TOKEN": "admin.viewerToken.existingSecret"
   }
  },
@@ -246,10 +257,7 @@
    "readMode": "direct",
    "scrubBudgetBytes": 68719476736,
    "scrubWindow": 604800.0,
-   "secondLookPause": 20.0,
-   "serviceTlsCall": false,
-   "serviceTlsMode": "disabled",
-   "serviceTlsPath": ""
+   "secondLookPause": 20.0
   },
   "derived": {
    "blockManagerPort": "always the same",
@@ -272,6 +280,9 @@
    "namesrvAddr": "nameserver.replicas",
    "path": "consistency.<tier>.volumes",
    "results": "consistency.results",
+   "serviceTlsCall": "security.serviceTlsCall",
+   "serviceTlsMode": "security.serviceTlsMode",
+   "serviceTlsPath": "security.existingSecretPrefix, security.certManager",
    "sources": "consistency.<tier>.volumes",
    "sparkConf": "consistency.sparkConf",
    "sparkMaster": "consistency.executors.count",
@@ -299,6 +310,9 @@
    "TANDEMMQ_NAMESRV_ADDR": "nameserver.replicas",
    "TANDEMMQ_PATH": "consistency.<tier>.volumes",
    "TANDEMMQ_RESULTS": "consistency.results",
+   "TANDEMMQ_SERVICE_TLS_CALL": "security.serviceTlsCall",
+   "TANDEMMQ_SERVICE_TLS_MODE": "security.serviceTlsMode",
+   "TANDEMMQ_SERVICE_TLS_PATH": "security.existingSecretPrefix, security.certManager",
    "TANDEMMQ_SOURCES": "consistency.<tier>.volumes",
    "TANDEMMQ_SPARK_CONF": "consistency.sparkConf",
    "TANDEMMQ_SPARK_MASTER": "consistency.executors.count",

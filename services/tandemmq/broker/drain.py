@@ -1,8 +1,8 @@
 """`mqbroker-drain`: a pod's preStop. Asks the broker of this machine to drain, and says in one line how that went.
 
 Ends with 0 whatever happened: a preStop that fails stops nothing but makes noise, and SIGTERM, which follows, stops a
-broker in order even without a drain. It runs while the pod's time runs out, so of ours it imports the stubs only, and more
-where brokers are known by certificates.
+broker in order even without a drain. It runs while the pod's time runs out, so of ours it imports the stubs only, and
+where brokers are known by certificates what shows one.
 """
 
 from __future__ import annotations

@@ -1,0 +1,107 @@
+"""Certificates between services: each pod has that of its role, and cert-manager is asked for what services accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chart.rendering import CI_VALUES, environment, refusal, render
+from tandemmq.core.access.identity import AdminLevel, Identity, Role, identity_of
+from tandemmq.service.certificate_authority import names_of
+
+ENFORCING = "security.serviceTlsMode=enforcing,security.existingSecretPrefix=own"
+EVERYTHING = ("-f", str(CI_VALUES["everything-values"]))
+FIELDS = {
+    "metadata.labels['apps.kubernetes.io/pod-index']": "0",
+    "metadata.name": "pod-0",
+    "status.hostIP": "192.0.2.7",
+    "status.podIP": "192.0.2.8",
+    "spec.nodeName": "node-7",
+}
+
+
+def _secret(pod: dict[str, Any]) -> str:
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "service-tls")
+    (mount,) = (each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "service-tls")
+    variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert mount["mountPath"] == variables["TANDEMMQ_SERVICE_TLS_PATH"]
+    assert variables["TANDEMMQ_SERVICE_TLS_MODE"] == "enforcing"
+    return str(volume["secret"]["secretName"])
+
+
+def test_each_pod_has_the_secret_of_its_role() -> None:
+    pods = render(*EVERYTHING, "--set", ENFORCING + ",security.certManager.issuerRef.name=").pod_templates()
+    assert len(pods) > 8
+    for name, template in pods.items():
+        labels = template["metadata"]["labels"]
+        component = labels["app.kubernetes.io/component"]
+        if component == "trace-viewer":
+            continue
+        wanted = {
+            "broker": f"own-broker-{labels.get('tandemmq.io/broker-group')}",
+            "nameserver": "own-nameserver",
+            "admin": "own-admin",
+            "test": "own-admin",
+            "rollout": "own-hook",
+            "consistency": "own-consistency",
+        }
+        if component in wanted and "volume" not in name:
+            assert _secret(template["spec"]) == wanted[component], name
+
+
+def test_probes_go_to_the_port_that_takes_callers_without_a_certificate() -> None:
+    rendered = render("--set", ENFORCING)
+    for name in ("mq-broker-a-master", "mq-nameserver"):
+        container = rendered.container("StatefulSet", name)
+        port = environment(container, FIELDS)["TANDEMMQ_OPEN_LISTEN_PORT"]
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert str(container[kind]["grpc"]["port"]) == port
+
+
+def test_nothing_of_it_is_there_unless_asked() -> None:
+    rendered = render()
+    for template in rendered.pod_templates().values():
+        spec = template["spec"]
+        assert not [each for each in spec.get("volumes", []) if each["name"] == "service-tls"]
+        assert not [
+            each for each in spec["containers"][0].get("env", []) if each["name"].startswith("TANDEMMQ_SERVICE_TLS")
+        ]
+
+
+@pytest.mark.parametrize("cluster", ["mq", "Orders_Prod-1"])
+def test_cert_manager_is_asked_for_the_names_that_services_ask_for(cluster: str) -> None:
+    rendered = render(
+        "--set", "security.serviceTlsMode=enforcing,security.certManager.issuerRef.name=ca",
+        "--set", f"clusterName={cluster}",
+        "--set-json", 'brokerGroups=[{"name":"broker-a"},{"name":"broker-b"}]',
+    )  # fmt: skip
+    found = {}
+    for certificate in rendered.kind("Certificate").values():
+        spec = certificate["spec"]
+        identity = identity_of(spec["uris"])
+        assert tuple(spec.get("dnsNames", ())) == names_of(identity).dns
+        assert ("server auth" in spec["usages"]) == bool(names_of(identity).dns)
+        found[identity] = spec["secretName"]
+    assert set(found) == {
+        Identity(cluster, Role.NAME_SERVER),
+        Identity(cluster, Role.ADMIN, level=AdminLevel.REPAIR),
+        Identity(cluster, Role.HOOK),
+        Identity(cluster, Role.CONSISTENCY),
+        Identity(cluster, Role.BROKER, "broker-a"),
+        Identity(cluster, Role.BROKER, "broker-b"),
+    }
+    broker = rendered.pod_templates()["StatefulSet/mq-broker-b-master"]["spec"]
+    assert _secret(broker) == found[Identity(cluster, Role.BROKER, "broker-b")]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("security.serviceTlsMode=enforcing", "needs certificates"),
+        (f"{ENFORCING},security.certManager.issuerRef.name=ca", "keep one of the two"),
+        ("security.serviceTlsCall=true", "nobody takes TLS yet"),
+    ],
+)
+def test_what_cannot_work_is_refused(values: str, words: str) -> None:
+    assert words in refusal("--set", values)
