@@ -52,11 +52,11 @@ def guarded_broker(folder: Path, users: Mapping[str, str], **options: Any) -> It
         yield cluster.add_broker(settings=settings | more)
 
 
-async def put_user(broker: ServiceProcess, username: str, **change: str) -> None:
-    """Changes a user on one master: `password`, `user_type`, `user_status`."""
+async def put_user(broker: ServiceProcess, username: str, *, password: str) -> None:
+    """Gives a user a new secret, or makes it, on one master."""
     channels = Channels()
     try:
         calls = BrokerAccessCalls(channels, f"127.0.0.1:{broker.ports['listenPort']}")
-        await calls.put_user(pb.PutUserRequest(username=username, **change))
+        await calls.put_user(pb.PutUserRequest(username=username, password=password))
     finally:
         await channels.close()
