@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
@@ -72,6 +72,7 @@ _PRODUCER: Final[int] = definition.PRODUCER
 Need: TypeAlias = tuple[ResourceKind, str, tuple[Action, ...]]
 """A resource, and the actions of which its caller needs one."""
 Needs: TypeAlias = Callable[[Any], Sequence[Need]]
+OpensTelemetry: TypeAlias = Callable[[Call], TelemetryStream]
 Refuse: TypeAlias = Callable[[Any, Call, Outcome], None]
 
 _PUB: Final = (Action.PUB,)
@@ -254,7 +255,9 @@ class ClientAccess:
         methods: dict[str, Any] = {}
         for name, method in table.methods.items():
             if isinstance(method, BidiMethod):
-                methods[name] = BidiMethod(_GuardedOpening(self, name, method.handler), method.request_type)
+                methods[name] = BidiMethod(
+                    _GuardedOpening(self, name, cast("OpensTelemetry", method.handler)), method.request_type
+                )
                 continue
             needs, refuse = _METHODS[name]
             guarded = _Guarded(self, name, method.handler, needs, refuse)
@@ -462,7 +465,7 @@ class _Guarded:
 class _GuardedOpening:
     """The opening of Telemetry streams behind the guard."""
 
-    def __init__(self, access: ClientAccess, method: str, handler: Callable[[Call], TelemetryStream]) -> None:
+    def __init__(self, access: ClientAccess, method: str, handler: OpensTelemetry) -> None:
         self._access = access
         self._method = method
         self._handler = handler
