@@ -24,6 +24,7 @@ from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.service.rpc import cancellation_wins
+from tandemmq.service.service_tls import aio_channel
 
 __all__ = [
     "BrokerAdminCalls",
@@ -80,7 +81,7 @@ class Channels:
         channel = self._channels.get(address)
         if channel is None:
             target = address if self._dial is None else self._dial(address)
-            channel = self._channels[address] = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+            channel = self._channels[address] = aio_channel(target, _CHANNEL_OPTIONS)
         return channel
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
+from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
@@ -55,6 +56,7 @@ from tandemmq.service.logging import EventMemory, LevelSwitch
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.metric_exports import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.service_tls import server_tls_of
 
 __all__ = ["Broker"]
 
@@ -188,6 +190,7 @@ class Broker:
             store=parts.store,
             observability=parts.observability,
             audit_read_rate=lambda rate: self._audit.change(bytes_per_second=rate),
+            client_quotas=parts.client_api.change_quotas,
             log_level=log_level,
         )
         return RuntimeSettings(
@@ -202,6 +205,8 @@ class Broker:
             settings.bind_address,
             settings.listen_port,
             clock=self._clock,
+            tls=server_tls_of(settings, clock=self._clock, group=settings.broker_name),
+            open_port=settings.open_listen_port,
             probes={
                 # The port opens when the store is recovered.
                 PROBE_STARTED: lambda: True,
@@ -391,10 +396,8 @@ class Broker:
         self._tell_recovery(report)
         noted_end = await asyncio.to_thread(parts.log_end.open)
         parts.log_damage, parts.is_whole = report.damage, not report.may_have_lost
-        if (report.clean or report.same_boot) and noted_end > report.end_offset:
-            parts.log_damage = parts.log_damage or (
-                f"the log ends at {report.end_offset}, and the last run had written it up to {noted_end}"
-            )
+        if missing := missing_to_mark(report, noted_end):
+            parts.log_damage = parts.log_damage or missing
             parts.is_whole = False
             log.error("log_damaged", damage=parts.log_damage, kept="")
         parts.tables.load(

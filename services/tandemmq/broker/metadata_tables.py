@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -352,6 +352,11 @@ class MetadataTables:
     def forget_progress_in(self, topic: str) -> None:
         """Removes the progress of all groups in a deleted topic."""
         self.consumer_offsets.remove_topic(topic, now_ms=self._clock.wall_ms())
+        self._offsets_edited()
+
+    def forget_progress(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """The same of groups in topics: of each pair the group and the topic."""
+        self.consumer_offsets.remove_pairs(pairs, now_ms=self._clock.wall_ms())
         self._offsets_edited()
 
     def collect_progress(self, leases: LeaseTable) -> None:

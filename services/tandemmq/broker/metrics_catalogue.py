@@ -326,7 +326,7 @@ _BROKER: Final = (
     _counter(
         "rocketmq_broker_client_plane_events_total",
         "{event}",
-        "Connections accepted, and what the client plane's limits refused, by limit.",
+        "Connections accepted, and what the client plane's limits and clients' quotas refused, by name.",
         "event",
     ),
     _gauge(

@@ -35,6 +35,7 @@ from tandemmq.proto.broker.v1 import (
 )
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
+from tandemmq.service.service_tls import aio_channel
 
 __all__ = [
     "EpochPromise",
@@ -101,6 +102,7 @@ class PeerLog:
         "flushed_offset",
         "history",
         "promised_epoch",
+        "record_version",
         "replicas",
         "run",
         "segment_bytes",
@@ -117,6 +119,7 @@ class PeerLog:
         self.run = answer.run
         self.history = _history(answer.history)
         self.promised_epoch = answer.promised_epoch
+        self.record_version = answer.record_epoch, answer.record_renewals
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
         self.replicas = tuple(
@@ -172,7 +175,7 @@ class PeerClient:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        self._channel = aio_channel(endpoint, CHANNEL_OPTIONS, own_group=True)
         self._replica = replica_service_pb2_grpc.ReplicaServiceStub(self._channel)
         self._failover = failover_service_pb2_grpc.FailoverServiceStub(self._channel)
         self._metadata = metadata_service_pb2_grpc.MetadataServiceStub(self._channel)
@@ -439,7 +442,7 @@ class SourceLog:
             raise RepairRefused(
                 Refusal.NOT_AS_EXPECTED, f"{name} is no other member of this group that is registered now; start it"
             )
-        async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
+        async with aio_channel(endpoint, CHANNEL_OPTIONS, own_group=True) as channel:
             stub = replica_reader_service_pb2_grpc.ReplicaReaderServiceStub(channel)
             try:
                 with cancellation_wins():

@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from tandemmq.core.delivery.queue_reader import FarBytes
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX
+from tandemmq.core.delivery.queue_reader import FarBytes, QueueReader
 from tandemmq.core.message.record import MessageRecord
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.message.stored_message import StoredMessage, read_stored_message
@@ -113,19 +114,27 @@ class StoreQueueReader:
         self._damage: Final[EntryDamage] = damage or PassedOver()
         self._confirmed_offset: Final = confirmed_offset
         self._far: Final[FarBytes | None] = far
+        self.lite: QueueReader | None = None
+        """Reads the logical queues of lite topics, which have no ConsumeQueue of their own."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First message still held."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.min_offset(topic, queue_id)
         return self._store.queue_min_offset(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """One past the last message."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.max_offset(topic, queue_id)
         return self._store.queue_max_offset(topic, queue_id)
 
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """See `QueueReader`. Entries ascend in the log. None is read where the whole queue is confirmed."""
         if self._confirmed_offset is None:
             return end
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.confirmed_end(topic, queue_id, start, end)
         queue = self._store.queues.get(topic, queue_id)
         confirmed_offset = self._confirmed_offset()
         if queue is None or queue.last_physical_end <= confirmed_offset:
@@ -141,6 +150,8 @@ class StoreQueueReader:
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
         """Up to `count` entries from `start`."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.entries(topic, queue_id, start, count)
         queue = self._store.consume_queue(topic, queue_id)
         return queue.read(start, count) if queue is not None else ()
 
@@ -161,6 +172,8 @@ class StoreQueueReader:
         Ends before an entry that is damaged, which is noted, and before one whose bytes are on their way from far. None
         for a place that is known to have no message.
         """
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.messages(topic, queue_id, places, entries)
         piece, piece_start, piece_end = _NOTHING, 0, 0
         found: list[StoredMessage | None] = []
         min_offset = self._store.min_offset
@@ -203,6 +216,8 @@ class StoreQueueReader:
 
     def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
         """The whole record of an entry; None where there is none, or as long as the entry is damaged: that is noted."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.record(topic, queue_id, place, entry)
         try:
             record = self._store.message_at(entry.physical_offset, entry.size)
         except RecordCorrupt as error:

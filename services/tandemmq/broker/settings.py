@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from ipaddress import ip_network
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from tandemmq.broker.failover.authority import EtcdTls, check_authority
 from tandemmq.core.access.signature import zone_offset
 from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.routing.values import parse_address
@@ -25,7 +27,7 @@ from tandemmq.http2.errors import Limits
 from tandemmq.http2.server import TlsMode
 from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServicePortSettings
 
 __all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
 
@@ -64,7 +66,11 @@ Milliseconds = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
-class BrokerSettings(ServiceSettings):
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+class BrokerSettings(ServicePortSettings):
     """Settings of one broker. Port 0 means any free port and is for tests; every port is explicit, none is derived."""
 
     # Identity
@@ -157,6 +163,15 @@ class BrokerSettings(ServiceSettings):
     )
     client_streams_max: int = Field(
         4_000, ge=1, alias="clientStreamsMax", description="Open calls of one client connection."
+    )
+
+    client_quotas: str = Field(
+        "",
+        alias="clientQuotas",
+        description="What one user, client address or topic may have here, as entries separated by ';' such as "
+        "'topic:orders sentMessages=500 sentBytes=1000000; address:* connections=100'. Limits: sentMessages, "
+        "sentBytes, receivedMessages, receivedBytes (a second), connections (of an address), polls, leases. * is "
+        "each name by itself. Empty: none.",
     )
 
     # Store
@@ -326,6 +341,12 @@ class BrokerSettings(ServiceSettings):
     slave_timeout: Milliseconds = Field(
         3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
     )
+    ha_plaintext_peers: str = Field(
+        "",
+        alias="haPlaintextPeers",
+        description="Addresses or networks of slaves that have no certificate, such as RocketMQ's own, separated by "
+        "';'. With serviceTlsMode=enforcing reports from elsewhere count only after a proof under a certificate.",
+    )
     ha_send_heartbeat_interval: Milliseconds = Field(
         5_000, alias="haSendHeartbeatInterval", description="Idle time before an HA heartbeat, in ms."
     )
@@ -483,6 +504,31 @@ class BrokerSettings(ServiceSettings):
         description="Undecided half messages beyond which new ones are refused; each needs about 500 bytes of memory.",
     )
 
+    # Lite topics
+    max_lmq_consume_queue_num: int = Field(
+        1_000_000,
+        ge=1,
+        alias="maxLmqConsumeQueueNum",
+        description="Lite topics of this broker beyond which a message for a new one is refused with "
+        "LITE_TOPIC_QUOTA_EXCEEDED; each needs about 300 bytes of memory, and 1 KiB for each group that consumes it.",
+    )
+    max_lite_subscription_count: int = Field(
+        100_000,
+        ge=1,
+        alias="maxLiteSubscriptionCount",
+        description="Subscriptions of clients to lite topics beyond which new ones are refused with "
+        "LITE_SUBSCRIPTION_QUOTA_EXCEEDED.",
+    )
+
+    # Deduplication
+    deduplication_ids_max: int = Field(
+        1_000_000,
+        ge=1,
+        alias="deduplicationIdsMax",
+        description="Message ids that the deduplication windows of all topics remember (topic attribute "
+        "deduplication.window); beyond it the oldest go first. Each needs about 200 bytes of memory.",
+    )
+
     # NameServer registration
     broker_heartbeat_interval: Milliseconds = Field(
         1_000, alias="brokerHeartbeatInterval", description="Sign of life to each NameServer, in ms."
@@ -544,12 +590,28 @@ class BrokerSettings(ServiceSettings):
         parse_exporter_types(value)
         return value
 
+    @field_validator("ha_plaintext_peers")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for part in _parts(value):
+            try:
+                ip_network(part)
+            except ValueError as error:
+                raise ValueError(f"{error}; write addresses or networks, for example 10.0.0.7;10.1.0.0/24") from error
+        return value
+
     @field_validator("delete_when")
     @classmethod
     def _are_hours(cls, value: str) -> str:
         for part in value.split(";"):
             if not part.strip().isdigit() or int(part) > 23:
                 raise ValueError(f"'{part}' is no hour of the day; write hours from 00 to 23 separated by ';'")
+        return value
+
+    @field_validator("client_quotas")
+    @classmethod
+    def _are_quotas(cls, value: str) -> str:
+        parse_quotas(value)
         return value
 
     @field_validator("message_delay_level")
@@ -673,7 +735,7 @@ class BrokerSettings(ServiceSettings):
     @property
     def name_servers(self) -> tuple[str, ...]:
         """NameServers as host:port."""
-        return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+        return tuple(_parts(self.namesrv_addr))
 
     def failover_options(self) -> FailoverOptions:
         """How long a master that is silent stays the master, and how small the in-sync set may be."""
@@ -699,6 +761,8 @@ class BrokerSettings(ServiceSettings):
         ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
         if self.may_be_master:
             ports["haListenPort"] = self.ha_listen_port
+        if self.open_listen_port:
+            ports["openListenPort"] = self.open_listen_port
         if self.external_listen_port:
             ports["externalListenPort"] = self.external_listen_port
         if ExporterType.PROM in self.metrics_options().types:
@@ -726,6 +790,10 @@ class BrokerSettings(ServiceSettings):
             connections=self.client_connections_max,
             concurrent_streams=self.client_streams_max,
         )
+
+    def quota_rules(self) -> QuotaRules:
+        """Who may have how much of the client plane."""
+        return parse_quotas(self.client_quotas)
 
     def signature_zones(self) -> tuple[tuple[int, ...], bool]:
         """Zones that are named, in minutes east of UTC; and whether this machine's own is."""
@@ -774,6 +842,8 @@ class BrokerSettings(ServiceSettings):
             transfer_batch_bytes=self.ha_transfer_batch_size,
             max_gap_not_in_sync_bytes=self.ha_max_gap_not_in_sync,
             sync_from_last_file=self.sync_from_last_file,
+            proof_needed=self.service_tls_mode is TlsMode.ENFORCING,
+            unproven_peers=tuple(ip_network(text) for text in _parts(self.ha_plaintext_peers)),
         )
 
     def slave_options(self) -> SlaveOptions:

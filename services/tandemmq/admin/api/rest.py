@@ -19,9 +19,10 @@ from tandemmq.admin.api.actors import OPERATOR_ONLY, current_actor
 from tandemmq.admin.api.operations_grpc import BoundedTail
 from tandemmq.admin.api.problems import Problem
 from tandemmq.admin.audit_log import Actor
-from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.topics import MESSAGE_TYPES, TOPIC_ATTRIBUTES
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     Acl,
@@ -392,6 +393,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         end: Annotated[str, Query(max_length=64, description="Likewise.")] = "",
         order: SearchOrder = SearchOrder.NEWEST,
         tag: _Tags = [],  # noqa: B006
+        text: Annotated[str, Query(max_length=200, description="Only with this in body, tag or keys.")] = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         body_bytes: _ListBodyBytes = 0,
         page_token: Annotated[str, Query(max_length=4_000, description="As the page before gave it.")] = "",
@@ -409,6 +411,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
             end_ms=moment_of(end, field="end", now_ms=now_ms),
             order=order,
             tags=tag,
+            text=text,
             limit=limit,
             body_bytes=body_bytes,
             page_token=page_token,
@@ -846,7 +849,12 @@ class TopicBody(Body):
     read_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to receive from; 0: as it is.")
     write_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to send to; 0: as it is.")
     permission: int = Field(0, ge=0, le=7, description="4 to receive, 2 to send, together 6; 0: as it is.")
-    message_type: str = Field("", max_length=32, description="NORMAL or FIFO; empty: as it is.")
+    message_type: str = Field("", max_length=32, description=f"One of {', '.join(MESSAGE_TYPES)}; empty: as it is.")
+    attributes: dict[str, Annotated[str, Field(max_length=100)]] = Field(
+        {},
+        max_length=20,
+        description=f"Any of {', '.join(TOPIC_ATTRIBUTES)}; those left out stay, an empty value removes one.",
+    )
     broker_names: list[Annotated[str, Field(max_length=127)]] = Field(
         [], max_length=1_000, description="Only on these broker groups; empty: on all."
     )

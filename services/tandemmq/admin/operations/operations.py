@@ -23,7 +23,7 @@ from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
 from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, each_once
-from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, dead_letter_topic
+from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, attributes_text, dead_letter_topic
 from tandemmq.admin.operations.transactions import TransactionOperations
 from tandemmq.admin.operations.values import (
     FIRST_PAGE,
@@ -189,6 +189,7 @@ class Operations:
                 permission=change.permission,
                 message_type=change.message_type,
                 broker_names=",".join(change.broker_names),
+                attributes=attributes_text(change.attributes),
             ),
         )
     )

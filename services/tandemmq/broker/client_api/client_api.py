@@ -8,8 +8,10 @@ from typing import Final
 
 from tandemmq.broker.client_api.access import ClientAccess
 from tandemmq.broker.client_api.client_commands import ClientCommands
+from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.new_topics import NewTopics
 from tandemmq.broker.client_api.offsets import OffsetHandler
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.recall import RecallHandler
 from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import SendHandler
@@ -23,6 +25,7 @@ from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import ReceiveTracer
 from tandemmq.broker.tracing.send_tracer import BrokerTracing
+from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.route_table import external_route
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -54,12 +57,33 @@ class ClientApi:
         self._telemetry = TelemetryHandler(services)
         self.commands: Final = ClientCommands(services, self._telemetry)
         self.transactions: Final = Transactions(services, self._telemetry.publishers)
-        self._send = SendHandler(services, self.transactions)
-        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
-        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
+        self.quotas: Final = ClientQuotas(
+            clock=services.clock,
+            timers=services.timers,
+            leases=services.leases,
+            user_of=None if access is None else access.user_of,
+        )
+        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
+        self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)
+        self._receive.lite = self.lite
+        self._send = SendHandler(services, self.transactions, self.lite, self.quotas)
+        self.deduplication: Final = self._send.deduplication
+        self._settle = SettleHandler(
+            services,
+            dead_letters,
+            settled=self._receive.wake_visible,
+            lite_settled=self.lite.settled,
+            tracer=tracer,
+        )
         self._recall = RecallHandler(services)
         self._offsets = OffsetHandler(services, self._receive, dead_letters)
         self._new_topics = NewTopics(services)
+
+    def change_quotas(self, rules: QuotaRules) -> None:
+        """From now on; without rules no call is looked at for their sake."""
+        self.quotas.change(rules)
+        self._send.is_limited = self.quotas.limits_sends
+        self._receive.is_limited = self.quotas.limits_receives
 
     @property
     def waiting_receive_count(self) -> int:
@@ -104,9 +128,7 @@ class ClientApi:
                 "GetOffset": UnaryMethod(self._offsets.get_offset, pb.GetOffsetRequest),
                 "UpdateOffset": UnaryMethod(self._offsets.update_offset, pb.UpdateOffsetRequest),
                 "QueryOffset": UnaryMethod(self._offsets.query_offset, pb.QueryOffsetRequest),
-                "SyncLiteSubscription": UnaryMethod(
-                    self._telemetry.sync_lite_subscription, pb.SyncLiteSubscriptionRequest
-                ),
+                "SyncLiteSubscription": UnaryMethod(self.lite.sync_lite_subscription, pb.SyncLiteSubscriptionRequest),
                 "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
                 "NotifyClientTermination": UnaryMethod(
                     self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest
@@ -135,15 +157,20 @@ class ClientApi:
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
         self._dead_letters.forget(group, topic)
+        if not group:
+            self._services.lite_topics.forget_parent(topic)
+            self.deduplication.forget(topic)
 
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""
         services = self._services
+        self.quotas.housekeep()
         services.sessions.expire(now_ms=services.clock.monotonic_ms())
         services.leases.expire(services.clock.monotonic_ms())
         services.persist_leases()
         self._receive.wake_visible()
         self.transactions.look()
+        self.lite.housekeep()
 
     def drain(self) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""

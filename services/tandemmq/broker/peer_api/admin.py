@@ -203,6 +203,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                     max_offset=standing.max_offset,
                     inflight_count=standing.inflight_count,
                     oldest_age_ms=standing.oldest_age_ms,
+                    blocked_message_groups_count=standing.blocked_count,
                 )
                 if turn.is_reached:
                     await turn.pause()
@@ -234,6 +235,11 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         attributes = dict(before.attributes)
         if request.message_type:
             attributes[ATTRIBUTE_MESSAGE_TYPE] = request.message_type
+        for name, value in request.attributes.items():
+            if value:
+                attributes[name] = value
+            else:
+                attributes.pop(name, None)
         return replace(
             before,
             read_queue_count=request.read_queue_count or before.read_queue_count,
@@ -256,6 +262,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             permission=topic.perm,
             message_type=topic.message_type,
             queues=extents,
+            attributes={name: value for name, value in topic.attributes.items() if name != ATTRIBUTE_MESSAGE_TYPE},
         )
 
     async def _written(self, context: _Context) -> None:

@@ -247,8 +247,11 @@ class LeaseTable:
             finished.append(lease is not None)
         return finished
 
-    def change_invisible(self, *, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int) -> str | None:
-        """Ends the lease `invisible_ms` from now, 0 at once. The new handle, or None as in `acknowledge`.
+    def change_invisible(
+        self, *, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int, counts: bool = True
+    ) -> str | None:
+        """Ends the lease `invisible_ms` from now, 0 at once. The new handle, or None as in `acknowledge`. Without
+        `counts` it was no failure: the next delivery is the same attempt again.
 
         The handle given stops working, and the server does not renew the lease any more.
         """
@@ -261,7 +264,7 @@ class LeaseTable:
             before.queue,
             [offset],
             nonce=self._nonce(),
-            attempt=before.attempt,
+            attempt=before.attempt if counts else max(0, before.attempt - 1),
             granted_ms=now_ms,
             deadline_ms=now_ms + invisible_ms,
             client_id=before.client_id,
@@ -290,6 +293,11 @@ class LeaseTable:
         entries = self._state.reader.entries(topic, lease.queue.queue_id, offset, 1)
         record = self._state.reader.record(topic, lease.queue.queue_id, offset, entries[0]) if entries else None
         return None if record is None else LeasedRecord(record, handle, lease.attempt, lease.queue.queue_id, offset)
+
+    def is_leased(self, group: str, topic: str, handle: str, now_ms: int) -> bool:
+        """Whether the handle's lease runs."""
+        subscription = self._state.subscriptions.get((group, topic))
+        return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
@@ -392,7 +400,14 @@ class LeaseTable:
             return []
         return [
             QueueState(
-                group, topic, queue.queue_id, queue.committed, queue.next_offset, queue.leased_count, queue.ready_count
+                group,
+                topic,
+                queue.queue_id,
+                queue.committed,
+                queue.next_offset,
+                queue.leased_count,
+                queue.ready_count,
+                0 if queue.order is None else queue.order.blocked_count,
             )
             for queue in subscription.queues.values()
         ]
@@ -463,6 +478,12 @@ class LeaseTable:
         for subscription in [one for one in self._state.subscriptions.values() if one.topic == topic]:
             self._state.forget(subscription)
         self._resets = [reset for reset in self._resets if reset.topic != topic]
+
+    def forget_pair(self, group: str, topic: str) -> None:
+        """The same for one group."""
+        subscription = self._state.subscriptions.get((group, topic))
+        if subscription is not None:
+            self._state.forget(subscription)
 
     def forget_group(self, group: str) -> None:
         """The group was removed: a later one of its name starts anew, and what it has in hand cannot be settled."""
