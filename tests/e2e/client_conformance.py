@@ -7,6 +7,7 @@ Logs of clients and brokers are kept in build/clients/logs/<language>.
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from tools.official_clients import CLIENTS, build, driver_environment
 from e2e.driver import Driver
 from e2e.scenarios import ALONE, SIDE_BY_SIDE, Scenario
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.guarded_broker import guarded_broker, put_user
 from support.topic_admin import broker_status, create_topic
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
@@ -30,6 +32,9 @@ __all__ = ["ClientConformance"]
 # The slowest scenario ends a push consumer in the middle of a 20 s poll and then looks for dead letters.
 SCENARIO_LIMIT_S: Final = 110
 MASTER: Final = "broker-a-0"
+USER: Final = "access-key"
+SECRET: Final = "secret-key"
+UNAUTHORIZED: Final = re.compile("40100|unauthorized", re.IGNORECASE)
 
 
 @pytest.mark.timeout(600)  # the first test builds the program
@@ -39,6 +44,8 @@ class ClientConformance:
     language: ClassVar[str]
     # Whether a client that was stopped closes its connections, or leaves them to the end of its process.
     closes_connections: ClassVar[bool] = True
+    # Whether a client that gets no route says with which code.
+    tells_codes_of_routes: ClassVar[bool] = True
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -118,9 +125,30 @@ class ClientConformance:
             master.start()
             driver.passed("master_restart", limit_s=150)
 
+    def test_58_credentials(self, command: list[str], logs: Path) -> None:
+        """The programs sign with `access-key` and `secret-key` always."""
+        scenario = "round_trip"
+        with guarded_broker(logs / "guarded", {USER: SECRET}, super_users=[USER]) as broker:
+            asyncio.run(create_topic(broker, scenario))
+            with self._driver_at(command, broker, logs / "right_key.log") as driver:
+                driver.start(scenario)
+                driver.passed(scenario, limit_s=SCENARIO_LIMIT_S)
+            asyncio.run(put_user(broker, USER, password="another-secret"))
+            with self._driver_at(command, broker, logs / "wrong_key.log") as driver:
+                driver.start(scenario)
+                refused = driver.refused(scenario, limit_s=SCENARIO_LIMIT_S)
+            # Java's says it in what it prints of the causes.
+            told = refused + (logs / "wrong_key.log").read_text(errors="replace")
+            assert UNAUTHORIZED.search(told) or not self.tells_codes_of_routes
+            assert "another secret key" in broker.log_path.read_text()
+
     @classmethod
     def _driver(cls, command: list[str], cluster: ProcessCluster, log_path: Path) -> Driver:
-        endpoint = f"127.0.0.1:{cluster.brokers[MASTER].ports['grpcServerPort']}"
+        return cls._driver_at(command, cluster.brokers[MASTER], log_path)
+
+    @classmethod
+    def _driver_at(cls, command: list[str], broker: ServiceProcess, log_path: Path) -> Driver:
+        endpoint = f"127.0.0.1:{broker.ports['grpcServerPort']}"
         environment = driver_environment(cls.language)
         return Driver([*command, "--endpoint", endpoint], environment=environment, log_path=log_path)
 

@@ -86,6 +86,13 @@ class Driver:
         assert result["ok"], f"{scenario}: {result['detail']} (log: {self._log_path})"
         return result
 
+    def refused(self, scenario: str, *, limit_s: float) -> str:
+        """Why the scenario failed; AssertionError when it passed or did not end."""
+        self._wait(lambda: scenario in self._results, f"the end of {scenario}", limit_s)
+        result = self._results[scenario]
+        assert not result["ok"], f"{scenario} passed (log: {self._log_path})"
+        return str(result["detail"])
+
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")

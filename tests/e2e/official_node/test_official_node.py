@@ -7,3 +7,4 @@ from e2e.client_conformance import ClientConformance
 
 class TestOfficialNode(ClientConformance):
     language = "node"
+    tells_codes_of_routes = False  # it says that there is none

@@ -30,6 +30,9 @@ _HEADERS = {
     ("consumerConnection", "-g", "billing"): "#ClientId #ClientAddr #Language #Version",
     ("queryMsgByKey", "-t", "orders", "-k", "eu"): "#Message ID #QID #Offset",
     ("sendMessage", "-t", "orders", "-p", "x"): "#Broker Name #QID #Send Result #MsgId",
+    ("listUser", "-c", "DefaultCluster"): "#UserName #Password #UserType #UserStatus",
+    ("getAcl", "-c", "DefaultCluster", "-s", "User:billing"): "#Subject #PolicyType #Resource #Actions #SourceIp "
+    "#Decision",
 }
 
 
@@ -47,6 +50,8 @@ def test_the_commands_operators_use_most_are_all_there() -> None:
         *("producerConnection", "brokerStatus", "getBrokerConfig", "updateBrokerConfig", "queryMsgById"),
         *("queryMsgByKey", "queryMsgByOffset", "queryMsgByUniqueKey", "printMsg", "sendMessage", "resetOffsetByTime"),
         *("wipeWritePerm", "addWritePerm", "haStatus", "getSyncStateSet", "electMaster"),
+        *("createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser"),
+        *("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"),
     }
 
 
@@ -101,6 +106,7 @@ def test_topic_is_made_on_one_broker_or_on_all_and_deleted() -> None:
         ("updateTopic", "-t", "x", "-c", "DefaultCluster", "-o", "true"),
         ("updateTopic", "-t", "x", "-c", "DefaultCluster", "-a", "+nonsense=1"),
         ("updateSubGroup", "-g", "x"),
+        ("createUser", "-u", "x", "-p", "open sesame"),
         ("brokerStatus",),
         ("brokerStatus", "-b", "10.9.9.9:1"),
         ("getBrokerConfig",),
@@ -128,6 +134,39 @@ def test_group_is_made_with_what_is_kept_and_the_rest_is_named() -> None:
     assert "note: -m changes nothing" in result.stderr
     assert not cluster.operations.cluster.groups["g"].enabled
     assert "from broker [broker-a:0]" in cluster.run("deleteSubGroup", "-g", "g", "--yes")
+
+
+def test_users_and_policies_are_made_changed_shown_and_deleted() -> None:
+    cluster = FakeCluster()
+    where = ("-c", "DefaultCluster")
+    made = cluster.invoke("createUser", *where, "-u", "ann", "-p", "planted-secret", "-t", "Super", "-b", "broker-a")
+    assert made.stdout.splitlines() == ["create user to broker-a:0 success.", "create user to broker-b:0 success."]
+    assert "note: -b changes nothing" in made.stderr
+    cluster.run("updateUser", *where, "-u", "ann", "-s", "disable")
+    [line] = cluster.run("getUser", *where, "-u", "ann").splitlines()[1:]
+    assert line.split() == ["ann", "******", "Super", "disable"]
+    assert [line.split()[0] for line in cluster.run("listUser", *where, "-f", "n").splitlines()[1:]] == [
+        "ann",
+        "billing",
+    ]
+    created = cluster.run(
+        "createAcl", *where, "-s", "User:ann", "-r", "Topic:a,Group:b", "-a", "Pub,Sub", "-i", "10.0.0.0/8"
+    )
+    assert created.splitlines()[0] == "create acl to broker-a:0 success."
+    cluster.run("updateAcl", *where, "-s", "User:ann", "-r", "Topic:a", "-a", "All", "-d", "Deny")
+    rows = [line.split() for line in cluster.run("getAcl", *where, "-s", "User:ann").splitlines()[1:]]
+    assert rows == [
+        ["User:ann", "Custom", "Topic:a", "All", "*", "Deny"],
+        ["User:ann", "Custom", "Group:b", "Pub,Sub", "10.0.0.0/8", "Allow"],
+    ]
+    cluster.run("deleteAcl", *where, "-s", "User:ann", "-r", "Topic:a", "--yes")
+    assert "Topic:a" not in cluster.run("listAcl", *where)
+    assert cluster.run("copyUser", "-f", "broker-a", "-t", "broker-b", "-u", "ann").splitlines() == [
+        "ann on broker-b:0: copied"
+    ]
+    assert "copied" in cluster.run("copyAcl", "-f", "broker-a", "-t", "broker-b", "-s", "User:ann")
+    assert "delete user to broker-a:0 success." in cluster.run("deleteUser", *where, "-u", "ann", "--yes")
+    assert cluster.failure("deleteUser", *where, "-u", "ann", "--yes").exit_code == EXIT_FAILED
 
 
 def test_progress_has_totals() -> None:

@@ -87,6 +87,7 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[NavigationEntry]]]] = (
             NavigationEntry("brokers", "Brokers", "/brokers"),
             NavigationEntry("consistency", "Consistency", "/consistency"),
             NavigationEntry("events", "Events", "/events"),
+            NavigationEntry("users", "Users", "/users"),
             NavigationEntry("settings", "Settings", "/settings"),
         ),
     ),

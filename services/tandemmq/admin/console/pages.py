@@ -15,6 +15,7 @@ from tandemmq.admin.console.settings import add_settings_pages
 from tandemmq.admin.console.topics import add_topic_pages
 from tandemmq.admin.console.traces import add_trace_pages
 from tandemmq.admin.console.transactions import add_transaction_pages
+from tandemmq.admin.console.users import add_user_pages
 
 __all__ = ["CONSOLE_PAGES"]
 
@@ -31,4 +32,5 @@ CONSOLE_PAGES: Final[tuple[AddPages, ...]] = (
     add_dead_letter_pages,
     add_transaction_pages,
     add_trace_pages,
+    add_user_pages,
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
@@ -23,6 +23,7 @@ from tandemmq.broker.client_api.send import refuse_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
+from tandemmq.broker.client_api.telemetry import TelemetryStream
 from tandemmq.broker.client_api.validation import Code, Outcome, status_of
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.sign_ins import SignInLimit
@@ -71,6 +72,7 @@ _PRODUCER: Final[int] = definition.PRODUCER
 Need: TypeAlias = tuple[ResourceKind, str, tuple[Action, ...]]
 """A resource, and the actions of which its caller needs one."""
 Needs: TypeAlias = Callable[[Any], Sequence[Need]]
+OpensTelemetry: TypeAlias = Callable[[Call], TelemetryStream]
 Refuse: TypeAlias = Callable[[Any, Call, Outcome], None]
 
 _PUB: Final = (Action.PUB,)
@@ -253,7 +255,9 @@ class ClientAccess:
         methods: dict[str, Any] = {}
         for name, method in table.methods.items():
             if isinstance(method, BidiMethod):
-                methods[name] = BidiMethod(_GuardedOpening(self, name, method.handler), method.request_type)
+                methods[name] = BidiMethod(
+                    _GuardedOpening(self, name, cast("OpensTelemetry", method.handler)), method.request_type
+                )
                 continue
             needs, refuse = _METHODS[name]
             guarded = _Guarded(self, name, method.handler, needs, refuse)
@@ -461,7 +465,7 @@ class _Guarded:
 class _GuardedOpening:
     """The opening of Telemetry streams behind the guard."""
 
-    def __init__(self, access: ClientAccess, method: str, handler: Callable[[Call], StreamHandler[Any]]) -> None:
+    def __init__(self, access: ClientAccess, method: str, handler: OpensTelemetry) -> None:
         self._access = access
         self._method = method
         self._handler = handler
@@ -489,9 +493,10 @@ class _RefusedStream:
 
 
 class _GuardedStream:
-    """A Telemetry stream of a user that signed in. What it said of itself is judged anew when policies change."""
+    """A Telemetry stream of a user that signed in. What it may not do is answered and not taken; what was taken is
+    judged anew when policies change."""
 
-    def __init__(self, access: ClientAccess, method: str, call: Call, inner: StreamHandler[Any]) -> None:
+    def __init__(self, access: ClientAccess, method: str, call: Call, inner: TelemetryStream) -> None:
         self._access = access
         self._method = method
         self._call = call
@@ -505,9 +510,11 @@ class _GuardedStream:
         """Settings are judged; what else clients send are answers."""
         needs = _settings(message)
         if needs:
-            refused = self._access.may_still(self._username, needs, self._source)
-            if refused is not None:
-                self._end(refused)
+            if self._access.may_still(self._username, (), self._source) is not None:
+                self.ask_again()
+                return
+            if self._access.may_still(self._username, needs, self._source) is not None:
+                self._inner.answer(message)
                 return
             self._needs = needs
         self._inner.message(message)

@@ -237,7 +237,7 @@ class TelemetryStream:
         """Settings are answered. Whatever else clients send are answers themselves."""
         kind = command.WhichOneof("command")
         if kind == "settings":
-            self._settings(command.settings)
+            self._settings(command.settings, remembers=True)
         elif kind == "thread_stack_trace":
             self._answered(command.thread_stack_trace.nonce, command)
         elif kind == "verify_message_result":
@@ -245,6 +245,11 @@ class TelemetryStream:
         elif kind == "verify_message_command":
             # Node sends back what it got.
             self._answered(command.verify_message_command.nonce, command)
+
+    def answer(self, command: pb.TelemetryCommand, /) -> None:
+        """Answers settings, and remembers nothing of them. For a client that may not do what it says: Python's and
+        Java's wait for these answers when they start, and hear why from the first call that is refused."""
+        self._settings(command.settings, remembers=False)
 
     def half_closed(self) -> None:
         """An orderly end."""
@@ -259,7 +264,7 @@ class TelemetryStream:
         self._ended(self)
         self._call.finish(code, detail)
 
-    def _settings(self, settings: definition.Settings) -> None:
+    def _settings(self, settings: definition.Settings, *, remembers: bool) -> None:
         kind = settings.WhichOneof("pub_sub")
         if kind is None:
             self.end(StatusCode.INVALID_ARGUMENT, "settings: neither publishing nor subscription is set")
@@ -273,7 +278,8 @@ class TelemetryStream:
             self._call.send(pb.TelemetryCommand(status=status_of(refused)))
             self.end(StatusCode.INVALID_ARGUMENT, f"settings: {refused.text}")
             return
-        self._remember(settings, is_producer=is_producer)
+        if remembers:
+            self._remember(settings, is_producer=is_producer)
         policy: GroupPolicy | None = None
         if not is_producer:
             policy = group_policy(self._services.groups, settings.subscription.group.name)

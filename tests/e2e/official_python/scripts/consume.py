@@ -23,11 +23,17 @@ def main() -> None:
     parser.add_argument("--sql")
     parser.add_argument("--await-s", type=int, default=5)
     parser.add_argument("--empty-polls", type=int, default=1, help="ends at so many in a row")
+    parser.add_argument("--access-key", default="")
+    parser.add_argument("--secret-key", default="")
     arguments = parser.parse_args()
-    configuration = ClientConfiguration(arguments.endpoint, Credentials())
+    configuration = ClientConfiguration(arguments.endpoint, Credentials(arguments.access_key, arguments.secret_key))
     expression = FilterExpression(arguments.sql, FilterType.SQL) if arguments.sql else FilterExpression(arguments.tags)
     consumer = SimpleConsumer(configuration, arguments.group, {arguments.topic: expression}, arguments.await_s)
-    consumer.startup()
+    try:
+        consumer.startup()
+    except Exception as error:  # of a class that the client does not name
+        json.dump({"messages": [], "polls": [], "problem": f"{type(error).__name__}: {error}"}, sys.stdout)
+        return
     received: list[dict[str, object]] = []
     polls: list[int] = []
     problem = ""

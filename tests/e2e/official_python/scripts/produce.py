@@ -21,13 +21,20 @@ def main() -> None:
     parser.add_argument("--body-bytes", type=int, nargs="*", default=[], help="bodies of such lengths")
     parser.add_argument("--groups", type=int, default=0, help="message groups that take turns; 0: none")
     parser.add_argument("--traceparent", help="property of each message")
+    parser.add_argument("--access-key", default="")
+    parser.add_argument("--secret-key", default="")
     arguments = parser.parse_args()
     bodies = [body.encode() for body in arguments.bodies] + [b"x" * count for count in arguments.body_bytes]
     bodies = bodies or [f"body {number} grün".encode() for number in range(arguments.count)]
-    producer = Producer(ClientConfiguration(arguments.endpoint, Credentials()), (arguments.topic,))
-    producer.startup()
+    credentials = Credentials(arguments.access_key, arguments.secret_key)
+    producer = Producer(ClientConfiguration(arguments.endpoint, credentials), (arguments.topic,))
     message_ids = []
     problem = ""
+    try:
+        producer.startup()
+    except Exception as error:  # of a class that the client does not name
+        json.dump({"message_ids": [], "problem": f"{type(error).__name__}: {error}"}, sys.stdout)
+        return
     for number, body in enumerate(bodies):
         message = Message()
         message.topic = arguments.topic

@@ -1,0 +1,172 @@
+"""The page of users and policies: who may use the client API, and for what. A secret is typed in, and never shown."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import FastAPI, Query, Request, Response
+
+from tandemmq.admin.api.actors import OPERATOR_ONLY
+from tandemmq.admin.console.answers import Form, Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.operations.operations import Operations
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import Acl, AclEntry, ChangeResult, User, UserChange
+
+__all__ = ["UserRow", "add_user_pages", "user_rows"]
+
+_ACTIVE: Final = "users"
+_OWN: Final = "/users"
+
+_FIELDS: Final = ("what", "user", "resources", "actions", "sources", "decision", "policy_type")
+
+Name = Annotated[str, Query(max_length=255)]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """What a user may do, or may not, with a resource."""
+
+    resource: str
+    actions: str
+    sources: str
+    denies: bool
+    policy_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    """A user as it is shown."""
+
+    name: str
+    is_super: bool
+    is_enabled: bool
+    policies: tuple[PolicyRow, ...]
+    # Broker groups that have it, or its policies, otherwise.
+    differs_on: str
+
+
+def user_rows(users: Sequence[User], acls: Sequence[Acl]) -> tuple[UserRow, ...]:
+    """By name."""
+    held: Mapping[str, Acl] = {acl.subject: acl for acl in acls}
+    return tuple(_user_row(user, held.get(f"User:{user.username}")) for user in users)
+
+
+def _user_row(user: User, acl: Acl | None) -> UserRow:
+    entries = () if acl is None else acl.entries
+    differing = {*user.differs_on, *(() if acl is None else acl.differs_on)}
+    return UserRow(
+        name=user.username,
+        is_super=user.user_type == "Super",
+        is_enabled=user.user_status == "enable",
+        policies=tuple(
+            PolicyRow(
+                resource=entry.resource,
+                actions=", ".join(entry.actions),
+                sources=", ".join(entry.source_ips),
+                denies=entry.decision == "Deny",
+                policy_type=entry.policy_type,
+            )
+            for entry in entries
+        ),
+        differs_on=", ".join(sorted(differing)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A change of the page: what it does, in words, and how."""
+
+    text: str
+    button: str
+    done: str
+    danger: bool
+    fields: tuple[tuple[str, str], ...]
+
+
+def _step(form: Form) -> _Step:
+    what, user = form.text("what"), form.text("user")
+    fields = tuple((name, form.text(name)) for name in _FIELDS)
+    if what == "delete":
+        return _Step(f"Delete {user}", "Delete user", f"User {user} was deleted.", True, fields)
+    if what in ("enable", "disable"):
+        verb = what.capitalize()
+        return _Step(f"{verb} {user}", f"{verb} user", f"User {user} was {what}d.", what == "disable", fields)
+    if what == "forget":
+        text = f"Delete a policy of {user}"
+        return _Step(text, "Delete policy", f"A policy of {user} was deleted.", True, fields)
+    text = f"{form.text('decision') or 'Allow'} {user} something"
+    return _Step(text, "Change policies", f"Policies of {user} were changed.", form.text("decision") == "Deny", fields)
+
+
+def _change(operations: Operations, form: Form, *, dry_run: bool) -> Awaitable[ChangeResult]:
+    what, user = form.text("what"), form.text("user")
+    resources = _parts(form.text("resources"))
+    if what == "delete":
+        return operations.delete_user(user, dry_run=dry_run)
+    if what in ("enable", "disable"):
+        return operations.update_user(UserChange(user, user_status=what), dry_run=dry_run)
+    if what == "forget":
+        policy_type = form.text("policy_type")
+        return operations.delete_acl(f"User:{user}", resources, policy_type=policy_type, dry_run=dry_run)
+    if what == "put":
+        actions, sources = _parts(form.text("actions")), _parts(form.text("sources"))
+        entries = [AclEntry(one, actions, form.text("decision") or "Allow", sources) for one in resources]
+        return operations.put_acl(f"User:{user}", entries, dry_run=dry_run)
+    raise OperationFailed(FailureKind.INVALID, f"what: {what[:50]!r} is nothing that is done here")
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.replace("\n", ",").split(",") if part.strip())
+
+
+def add_user_pages(app: FastAPI, pages: Pages) -> None:
+    """Adds the routes."""
+
+    async def show(
+        request: Request, search: str = "", *, failure: OperationFailed | None = None, typed: str = ""
+    ) -> Response:
+        operations = pages.operations(request)
+        users, unseen = await operations.users(search=search)
+        acls, _ = await operations.acls()
+        return page_html(
+            pages,
+            request,
+            "users.html",
+            active=_ACTIVE,
+            status=form_status(failure, is_wrong=False),
+            rows=user_rows(users, acls),
+            unseen=unseen,
+            search=search,
+            failure=failure,
+            typed=typed,
+        )
+
+    @app.get(_OWN, include_in_schema=False)
+    async def users(request: Request, search: Name = "") -> Response:
+        return await show(request, search.strip())
+
+    @app.post(f"{_OWN}/new", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def create(request: Request) -> Response:
+        # In one step: a page between would have to hold the secret.
+        form = await form_of(request)
+        name = form.text("user")
+        change = UserChange(name, form.raw("password"), "Super" if form.is_checked("is_super") else "Normal")
+        try:
+            result = await pages.operations(request).create_user(change)
+        except OperationFailed as failure:
+            return await show(request, failure=failure, typed=name)
+        return go_to(pages, _OWN, flash=change_flash(f"User {name} was created.", result))
+
+    @app.post(f"{_OWN}/change", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def change(request: Request) -> Response:
+        form = await form_of(request)
+        step, is_sure = _step(form), form.is_checked("confirm")
+        try:
+            result = await _change(pages.operations(request), form, dry_run=not is_sure)
+        except OperationFailed as failure:
+            return await show(request, failure=failure)
+        if is_sure:
+            return go_to(pages, _OWN, flash=change_flash(step.done, result))
+        return page_html(pages, request, "users_change.html", active=_ACTIVE, step=step, review=result)
