@@ -227,6 +227,9 @@ _OF_API: Final = (
     "transactionsMax",
     "maxDelayTimeMills",
     "timerMaxDelaySec",
+    "maxLmqConsumeQueueNum",
+    "maxLiteSubscriptionCount",
+    "deduplicationIdsMax",
 )
 
 
@@ -261,6 +264,9 @@ def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
     api_options.transaction_check_interval_ms = settings.transaction_check_interval
     api_options.transaction_check_max = settings.transaction_check_max
     api_options.transactions_max = settings.transactions_max
+    api_options.lite_topics_max = settings.max_lmq_consume_queue_num
+    api_options.lite_subscriptions_max = settings.max_lite_subscription_count
+    api_options.deduplication_ids_max = settings.deduplication_ids_max
     api_options.max_delay_ms = settings.max_delay_ms
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from tandemmq.broker.client_api.access import ClientAccess
 from tandemmq.broker.client_api.client_commands import ClientCommands
+from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.new_topics import NewTopics
 from tandemmq.broker.client_api.offsets import OffsetHandler
 from tandemmq.broker.client_api.quotas import ClientQuotas
@@ -18,6 +20,7 @@ from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.settle import AckRequest, SettleHandler
 from tandemmq.broker.client_api.telemetry import AssignmentHandler, TelemetryHandler
 from tandemmq.broker.client_api.transactions import Transactions
+from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import ReceiveTracer
@@ -31,6 +34,7 @@ from tandemmq.service.rpc import BidiMethod, MethodTable, ServerStreamMethod, Un
 
 __all__ = ["SERVICE_NAME", "ClientApi"]
 
+_ASK_AGAIN: Final = Outcome(Code.MESSAGE_NOT_FOUND, "nothing yet; users or policies have changed, ask again")
 SERVICE_NAME: Final = "apache.rocketmq.v2.MessagingService"
 
 
@@ -41,18 +45,36 @@ class ClientApi:
     when it stops serving.
     """
 
-    def __init__(self, services: BrokerServices, tracing: BrokerTracing | None = None) -> None:
+    def __init__(
+        self, services: BrokerServices, tracing: BrokerTracing | None = None, access: ClientAccess | None = None
+    ) -> None:
+        """`access` guards every method; None: whoever reaches the port may call them."""
         self._services = services
+        self._access = access
         self.delivery_meter: Final = DeliveryMeter()
         tracer = ReceiveTracer(tracing) if tracing is not None else None
         dead_letters = self._dead_letters = DeadLetterQueues(services, self.delivery_meter)
         self._telemetry = TelemetryHandler(services)
         self.commands: Final = ClientCommands(services, self._telemetry)
         self.transactions: Final = Transactions(services, self._telemetry.publishers)
-        self.quotas: Final = ClientQuotas(clock=services.clock, timers=services.timers, leases=services.leases)
-        self._send = SendHandler(services, self.transactions, self.quotas)
+        self.quotas: Final = ClientQuotas(
+            clock=services.clock,
+            timers=services.timers,
+            leases=services.leases,
+            user_of=None if access is None else access.user_of,
+        )
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
-        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
+        self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)
+        self._receive.lite = self.lite
+        self._send = SendHandler(services, self.transactions, self.lite, self.quotas)
+        self.deduplication: Final = self._send.deduplication
+        self._settle = SettleHandler(
+            services,
+            dead_letters,
+            settled=self._receive.wake_visible,
+            lite_settled=self.lite.settled,
+            tracer=tracer,
+        )
         self._recall = RecallHandler(services)
         self._offsets = OffsetHandler(services, self._receive, dead_letters)
         self._new_topics = NewTopics(services)
@@ -81,7 +103,7 @@ class ClientApi:
         return external_route(route) if route is not None else None
 
     def _method_table(self, route: Callable[[str], TopicRoute | None]) -> MethodTable:
-        return MethodTable(
+        table = MethodTable(
             SERVICE_NAME,
             {
                 "QueryRoute": UnaryMethod(
@@ -106,9 +128,7 @@ class ClientApi:
                 "GetOffset": UnaryMethod(self._offsets.get_offset, pb.GetOffsetRequest),
                 "UpdateOffset": UnaryMethod(self._offsets.update_offset, pb.UpdateOffsetRequest),
                 "QueryOffset": UnaryMethod(self._offsets.query_offset, pb.QueryOffsetRequest),
-                "SyncLiteSubscription": UnaryMethod(
-                    self._telemetry.sync_lite_subscription, pb.SyncLiteSubscriptionRequest
-                ),
+                "SyncLiteSubscription": UnaryMethod(self.lite.sync_lite_subscription, pb.SyncLiteSubscriptionRequest),
                 "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
                 "NotifyClientTermination": UnaryMethod(
                     self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest
@@ -116,6 +136,11 @@ class ClientApi:
             },
             otherwise="this broker does not offer the method yet",
         )
+        return table if self._access is None else self._access.guard(table)
+
+    def access_changed(self) -> None:
+        """Users or policies are others: who waits for messages asks again, and is judged anew."""
+        self._receive.end_polls(_ASK_AGAIN)
 
     def message_arrived(self, topic: str) -> None:
         """A message of the topic may be delivered now."""
@@ -132,6 +157,9 @@ class ClientApi:
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
         self._dead_letters.forget(group, topic)
+        if not group:
+            self._services.lite_topics.forget_parent(topic)
+            self.deduplication.forget(topic)
 
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""
@@ -142,6 +170,7 @@ class ClientApi:
         services.persist_leases()
         self._receive.wake_visible()
         self.transactions.look()
+        self.lite.housekeep()
 
     def drain(self) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
@@ -20,7 +21,7 @@ from tandemmq.service.http2_front import Forwarder, Http2Front
 from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.rpc import MethodTable
 
-__all__ = ["ClientPlane", "ClientServer", "TlsFiles", "check_tls_files", "client_server_of"]
+__all__ = ["ClientPlane", "ClientServer", "TlsFiles", "check_access_files", "check_tls_files", "client_server_of"]
 
 log = structlog.get_logger(__name__)
 
@@ -133,6 +134,22 @@ class TlsFiles:
     def _look(self) -> list[tuple[int, int, int]]:
         paths = (self._settings.tls_cert_path, self._settings.tls_key_path)
         return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in map(os.stat, paths)]
+
+
+def check_access_files(settings: BrokerSettings) -> list[str]:
+    """What is wrong with the key of users' secrets, or the file of the first users, for people to read."""
+    problems = []
+    for key, path, read in (
+        ("authKeyPath", settings.auth_key_path, read_keys),
+        ("authSeedPath", settings.auth_seed_path, read_seeds),
+    ):
+        try:
+            read(path)
+        except OSError as error:
+            problems.append(f"{key}={path}: {error.strerror or error}; name a file that this process may read")
+        except ValueError as error:
+            problems.append(f"{key}={path}: {error}")
+    return problems
 
 
 def _tls_context(settings: BrokerSettings) -> ssl.SSLContext:

@@ -39,7 +39,7 @@ class ClientQuotas:
         clock: Clock,
         timers: Timers,
         leases: LeaseTable,
-        user_of: Callable[[Call], str | None] = lambda _call: None,
+        user_of: Callable[[Call], str | None] | None = None,
     ) -> None:
         self._clock = clock
         self._timers = timers
@@ -76,7 +76,9 @@ class ClientQuotas:
         self._quotas.look_after()
 
     def share_of(self, call: Call, topic: str) -> Share:
-        return Share(self._user_of(call) or None, address_of_peer(call.peer), topic)
+        return Share(
+            self._user_of(call) or None if self._user_of is not None else None, address_of_peer(call.peer), topic
+        )
 
     # Sends
 
