@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +31,7 @@ from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.cli.app import app
 from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.core.access.signature import sign
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.settings import ServiceSettings, SettingsError, load_settings
@@ -107,11 +110,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     )
     values = {
         **{name: planted(name) for name in ("admin-token", "viewer-token", "guessed-token", "short-token")},
-        **{name: planted(name) for name in ("signature", "session-token", "body", "property")},
+        **{name: planted(name) for name in ("signature", "session-token", "body", "property", "user-secret")},
+        # What users' secrets are sealed with: 32 bytes.
+        "auth-key": base64.b64encode(secrets.token_bytes(32)).decode(),
         # The first line of the key.
         "tls-key": (secret / "tls.key").read_text().splitlines()[1],
     }
+    (secret / "auth.key").write_text(values["auth-key"] + "\n")
+    user = {"username": "ann", "password": values["user-secret"], "userType": "Super"}
+    (secret / "seeds.yaml").write_text(json.dumps({"users": [user]}))
     more = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "authKeyPath": str(secret / "auth.key"),
+        "authSeedPath": str(secret / "seeds.yaml"),
         "tlsMode": "permissive",
         "tlsCertPath": str(folder / "tls.crt"),
         "tlsKeyPath": str(secret / "tls.key"),
@@ -142,19 +154,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             admin.kill()
 
 
-def _call(run: Run, method: str, request: Any, response_type: Any, *, tls: bool) -> None:
-    """As a client that signs; what it is told is kept."""
+def _call(run: Run, method: str, request: Any, response_type: Any, *, tls: bool, is_stranger: bool = False) -> None:
+    """As a client that signs, or one that guesses; what it is told is kept."""
     port = run.cluster.brokers["broker-a-0"].ports["grpcServerPort"]
     if tls:
         credentials = grpc.ssl_channel_credentials((run.folder / "tls.crt").read_bytes())
         channel = grpc.secure_channel(f"localhost:{port}", credentials)
     else:
         channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-    signed = "MQv2-HMAC-SHA1 Credential=someone, SignedHeaders=x-mq-date-time"
+    date = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    signature = sign(run.planted["user-secret"].encode(), date)
+    if is_stranger:
+        signature = run.planted["signature"].encode()
+    signed = "MQv2-HMAC-SHA1 Credential=ann, SignedHeaders=x-mq-date-time"
     metadata = (
         ("x-mq-client-id", "client@1"),
+        ("x-mq-date-time", date),
         ("x-mq-session-token", run.planted["session-token"]),
-        ("authorization", f"{signed}, Signature={run.planted['signature'].encode().hex()}"),
+        ("authorization", f"{signed}, Signature={signature.hex()}"),
     )
     with channel:
         made = channel.unary_stream if method == "ReceiveMessage" else channel.unary_unary
@@ -180,7 +197,10 @@ def test_nothing_planted_is_found_after_a_run_with_errors_and_a_crash(run: Run) 
     sent.user_properties["card"] = run.planted["property"]
     for tls in (True, False):
         _call(run, "SendMessage", send_request(sent), pb.SendMessageResponse, tls=tls)
+    assert sum("code: OK" in text for name, text in run.said.items() if name.startswith("SendMessage")) == 2, run.said
     # Refusals of every kind.
+    _call(run, "SendMessage", send_request(sent), pb.SendMessageResponse, tls=True, is_stranger=True)
+    assert any("UNAUTHORIZED" in text for name, text in run.said.items() if name.startswith("SendMessage")), run.said
     odd = message("no-such-topic", run.planted["body"].encode())
     _call(run, "SendMessage", send_request(odd), pb.SendMessageResponse, tls=False)
     odd = message("orders", run.planted["body"].encode())
