@@ -56,6 +56,7 @@ class Alternating:
 ALTERNATING: Final = {
     "send": Alternating(send.cases, send.rows),
     "batch": Alternating(send.batch_cases, send.batch_rows),
+    "tls": Alternating(send.tls_cases, send.tls_rows),
     "drain": Alternating(drain.cases, drain.rows),
     "clients": Alternating(send.client_cases, send.client_rows),
 }
@@ -69,6 +70,7 @@ JUDGED: Final = {
         *("sync_send_rate_32", "sync_send_rate_256", "sync_send_p99_32", "sync_send_p50_1"),
     ),
     "batch": ("batch_send_cpu", "batch_send_rate"),
+    "tls": ("send_cpu_tls_32", "send_cpu_tls_256"),
     "drain": ("drain_rate", "drain_cpu"),
     "clients": ("official_send_cpu_32", "official_send_rate_32"),
     "memory": ("broker_memory",),

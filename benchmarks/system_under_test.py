@@ -8,6 +8,7 @@ filled without a slave.
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,16 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
 
-__all__ = ["ROOT", "Member", "Progress", "SystemUnderTest", "TandemPair", "brokers_memory"]
+__all__ = [
+    "ROOT",
+    "Member",
+    "Progress",
+    "SystemUnderTest",
+    "TandemPair",
+    "brokers_memory",
+    "make_certificate",
+    "tls_settings",
+]
 
 START_LIMIT_S: Final = 120.0
 IN_SYNC_LIMIT_S: Final = 60.0
@@ -107,6 +117,25 @@ def brokers_memory(system: SystemUnderTest) -> int:
     """Private memory of master and slave together, in bytes; a proxy that stands apart is not counted."""
     pids = system.pids()
     return sum(private_bytes(pids[member]) for member in Member if member in pids)
+
+
+def tls_settings(folder: Path) -> dict[str, str]:
+    """Of a broker that takes plain clients and TLS, with the certificate that `make_certificate` puts there."""
+    return {
+        "tlsMode": "permissive",
+        "tlsCertPath": str(folder / "tls.crt"),
+        "tlsKeyPath": str(folder / "tls.key"),
+    }
+
+
+def make_certificate(folder: Path) -> None:
+    """A certificate for this machine, as cert-manager makes them by default for servers: ECDSA on P-256."""
+    folder.mkdir(parents=True, exist_ok=True)
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    paths = ["-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")]
+    made = subprocess.run(["openssl", *request.split(), *paths], capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise MeasurementFailed(f"openssl makes no certificate: {made.stderr.strip()[-300:]}")
 
 
 @dataclass

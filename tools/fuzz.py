@@ -44,6 +44,8 @@ TARGETS: Final = {
     "header_blocks": Target("tandemmq.http2.hpack"),
     "send_request": Target("tandemmq.broker.client_api.sent_message"),
     "ack_request": Target("tandemmq.broker.client_api.settle"),
+    "client_texts": Target("tandemmq.core.delivery.sql_filter"),
+    "ha_reports": Target("tandemmq.core.replication.master_session"),
 }
 
 

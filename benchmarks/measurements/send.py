@@ -10,10 +10,10 @@ from typing import Final
 
 from load_generators import Window
 from measurements.rounds import Case, Rounds
-from measurements.side_by_side import CLUSTER, LOCAL, OURS, REMOTING, SideBySide
+from measurements.side_by_side import CLUSTER, LOCAL, OURS, OURS_TLS, REMOTING, SideBySide
 from report import Row
 
-__all__ = ["batch_cases", "batch_rows", "cases", "client_cases", "client_rows", "rows"]
+__all__ = ["batch_cases", "batch_rows", "cases", "client_cases", "client_rows", "rows", "tls_cases", "tls_rows"]
 
 MANY_IN_FLIGHT: Final = (32, 256)
 GRPC_MODES: Final = (LOCAL, CLUSTER)
@@ -67,6 +67,30 @@ def rows(rounds: Rounds) -> list[Row]:
     found.append(Row.at_most("sync_send_p50_1", p50[OURS] / p50[REMOTING], 0.8))
     for inflight in (1, *MANY_IN_FLIGHT):
         found += rounds.absolute_rows("sync_send", str(inflight), f"sync_send_{inflight}")
+    return found
+
+
+def tls_cases(side: SideBySide) -> list[Case]:
+    """Single sends, plain and with TLS, to the same broker."""
+    return [
+        Case(
+            f"tls_send_{inflight}",
+            f"sync sends, {inflight} in flight, plain and with TLS",
+            [side.raw_send_to_ours(inflight), side.tls_send_to_ours(inflight)],
+        )
+        for inflight in MANY_IN_FLIGHT
+    ]
+
+
+def tls_rows(rounds: Rounds) -> list[Row]:
+    """CPU of both brokers for a message with TLS, as a multiple of what one without costs."""
+    found = []
+    for inflight in MANY_IN_FLIGHT:
+        case = f"tls_send_{inflight}"
+        cpu = {label: rounds.median(case, label, _cpu) for label in (OURS, OURS_TLS)}
+        found.append(Row.at_most(f"send_cpu_tls_{inflight}", cpu[OURS_TLS] / cpu[OURS], 1.35))
+    for inflight in MANY_IN_FLIGHT:
+        found += rounds.absolute_rows("tls_send", str(inflight), f"tls_send_{inflight}")
     return found
 
 

@@ -19,12 +19,13 @@ from peer.installation import Installation
 from peer.rocketmq import ProxyMode, RocketPair
 from plan import Plan
 from processes import MeasurementFailed
-from system_under_test import SystemUnderTest, TandemPair
+from system_under_test import SystemUnderTest, TandemPair, make_certificate, tls_settings
 
-__all__ = ["CLUSTER", "LOCAL", "OURS", "REMOTING", "SideBySide"]
+__all__ = ["CLUSTER", "LOCAL", "OURS", "OURS_TLS", "REMOTING", "SideBySide"]
 
 # Labels in rows. RocketMQ stands in three ways: proxy in the broker, proxy apart, its own protocol.
 OURS: Final = "tandemmq"
+OURS_TLS: Final = "tandemmq_tls"
 LOCAL: Final = "rocketmq_local"
 CLUSTER: Final = "rocketmq_cluster"
 REMOTING: Final = "rocketmq_remoting"
@@ -46,7 +47,8 @@ class SideBySide:
         self._folder = folder
         self.plan = plan
         self.generators = generators
-        self.ours = TandemPair(folder / OURS)
+        # One port for both: what tells them apart is looked at once a connection.
+        self.ours = TandemPair(folder / OURS, settings=tls_settings(folder))
         self.local = RocketPair(folder / LOCAL, installation, ProxyMode.LOCAL)
         self.cluster = RocketPair(folder / CLUSTER, installation, ProxyMode.CLUSTER)
 
@@ -68,6 +70,7 @@ class SideBySide:
 
     def start(self, say: Callable[[str], None]) -> None:
         """Starts all groups with their topics."""
+        make_certificate(self._folder)
         for system in self.systems:
             say(f"starting {system.label}")
             system.start()
@@ -135,6 +138,11 @@ class SideBySide:
     def raw_send_to_ours(self, inflight: int, *, batch: int = 1) -> Contender:
         """The Go generator against ours alone."""
         return Contender(OURS, self.ours, self._send(self.ours, self.generators.raw, inflight, batch))
+
+    def tls_send_to_ours(self, inflight: int) -> Contender:
+        """The same over TLS."""
+        options = self._options(self.generators.raw, inflight, 1) | {"tls": "true"}
+        return Contender(OURS_TLS, self.ours, lambda: self.generators.raw(self._target(self.ours), "send", **options))
 
     def official_sends(self, inflight: int) -> list[Contender]:
         """The official Java client against every gRPC endpoint, and RocketMQ's own against the broker."""

@@ -217,7 +217,8 @@ def _assign(text: str, origin: str, keys: _Keys, values: dict[str, _Value], prob
     if not equals:
         problems.append(f"'{text}' ({origin}): no assignment; write key=value")
     elif key is None:
-        problems.append(f"{name}={value} ({origin}): unknown key; {keys.suggestion(name)}")
+        # Not its value: a secret's key with a slip of the pen, or another service's, is as unknown as any.
+        problems.append(f"{name} ({origin}): unknown key; {keys.suggestion(name)}")
     else:
         values[key] = _Value(value, origin)
 
@@ -236,9 +237,7 @@ def _read_environment(environ: Mapping[str, str], keys: _Keys, problems: list[st
             values[key] = _Value(value.strip(), variable)
         elif not _SERVICE_LINK.search(variable):
             close = difflib.get_close_matches(variable, keys.by_variable, n=1, cutoff=_SLIP_RATIO)
-            problems += (
-                [f"{variable}={value} (environment): unknown variable; did you mean {close[0]}?"] if close else []
-            )
+            problems += [f"{variable} (environment): unknown variable; did you mean {close[0]}?"] if close else []
     return values
 
 

@@ -19,6 +19,7 @@ from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
 from tandemmq.http2.plain_sockets import PlainSockets
+from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
 
 GREETING = frames.PREFACE + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
@@ -407,3 +408,50 @@ async def test_a_socket_that_ends_while_it_waits_for_its_turn_is_passed_over() -
         await until(lambda: len(rig.sockets) == 10 and len(order) >= 10)
         assert len(order) <= 12
         assert not rig.errors
+
+
+class Gate:
+    """Two connections of each address; remembers who is there."""
+
+    def __init__(self) -> None:
+        self.here: list[str] = []
+
+    def admits(self, peer: str, /) -> bool:
+        return sum(each.rpartition(":")[0] == peer.rpartition(":")[0] for each in self.here) < 2
+
+    def connected(self, peer: str, /) -> None:
+        self.here.append(peer)
+
+    def disconnected(self, peer: str, /) -> None:
+        self.here.remove(peer)
+
+
+async def test_a_connection_beyond_its_address_s_quota_is_closed_before_it_is_read() -> None:
+    gate = Gate()
+    server = Server(Stream, gate=gate)
+    port = server.listen("127.0.0.1", 0)
+    peers: list[socket.socket] = []
+
+    def connect(host: str) -> socket.socket:
+        peers.append(socket.create_connection(("127.0.0.1", port), source_address=(host, 0)))
+        peers[-1].setblocking(False)
+        return peers[-1]
+
+    try:
+        first, _, other = connect("127.0.0.2"), connect("127.0.0.2"), connect("127.0.0.3")
+        await until(lambda: len(gate.here) == 3)
+        await ended(connect("127.0.0.2"))
+        assert server.counters["connection_over_quota"] == 1
+        assert server.counters["connections_accepted"] == 3
+        first.close()
+        await until(lambda: len(gate.here) == 2)
+        connect("127.0.0.2")
+        await until(lambda: len(gate.here) == 3)
+        other.sendall(b"no HTTP/2 at all, and long enough to be told so")
+        await ended(other)
+        await until(lambda: len(gate.here) == 2)
+    finally:
+        await server.stop(limit_s=0)
+        for peer in peers:
+            peer.close()
+    assert gate.here == []

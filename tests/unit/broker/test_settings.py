@@ -20,7 +20,7 @@ WRONG = {
     ),
     "misspelt key": (
         ["flushDiskTyp=SYNC_FLUSH"],
-        ["flushDiskTyp=SYNC_FLUSH (--set): unknown key; did you mean flushDiskType?"],
+        ["flushDiskTyp (--set): unknown key; did you mean flushDiskType?"],
     ),
     "more copies than members": (
         ["brokerRole=SYNC_MASTER", "inSyncReplicas=3"],

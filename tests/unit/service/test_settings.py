@@ -70,7 +70,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         sets=("isOpen=perhaps",),
     )
     assert len(found) == 5
-    assert found[0].startswith("listenport=1 (")
+    assert found[0].startswith("listenport (")
     assert found[0].endswith("depot.conf:1): unknown key; did you mean listenPort?")
     assert "'nonsense'" in found[1]
     assert "write key=value" in found[1]
@@ -99,7 +99,7 @@ def test_misspelt_variable_is_reported_and_foreign_ones_pass(tmp_path: Path) -> 
         "TANDEMMQ_LISTEN_PORT_9876_TCP": "tcp://10.0.0.1:9876",
     }
     assert problems(tmp_path=tmp_path, env=env) == [
-        "TANDEMMQ_LISTEN_PROT=1 (environment): unknown variable; did you mean TANDEMMQ_LISTEN_PORT?"
+        "TANDEMMQ_LISTEN_PROT (environment): unknown variable; did you mean TANDEMMQ_LISTEN_PORT?"
     ]
 
 
