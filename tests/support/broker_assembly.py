@@ -183,6 +183,9 @@ class BrokerAssembly:
         """Here, unless the test says more."""
         return self.message_group_home or self.identity.broker_name
 
+    def read_far_from(self, broker_id: int) -> None:
+        """All is in memory."""
+
     def put(
         self,
         messages: Sequence[OutgoingMessage],

@@ -16,12 +16,15 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
+from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.delayed_messages import DelayedMessages
+from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
@@ -39,6 +42,7 @@ from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
+from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, LiteTopics
@@ -392,11 +396,31 @@ class BrokerParts:
             self.damaged_entries,
             confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
         )
+        self.pages = CommitLogPages(
+            Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
+        )
+        self.far_reads = FarReads(
+            self.store,
+            self.pages,
+            near_bytes=memory_bytes() * settings.access_message_in_memory_max_ratio // 100,
+            now_ms=clock.monotonic_ms,
+            arrived=lambda topic: self.client_api.message_arrived(topic),
+            slaves=SlaveLogs(lambda: self.role.slaves(), self.members.member_metadata)
+            if settings.slave_read_enable
+            else None,
+        )
         self.queues: QueueReader = queues
         self.lite_topics = LiteTopics(queues, self.topics, log_cuts=lambda: self.store.log_cuts)
-        queues.lite = self.lite_topics
+        handed_out = StoreQueueReader(
+            self.store,
+            self.damaged_entries,
+            confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
+            far=self.far_reads,
+        )
+        queues.lite = handed_out.lite = self.lite_topics
         self.leases = LeaseTable(
             self.queues,
+            handed_out=handed_out,
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -406,9 +430,7 @@ class BrokerParts:
             store=self.store,
             reader=self.queues,
             disk=self.disk,
-            pages=CommitLogPages(
-                Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
-            ),
+            pages=self.pages,
             clock=clock,
             store_host=self.store_host,
         )
@@ -449,9 +471,37 @@ class BrokerParts:
             per_client_per_second=settings.new_groups_per_client_per_second,
             count_max=settings.subscription_groups_max,
         )
-        self.group_calls = GroupCalls(self.members.client_of_group, now_ms=self.clock.monotonic_ms)
-        self.client_api = ClientApi(self, self.observability.tracing)
+        keys = read_keys(settings.auth_key_path)
+        self.access_changes = AccessChanges(self.tables, keys=keys, clock=self.clock)
+        self._seeds = read_seeds(settings.auth_seed_path)
+        self.access = self._client_access(keys) if settings.authentication_enabled and keys is not None else None
+        """Who may call the client API; None: whoever reaches it."""
+        self.group_calls = GroupCalls(
+            self.members.client_of_group,
+            now_ms=self.clock.monotonic_ms,
+            vouch=self.access.vouch if self.access is not None else None,
+        )
+        self.client_api = ClientApi(self, self.observability.tracing, self.access)
+        self.client_api.change_quotas(settings.quota_rules())
         self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
+
+    def _client_access(self, keys: SecretKeys) -> ClientAccess:
+        access = ClientAccess(
+            users=self.tables.users,
+            acls=self.tables.acls,
+            keys=keys,
+            authorizes=self.settings.authorization_enabled,
+            zones=SignatureZones(*self.settings.signature_zones()),
+            clock=self.clock,
+            timers=self.timers,
+            revoked=lambda: self.client_api.access_changed(),
+        )
+        self.tables.access_changed = access.changed
+        return access
+
+    def take_seeds(self) -> None:
+        """A master makes its first users, before it serves."""
+        self.access_changes.sow(self._seeds)
 
     def take_role(self, role: Role) -> None:
         """The role is this broker's from now on."""
@@ -486,6 +536,10 @@ class BrokerParts:
         return is_system_topic(name, cluster=self.identity.cluster, broker_name=self.identity.broker_name)
 
     # What the client API's handlers need beside
+
+    def read_far_from(self, broker_id: int) -> None:
+        """See `BrokerServices`. Only a master has slaves."""
+        self.far_reads.slave_id = broker_id if self.role.is_master else 0
 
     @property
     def read_refusal(self) -> str | None:

@@ -18,6 +18,7 @@ from tandemmq.broker.client_api.services import ApiOptions
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.logging import LevelSwitch
 from tandemmq.service.settings import SettingsError, changed_settings
@@ -188,6 +189,7 @@ def setting_appliers(
     store: MessageStore,
     observability: BrokerObservability,
     audit_read_rate: Callable[[int], None],
+    client_quotas: Callable[[QuotaRules], None],
     log_level: LevelSwitch | None,
 ) -> dict[str, Applier]:
     """Those of every broker, by key. `audit_read_rate` is told bytes a second.
@@ -196,6 +198,7 @@ def setting_appliers(
     """
     appliers: dict[str, Applier] = {
         "auditReadRate": lambda settings: audit_read_rate(settings.audit_read_rate),
+        "clientQuotas": lambda settings: client_quotas(settings.quota_rules()),
     }
     to_store = partial(_to_store, store)
     for key in (

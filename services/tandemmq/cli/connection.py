@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -23,10 +24,18 @@ from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_add
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import ReleaseWay, way_to_place
 from tandemmq.cli.options import ContextOption
-from tandemmq.client import ClientOptions, Producer
+from tandemmq.client import AccessPointInvalid, ClientOptions, Credentials, Producer
 from tandemmq.service.loop_meter import SystemClock
 
-__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "refuse_blindness", "with_cluster"]
+__all__ = [
+    "ClusterChoice",
+    "ClusterConnection",
+    "connection_on",
+    "open_connection",
+    "own_credentials",
+    "refuse_blindness",
+    "with_cluster",
+]
 
 
 class ClusterConnection(Protocol):
@@ -54,6 +63,15 @@ class ClusterConnection(Protocol):
     async def operations(self) -> Operations:
         """What can be asked of it and done to it. CommandError when nobody answers who knows the cluster."""
         ...
+
+
+def own_credentials() -> Credentials | None:
+    """What this command signs the client API's calls with: TANDEMMQ_ACCESS_KEY and TANDEMMQ_SECRET_KEY of the
+    environment, so that no secret stands in a command line. CommandError when one of them is missing."""
+    try:
+        return Credentials.from_environment(os.environ)
+    except AccessPointInvalid as error:
+        raise CommandError("the credentials are incomplete", cause=str(error), exit_code=EXIT_REFUSED) from error
 
 
 @contextlib.asynccontextmanager
@@ -110,7 +128,8 @@ class _Connection:
         return self._operations
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
-        return Producer(ClientOptions(access_points=access_points, dial=self._way.dial), SystemClock())
+        options = ClientOptions(access_points=access_points, dial=self._way.dial, credentials=own_credentials())
+        return Producer(options, SystemClock())
 
 
 def refuse_blindness(state: ClusterState) -> None:

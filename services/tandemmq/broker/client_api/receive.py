@@ -22,6 +22,7 @@ from mypy_extensions import mypyc_attr
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
 from tandemmq.broker.client_api.lite import LiteHandler, waits_on
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.services import BrokerServices, Timer
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
 from tandemmq.broker.client_api.telemetry import admit_group, admitted_still, group_policy
@@ -46,6 +47,7 @@ from tandemmq.core.delivery.poll_table import PollTable
 from tandemmq.core.delivery.queue_progress import Delivery, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
@@ -103,6 +105,7 @@ _UNLIMITED: Final = 1 << 31
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
+_TOO_MANY: Final = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
 _STOPPING: Final = Outcome(Code.FORBIDDEN, "the broker is stopping", retryable=True)
 
 
@@ -125,6 +128,8 @@ class _Receive:
     poll_until_ms: int
     fifo: bool
     max_attempts: int
+    # Who is to read what lies far behind; see `read_far_from`.
+    slow_broker_id: int
     # Where it waits: its topic; of a LITE topic each client waits by itself.
     waits_on: str
     is_lite: bool = False
@@ -135,6 +140,10 @@ class _Receive:
     put_off_at: int = 0
     # None while tracing is off.
     trace: ReceiveTrace | None = None
+    # Whose quotas it is charged to; None: nobody has one.
+    share: Share | None = None
+    # It is counted among the polls of its share.
+    is_counted: bool = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # `offsets` is not compiled
@@ -174,9 +183,13 @@ class ReceiveHandler:
         dead_letters: DeadLetterQueues,
         meter: DeliveryMeter,
         tracer: ReceiveTracer | None,
+        quotas: ClientQuotas,
     ) -> None:
         """`lite` is given before the first call."""
         self._services = services
+        self.quotas: Final = quotas
+        self.is_limited: bool = False
+        """Somebody has a quota of what is received."""
         self.lite: LiteHandler
         self._dead_letters = dead_letters
         self._meter = meter
@@ -258,7 +271,7 @@ class ReceiveHandler:
     def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
         """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
         if not self._polls.add(pull.topic, pull.name, pull.until_ms, pull):
-            pull.end(Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True))
+            pull.end(_TOO_MANY)
             return
         if look_again:
             self.message_arrived(pull.topic)
@@ -285,10 +298,10 @@ class ReceiveHandler:
         route = services.route(topic)
         return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
 
-    def end_polls(self) -> None:
-        """Answers everyone who waits: the broker stops serving."""
+    def end_polls(self, outcome: Outcome = _STOPPING) -> None:
+        """Answers everyone who waits: mostly since the broker stops serving."""
         while (deadline_ms := self._polls.next_deadline_ms()) is not None:
-            self._end_each(self._polls.expire(deadline_ms), _STOPPING)
+            self._end_each(self._polls.expire(deadline_ms), outcome)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -321,6 +334,9 @@ class ReceiveHandler:
         problem = self.lite.receive_problem(group, topic) if is_lite else self._check_known(group, topic)
         if refused := self._check_topic_readable(topic) or problem:
             return refused
+        share = self.quotas.share_of(call, topic) if self.is_limited else None
+        if share is not None and (refused := self.quotas.refused_receive(share)):
+            return refused
         if refused := admit_group(services, group, client_id=client_id):
             return refused
         session = services.sessions.seen(client_id, now_ms=now_ms)
@@ -345,6 +361,8 @@ class ReceiveHandler:
             is_lite=is_lite,
             # A dead letter cannot be written: the message comes again until there is a master.
             max_attempts=policy.max_attempts if not services.reads_only else _UNLIMITED,
+            slow_broker_id=policy.slow_broker_id,
+            share=share,
         )
 
     def _check_known(self, group: str, topic: str) -> Outcome | None:
@@ -383,6 +401,7 @@ class ReceiveHandler:
             services.persist_leases()
             return received
         config = services.topics.get(receive.topic)
+        services.read_far_from(receive.slow_broker_id)
         received = services.leases.receive(
             group=receive.group,
             topic=receive.topic,
@@ -505,6 +524,10 @@ class ReceiveHandler:
         elements.append(encoded_end(self._services.clock.wall_ms()))
         call.send_all_encoded(elements)
         call.finish()
+        if receive.share is not None:
+            self._poll_over(receive)
+            handles = [handle for _, some in given for handle in some]
+            self.quotas.received(receive.share, receive.group, handles, encoded_bytes)
         if self._tracer is not None and receive.trace is not None:
             self._tracer.delivered(
                 receive.trace,
@@ -516,7 +539,10 @@ class ReceiveHandler:
             )
 
     def _refuse(self, call: Call, group: str, topic: str, outcome: Outcome, trace: ReceiveTrace | None) -> None:
-        self._end(call, outcome)
+        if outcome.pause_ms:
+            self.quotas.hold(outcome, partial(self._end, call, outcome))
+        else:
+            self._end(call, outcome)
         if self._tracer is not None and trace is not None:
             failure = Failure(Code.Name(outcome.code), outcome.text)
             self._tracer.receive_refused(trace, call, topic=topic, group=group, failure=failure)
@@ -571,6 +597,7 @@ class ReceiveHandler:
                 looking += self._polls.message_visible(receive.waits_on, receive.group)
                 continue
             if refused := self._refused_meanwhile(receive):
+                self._poll_over(receive)
                 self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
                 looking += self._polls.message_visible(receive.waits_on, receive.group)
                 continue
@@ -599,17 +626,29 @@ class ReceiveHandler:
         return []
 
     def _wait(self, receive: _Receive, *, look_again: bool) -> None:
-        if not self._polls.add(receive.waits_on, receive.group, receive.poll_until_ms, receive):
-            outcome = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
-            self._refuse(receive.call, receive.group, receive.topic, outcome, receive.trace)
+        refused: Outcome | None = None
+        if receive.share is not None and not receive.is_counted:
+            refused = self.quotas.refused_poll(receive.share)
+            receive.is_counted = refused is None
+        if refused is None and not self._polls.add(receive.waits_on, receive.group, receive.poll_until_ms, receive):
+            refused = _TOO_MANY
+        if refused is not None:
+            self._poll_over(receive)
+            self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
             return
         if receive.trace is not None and receive.trace.waiting_ns is None:
             receive.trace.waiting_ns = receive.trace.leased_ns
         if look_again:
             self.message_arrived(receive.waits_on)
 
+    def _poll_over(self, receive: _Receive) -> None:
+        if receive.is_counted and receive.share is not None:
+            receive.is_counted = False
+            self.quotas.poll_ended(receive.share)
+
     def _cancelled(self, receive: _Receive) -> None:
         receive.cancelled = True
+        self._poll_over(receive)
         if not self._polls.cancel(receive):
             # It had been woken and cannot look any more: somebody else should.
             self._serve(self._polls.message_visible(receive.waits_on, receive.group))
@@ -637,6 +676,7 @@ class ReceiveHandler:
             if isinstance(receive, WaitingPull):
                 receive.end(outcome)
             else:
+                self._poll_over(receive)
                 self._end(receive.call, outcome)
 
     def _arm(self) -> None:

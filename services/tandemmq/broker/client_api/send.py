@@ -17,6 +17,7 @@ from typing import Final
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.recall import RecallHandle
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
@@ -47,7 +48,7 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
 
-__all__ = ["SendHandler"]
+__all__ = ["SendHandler", "refuse_send"]
 
 _TYPES_STORED: Final[tuple[int, ...]] = (
     definition.NORMAL,
@@ -82,9 +83,14 @@ _TRACEPARENT_START: Final = "00-"
 class SendHandler:
     """Serves SendMessage. No task, future or log line per message: the broker calls back when the put is settled."""
 
-    def __init__(self, services: BrokerServices, transactions: Transactions, lite: LiteHandler) -> None:
+    def __init__(
+        self, services: BrokerServices, transactions: Transactions, lite: LiteHandler, quotas: ClientQuotas
+    ) -> None:
         self._services = services
         self._lite = lite
+        self._quotas = quotas
+        self.is_limited: bool = False
+        """Somebody has a quota of sends."""
         self._transactions = transactions
         # Asked for with every message.
         self._clock = services.clock
@@ -197,7 +203,10 @@ class SendHandler:
             again()
 
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
-        _refuse(messages, call, outcome)
+        if outcome.pause_ms:
+            self._quotas.hold(outcome, partial(refuse_send, messages, call, outcome))
+        else:
+            refuse_send(messages, call, outcome)
         if self._tracer is not None:
             topic = messages[0].topic if messages else ""
             message_ids = tuple([sent.message_id for sent in messages])
@@ -245,6 +254,8 @@ class SendHandler:
                 return home
         if not destination.is_writable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
+        if self.is_limited and (refused := self._quotas.refused_send(messages, call)):
+            return refused
         # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
         if ordered_by or message_group:
             queue_id = queue_of_message_group(ordered_by or message_group, destination.queue_count)
@@ -398,7 +409,7 @@ def _check_type(kind: int, config: TopicConfig) -> Outcome | None:
     return None
 
 
-def _refuse(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
+def refuse_send(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
     """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status."""
     status = status_of(outcome)
     response = pb.SendMessageResponse(status=status)

@@ -140,6 +140,9 @@ class BrokerServices(Protocol):
     def delayed(self) -> DelayedMessages:
         """Messages that wait for their delivery time."""
 
+    def read_far_from(self, broker_id: int) -> None:
+        """The next receive is to get what lies far behind the log's end from that slave; 0: from our own disk."""
+
     @property
     def sessions(self) -> ClientSessions:
         """Clients heard of."""

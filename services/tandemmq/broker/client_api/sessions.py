@@ -128,6 +128,8 @@ class GroupPolicy(NamedTuple):
     max_attempts: int
     # Waits before the second, the third; the last one stays. Empty: RocketMQ's.
     retry_delays_seconds: tuple[int, ...] = ()
+    # The slave that reads what lies far behind the log's end; 0: the master itself.
+    slow_broker_id: int = 1
     # Lite topics of one client.
     lite_client_quota: int = 2_000
 

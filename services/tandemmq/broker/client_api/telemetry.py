@@ -49,6 +49,7 @@ def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
         fifo=config.consume_message_orderly,
         max_attempts=config.max_attempts,
         retry_delays_seconds=config.retry_delays_seconds,
+        slow_broker_id=config.which_broker_when_consume_slowly,
         lite_client_quota=config.lite_client_quota,
     )
 

@@ -62,6 +62,8 @@ class Outcome(NamedTuple):
     # Whether the same request may succeed later or at another broker group. For readers and metrics: on the wire the
     # code alone tells.
     retryable: bool = False
+    # The answer is held back for so long: clients differ in how long they wait by themselves, and some do not.
+    pause_ms: int = 0
 
 
 OK: Final = Outcome(Code.OK, "OK")

@@ -61,8 +61,9 @@ class FailoverSeat(Protocol):
     def is_in_sync(self) -> bool:
         """The group's record has this broker's disk in the in-sync set."""
 
-    async def claim(self, epoch: int) -> int:
-        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is."""
+    async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
+        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
+        has an older record than other members, who have `seen` one of this epoch and these renewals."""
 
     def superseded(self, reason: str) -> None:
         """Another master took the group over, somebody says."""

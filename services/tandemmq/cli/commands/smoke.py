@@ -16,7 +16,7 @@ from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import TopicChange
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.options import parse_duration_s
 from tandemmq.client import (
@@ -236,7 +236,9 @@ async def _round_trip(
             masters = await _topic_everywhere(connection, topic)
             step = "no connection to the access point yet"
             options = ClientOptions(
-                access_points=access_points or tuple(each.client_endpoint for each in masters), dial=connection.dial
+                access_points=access_points or tuple(each.client_endpoint for each in masters),
+                dial=connection.dial,
+                credentials=own_credentials(),
             )
             consumer = SimpleConsumer(options, clock, group=group, subscriptions={topic: "*"})
             async with Producer(options, clock) as producer, consumer, asyncio.TaskGroup() as tasks:

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import (
+    COMPARED,
     DataVersion,
     MetadataCorrupt,
     MetadataFile,
@@ -65,7 +66,7 @@ class _Comparer:
 
     def compare(self, slaves: Mapping[int, MetadataTexts]) -> Iterator[Finding]:
         readable = []
-        for file in MetadataFile:
+        for file in COMPARED:
             problem = _problem(file, self._master.get(file))
             if problem:
                 yield self._unreadable(self._master_id, file, problem)
@@ -74,7 +75,7 @@ class _Comparer:
             elif self._settled and any(_has_content(file, texts.get(file)) for texts in slaves.values()):
                 yield self._unreadable(self._master_id, file, "there is no such file, and a slave has a copy of it")
         for broker_id, texts in slaves.items():
-            for file in MetadataFile:
+            for file in COMPARED:
                 problem = _problem(file, texts.get(file))
                 if problem:
                     yield self._unreadable(broker_id, file, problem)
@@ -241,6 +242,8 @@ def _has_content(file: MetadataFile, text: str | None) -> bool:
             return bool(_consumer_offsets(text))
         case MetadataFile.DELAY_OFFSETS:
             return bool(_delay_offsets(text))
+        case _:
+            return False
 
 
 def _version(text: str) -> DataVersion:

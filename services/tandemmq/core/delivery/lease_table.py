@@ -75,11 +75,14 @@ class LeaseTable:
         broker_name: str,
         nonce: Callable[[], int],
         stored_offset: Callable[[str, str, int], int | None] = lambda _group, _topic, _queue_id: None,
+        handed_out: QueueReader | None = None,
     ) -> None:
         """`nonce` gives 64 unpredictable bits. `stored_offset` is the replicated progress of (group, topic, queue id),
-        where a group resumes that this table does not know: after a failover, or when its files were lost.
+        where a group resumes that this table does not know: after a failover, or when its files were lost. `handed_out`
+        reads what receives are given, and may let them wait for it; default: `queues`, which reads all else.
         """
         self._queues = queues
+        self._handed_out = handed_out or queues
         self._stored_offset = stored_offset
         self._options = options
         self._broker_name = encode_broker_name(broker_name)
@@ -88,7 +91,7 @@ class LeaseTable:
 
     def clear(self) -> None:
         """Forgets everything: the files belong to another master's table from now on."""
-        self._state = LeaseState(self._queues, options=self._options, stored_offset=self._stored_offset)
+        self._state = LeaseState(self._handed_out, options=self._options, stored_offset=self._stored_offset)
         self._unseen_clients: set[str] = set()
         """Had leases before the restart and did not ask for anything since."""
         self._grace_end_ms: int | None = None
@@ -290,6 +293,11 @@ class LeaseTable:
         entries = self._state.reader.entries(topic, lease.queue.queue_id, offset, 1)
         record = self._state.reader.record(topic, lease.queue.queue_id, offset, entries[0]) if entries else None
         return None if record is None else LeasedRecord(record, handle, lease.attempt, lease.queue.queue_id, offset)
+
+    def is_leased(self, group: str, topic: str, handle: str, now_ms: int) -> bool:
+        """Whether the handle's lease runs."""
+        subscription = self._state.subscriptions.get((group, topic))
+        return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
