@@ -251,7 +251,6 @@ class SideBySide:
             group = f"bench-{kind}-{family}-{next(groups)}"
             system.create_group(group, ordered=kind == "fifo")
             target = self._target(system)
-            self.generators.raw(target, "subscribe", topic=topic, group=group)
             missing = 1.25 * count
             while missing > 0:
                 windows = self.generators.raw(
