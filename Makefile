@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness
+.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness mixed-load
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -136,6 +136,10 @@ bench-put: setup ## CPU of one put, whole and step by step
 
 failover-rounds: setup ## a group changes its master, real processes: nothing acknowledged may be lost: ROUNDS=50, ONLY="kill"
 	@$(BIN)/python tools/failover_rounds.py --rounds $(or $(ROUNDS),50) $(if $(ONLY),--only "$(ONLY)")
+
+mixed-load: setup ## all kinds of messages while masters are killed, nothing may be lost, early or doubled: MINUTES=60, KILL_S=120, LANGUAGES=raw
+	@$(BIN)/python tools/mixed_load.py --minutes $(or $(MINUTES),60) --kill-s $(or $(KILL_S),120) \
+		$(if $(LANGUAGES),--languages "$(LANGUAGES)")
 
 many-topics: setup ## start, answer and restart with 10,000 topics of 8 queues
 	@$(BIN)/python benchmarks/many_topics.py

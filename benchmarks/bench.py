@@ -2,7 +2,7 @@
 
     make bench                                # everything, 3 rounds: about 45 minutes
     make bench ROUNDS=5                       # more rounds
-    make bench ONLY=send,drain                # some of it: send clients batch drain memory start catch-up topics
+    make bench ONLY=send,drain                # some of it: send clients batch drain kinds memory start catch-up topics
                                               # connections log
     make bench LOG_GB=4                       # the growth measurement fills 20 GB a broker otherwise
     make bench QUICK=1                        # one short round and small stores: does it run?
@@ -29,7 +29,7 @@ from typing import Final
 from rich.console import Console
 
 from load_generators import Generators
-from measurements import catch_up, drain, memory, send, start
+from measurements import catch_up, drain, kinds, memory, send, start
 from measurements.growth import Growth
 from measurements.rounds import Case, Rounds
 from measurements.side_by_side import SideBySide
@@ -59,6 +59,7 @@ ALTERNATING: Final = {
     "tls": Alternating(send.tls_cases, send.tls_rows),
     "drain": Alternating(drain.cases, drain.rows),
     "clients": Alternating(send.client_cases, send.client_rows),
+    "kinds": Alternating(kinds.cases, kinds.rows),
 }
 NEEDS_REMOTING: Final = {"send", "batch", "clients"}
 ALONE: Final = ("start", "catch-up", "topics", "connections", "log")
@@ -73,6 +74,7 @@ JUDGED: Final = {
     "tls": ("send_cpu_tls_32", "send_cpu_tls_256"),
     "drain": ("drain_rate", "drain_cpu"),
     "clients": ("official_send_cpu_32", "official_send_rate_32"),
+    "kinds": kinds.JUDGED,
     "memory": ("broker_memory",),
     "start": ("start_time",),
     "catch-up": ("ha_catchup_rate", "ha_catchup_vs_loopback"),

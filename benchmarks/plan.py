@@ -24,6 +24,8 @@ class Plan:
     raw_warmup_s: float = 1.5
     java_warmup_s: float = 7.0
     drain_messages: int = 60_000
+    # Of a kind: FIFO, delayed.
+    kind_messages: int = 20_000
     catch_up_bytes: int = GB + GB // 10
     loopback_s: float = 2.0
     growth_topics: tuple[int, ...] = (1, 100, 10_000)
@@ -40,6 +42,7 @@ QUICK: Final = replace(
     server_warmup_s=8.0,
     java_warmup_s=5.0,
     drain_messages=15_000,
+    kind_messages=4_000,
     catch_up_bytes=300_000_000,
     loopback_s=1.0,
     growth_topics=(1, 100, 1_000),

@@ -100,10 +100,10 @@ class SystemUnderTest(Protocol):
     def wipe(self, member: Member) -> None:
         """Removes the store of a stopped broker."""
 
-    def create_topic(self, topic: str, *, queues: int = 8) -> None:
+    def create_topic(self, topic: str, *, queues: int = 8, message_type: str = "NORMAL") -> None:
         """Creates a topic on the master."""
 
-    def create_group(self, group: str) -> None:
+    def create_group(self, group: str, *, ordered: bool = False) -> None:
         """Makes a consumer group known, where that is needed."""
 
     def progress(self, member: Member) -> Progress | None:
@@ -271,15 +271,18 @@ class TandemPair:
         status = self._status(Member.MASTER)
         return status is not None and any(slave.in_sync for slave in status.slaves)
 
-    def create_topic(self, topic: str, *, queues: int = 8) -> None:
+    def create_topic(self, topic: str, *, queues: int = 8, message_type: str = "NORMAL") -> None:
         """Through the admin plane."""
         request = pb.UpdateTopicRequest(
-            topic=topic, read_queue_count=queues, write_queue_count=queues, message_type="NORMAL"
+            topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
         )
         self._stub(Member.MASTER).UpdateTopic(request, timeout=RPC_LIMIT_S)
 
-    def create_group(self, group: str) -> None:
-        """Nothing: the first receive creates it."""
+    def create_group(self, group: str, *, ordered: bool = False) -> None:
+        """Nothing for an ordinary one: the first receive creates it."""
+        if ordered:
+            request = pb.UpdateSubscriptionGroupRequest(group=group, consume_message_orderly=True)
+            self._stub(Member.MASTER).UpdateSubscriptionGroup(request, timeout=RPC_LIMIT_S)
 
     def progress(self, member: Member) -> Progress | None:
         """From the broker's status."""

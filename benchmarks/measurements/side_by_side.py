@@ -30,7 +30,10 @@ LOCAL: Final = "rocketmq_local"
 CLUSTER: Final = "rocketmq_cluster"
 REMOTING: Final = "rocketmq_remoting"
 SEND_TOPIC: Final = "bench"
+KINDS: Final = ("fifo", "delay", "transaction")
+"""Kinds of messages with a topic each, of their type."""
 DRAIN_TOPIC: Final = "bench-drain"
+DELAY_S: Final = 3
 BATCH: Final = 32
 FILL_BATCHES_IN_FLIGHT: Final = 8
 RECEIVERS: Final = 8
@@ -38,6 +41,11 @@ WARM_UP_INFLIGHT: Final = 64
 WARM_UP_RUNS_MAX: Final = 8
 STEADY: Final = 0.9
 _BATCH: Final = {"inflight": FILL_BATCHES_IN_FLIGHT, "batch": BATCH}
+
+
+def kind_topic(kind: str, *, drain: bool = False) -> str:
+    """The topic of one of KINDS."""
+    return f"bench-{kind}-drain" if drain else f"bench-{kind}"
 
 
 class SideBySide:
@@ -76,6 +84,9 @@ class SideBySide:
             system.start()
             for topic in (SEND_TOPIC, DRAIN_TOPIC):
                 system.create_topic(topic)
+            for kind in KINDS:
+                for topic in (kind_topic(kind), kind_topic(kind, drain=True)):
+                    system.create_topic(topic, message_type=kind.upper())
 
     def warm_up(self, say: Callable[[str], None], *, remoting: bool, drains: bool) -> None:
         """Load on every server until its cost has stopped falling."""
@@ -218,6 +229,59 @@ class SideBySide:
                 receivers=RECEIVERS,
                 batch=BATCH,
                 count=self.plan.drain_messages,
+                limit=120,
+            )
+
+        return run
+
+    def kind_sends(self, kind: str, inflight: int) -> list[Contender]:
+        """The Go generator sends messages of one of KINDS to every gRPC endpoint; delayed ones for in an hour."""
+        options = {**self._options(self.generators.raw, inflight, 1), "topic": kind_topic(kind), "kind": kind}
+        if kind == "delay":
+            options["delay"] = 3_600
+
+        def sender(system: SystemUnderTest) -> Callable[[], list[Window]]:
+            return lambda: self.generators.raw(self._target(system), "send", **options)
+
+        return [Contender(system.label, system, sender(system)) for system in self.systems]
+
+    def kind_drains(self, kind: str) -> list[Contender]:
+        """A new group takes messages of one of KINDS that were sent just before; delayed ones come due meanwhile, so
+        what it costs to deliver them is part of it."""
+        return [Contender(system.label, system, self._kind_drain(system, kind)) for system in self.systems]
+
+    def _kind_drain(self, system: SystemUnderTest, kind: str) -> Callable[[], list[Window]]:
+        groups = itertools.count()
+        family = uuid.uuid4().hex[:8]
+        topic, count = kind_topic(kind, drain=True), self.plan.kind_messages
+
+        def run() -> list[Window]:
+            group = f"bench-{kind}-{family}-{next(groups)}"
+            system.create_group(group, ordered=kind == "fifo")
+            target = self._target(system)
+            missing = 1.25 * count
+            while missing > 0:
+                windows = self.generators.raw(
+                    target,
+                    "send",
+                    topic=topic,
+                    kind=kind,
+                    size=BODY_BYTES,
+                    inflight=WARM_UP_INFLIGHT,
+                    warmup=0,
+                    windows=1,
+                    seconds=1,
+                    **({"delay": DELAY_S} if kind == "delay" else {}),
+                )
+                missing -= sum(window.messages for window in windows)
+            return self.generators.raw(
+                target,
+                "drain",
+                topic=topic,
+                group=group,
+                receivers=RECEIVERS,
+                batch=BATCH,
+                count=count,
                 limit=120,
             )
 

@@ -80,7 +80,7 @@ class RemotingAdmin:
             raise MeasurementFailed(f"RocketMQ answered request {code} with {answer['code']}: {answer.get('remark')}")
         return json.loads(answer_body) if answer_body else None
 
-    def create_topic(self, topic: str, queues: int) -> None:
+    def create_topic(self, topic: str, queues: int, *, message_type: str = "NORMAL") -> None:
         """Creates a topic, or changes its number of queues."""
         self._ask(
             UPDATE_AND_CREATE_TOPIC,
@@ -92,11 +92,13 @@ class RemotingAdmin:
             topicFilterType="SINGLE_TAG",
             topicSysFlag="0",
             order="false",
+            attributes=f"+message.type={message_type}",
         )
 
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group with the default of every setting."""
-        self._ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps({"groupName": group}).encode())
+    def create_group(self, group: str, *, ordered: bool = False) -> None:
+        """Creates a consumer group with the default of every other setting."""
+        fields = {"groupName": group, "consumeMessageOrderly": ordered}
+        self._ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(fields).encode())
 
     def offsets(self) -> BrokerOffsets:
         """End of the CommitLog and what is not dispatched of it."""

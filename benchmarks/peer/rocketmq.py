@@ -231,15 +231,15 @@ class RocketPair:
         """Below our folder."""
         return self.folder / f"store-{member}"
 
-    def create_topic(self, topic: str, *, queues: int = 8) -> None:
+    def create_topic(self, topic: str, *, queues: int = 8, message_type: str = "NORMAL") -> None:
         """On the master; the NameServer learns of it before a proxy asks."""
         with RemotingAdmin(self._ports[Member.MASTER]) as admin:
-            admin.create_topic(topic, queues)
+            admin.create_topic(topic, queues, message_type=message_type)
 
-    def create_group(self, group: str) -> None:
+    def create_group(self, group: str, *, ordered: bool = False) -> None:
         """On the master: the proxy refuses a consumer whose group is not there."""
         with RemotingAdmin(self._ports[Member.MASTER]) as admin:
-            admin.create_group(group)
+            admin.create_group(group, ordered=ordered)
 
     def progress(self, member: Member) -> Progress | None:
         """From the broker's runtime statistics."""

@@ -37,6 +37,8 @@ from tandemmq.admin.operations.values import (
     HandOver,
     HoldingState,
     KeptTail,
+    LiteTopic,
+    LiteTopicPage,
     Message,
     MessageDetail,
     MessagePage,
@@ -348,6 +350,17 @@ class FakeOperations(Operations):
         if not dry_run:
             self.cluster.resent += results
         return results
+
+    # Lite topics
+
+    async def lite_topics(self, topic: str, *, search: str = "", limit: int = 200) -> LiteTopicPage:
+        self._check("lite_topics")
+        found = [
+            LiteTopic("broker-a", name, 1, 4, NOW_MS - 60_000, 2, {"workers": 3})
+            for name in ("session-1", "session-2")
+            if search in name
+        ]
+        return LiteTopicPage(tuple(found[:limit]), len(found), self.unseen)
 
     # Transactions, and clients' streams
 

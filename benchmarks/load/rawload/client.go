@@ -123,6 +123,7 @@ const (
 	sendMessage             = servicePath + "SendMessage"
 	receiveMessage          = servicePath + "ReceiveMessage"
 	ackMessage              = servicePath + "AckMessage"
+	endTransaction          = servicePath + "EndTransaction"
 	notifyClientTermination = servicePath + "NotifyClientTermination"
 )
 

@@ -32,6 +32,8 @@ type options struct {
 	streams, topics             int
 	count                       int64
 	ackBatch                    bool
+	kind                        string
+	delay                       time.Duration
 	timeout, poll, hold, limit  time.Duration
 	invisible                   time.Duration
 	plan                        Plan
@@ -99,6 +101,8 @@ func parse(operation string, arguments []string) (*options, error) {
 	f.IntVar(&o.receivers, "receivers", 8, "receivers, each with one ReceiveMessage at a time (drain)")
 	f.IntVar(&o.streams, "streams", 10000, "ReceiveMessage streams open at once (streams)")
 	f.Int64Var(&o.count, "count", 0, "acknowledged messages after which drain ends; 0 for the end of its windows")
+	f.StringVar(&o.kind, "kind", "normal", "normal, fifo, delay or transaction: of the topic's type; a transaction is sent and committed (send)")
+	f.Var(seconds{&o.delay}, "delay", "how long a message of the kind delay waits, seconds (send)")
 	f.BoolVar(&o.ackBatch, "ack-batch", false, "acknowledge all messages of a receive in one request (drain)")
 	f.Var(seconds{&o.timeout}, "timeout", "deadline of a request, seconds")
 	f.Var(seconds{&o.poll}, "poll", "long polling time of a receive, seconds")
@@ -118,6 +122,12 @@ func parse(operation string, arguments []string) (*options, error) {
 	}
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	if kinds[o.kind] == 0 {
+		return nil, fmt.Errorf("--kind=%s: use normal, fifo, delay or transaction", o.kind)
+	}
+	if o.kind == "transaction" && o.batch > 1 {
+		return nil, errors.New("--kind=transaction: one message a request, --batch=1")
 	}
 	isSend := operation == "send" || operation == "remoting"
 	if o.batch == 0 && isSend {

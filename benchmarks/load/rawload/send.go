@@ -15,9 +15,22 @@ import (
 	pb "tandemmq.local/rocketmqv2"
 )
 
-// sender is one slot of the closed loop: it has exactly one SendMessage in flight until the work is over.
+// messageGroups is how many message groups messages of the kind fifo go round.
+const messageGroups = 64
+
+// kinds are the types of messages by the names of the flag.
+var kinds = map[string]pb.MessageType{
+	"normal": pb.MessageType_NORMAL, "fifo": pb.MessageType_FIFO, "delay": pb.MessageType_DELAY,
+	"transaction": pb.MessageType_TRANSACTION,
+}
+
+// sender is one slot of the closed loop: it has exactly one SendMessage in flight until the work is over, or the end of
+// the transaction that it began.
 type sender struct {
 	*sending
+	kind     pb.MessageType
+	delay    time.Duration
+	commit   *commit
 	client   *client
 	request  *pb.SendMessageRequest
 	answer   pb.SendMessageResponse
@@ -118,14 +131,15 @@ func producers(o *options) (clients []*client, queues []*pb.MessageQueue, err er
 }
 
 func newSender(c *client, o *options, shared *sending) *sender {
-	s := &sender{sending: shared, client: c, request: &pb.SendMessageRequest{}}
+	s := &sender{sending: shared, client: c, request: &pb.SendMessageRequest{}, kind: kinds[o.kind], delay: o.delay}
+	s.commit = &commit{sender: s}
 	host, _ := os.Hostname()
 	body := bytes.Repeat([]byte("abcdefghijklmnop"), o.size/16+1)[:o.size]
 	for range o.batch {
 		properties := &pb.SystemProperties{
 			Keys:          []string{""},
 			BodyEncoding:  pb.Encoding_IDENTITY,
-			MessageType:   pb.MessageType_NORMAL,
+			MessageType:   s.kind,
 			BornTimestamp: &timestamppb.Timestamp{},
 			BornHost:      host,
 		}
@@ -157,6 +171,13 @@ func (s *sender) next() {
 		properties.Keys[0] = "k" + strconv.FormatUint(turn*uint64(len(s.request.Messages))+uint64(i), 10)
 		properties.BornTimestamp.Seconds, properties.BornTimestamp.Nanos = s.started.Unix(), int32(s.started.Nanosecond())
 		properties.QueueId = queue.GetId()
+		switch s.kind {
+		case pb.MessageType_FIFO:
+			group := "g" + strconv.FormatUint(turn%messageGroups, 10)
+			properties.MessageGroup = &group
+		case pb.MessageType_DELAY:
+			properties.DeliveryTimestamp = timestamppb.New(s.started.Add(s.delay))
+		}
 	}
 	s.client.request(sendMessage, s.request, s, 0)
 }
@@ -173,11 +194,51 @@ func (s *sender) ended(err error) {
 		s.meter.failed(s.answered.Error())
 	case s.answer.GetStatus().GetCode() != pb.Code_OK:
 		s.meter.failed(s.answer.GetStatus().String())
+	case s.kind == pb.MessageType_TRANSACTION && len(s.answer.GetEntries()) == 1:
+		entry := s.answer.GetEntries()[0]
+		s.answer.Status = nil
+		s.client.request(endTransaction, &pb.EndTransactionRequest{
+			Topic: s.request.Messages[0].Topic, MessageId: entry.GetMessageId(), TransactionId: entry.GetTransactionId(),
+			Resolution: pb.TransactionResolution_COMMIT, Source: pb.TransactionSource_SOURCE_CLIENT,
+		}, s.commit, 0)
+		return
 	default:
 		s.meter.done(len(s.request.Messages), time.Since(s.started))
 	}
 	s.answer.Status = nil
+	s.goOn()
+}
+
+// goOn begins the next send, if the work is not over.
+func (s *sender) goOn() {
 	if s.isAtRest = s.work.Err() != nil; !s.isAtRest {
 		s.next()
 	}
+}
+
+// commit is the second half of a transaction; a message counts when it is answered.
+type commit struct {
+	sender   *sender
+	answer   pb.EndTransactionResponse
+	answered error
+}
+
+func (c *commit) message(answer []byte) {
+	c.answered = proto.Unmarshal(answer, &c.answer)
+}
+
+func (c *commit) ended(err error) {
+	s := c.sender
+	switch {
+	case err != nil:
+		s.meter.failed(err.Error())
+	case c.answered != nil:
+		s.meter.failed(c.answered.Error())
+	case c.answer.GetStatus().GetCode() != pb.Code_OK:
+		s.meter.failed(c.answer.GetStatus().String())
+	default:
+		s.meter.done(1, time.Since(s.started))
+	}
+	c.answer.Status = nil
+	s.goOn()
 }

@@ -238,6 +238,10 @@ class BrokerOperationsCalls:
         reply_type = operations_pb.ResendDeadLettersResponse
         return await self._call("ResendDeadLetters", request, reply_type, _SEARCH_TIMEOUT_S)
 
+    async def lite_topics(self, request: operations_pb.ListLiteTopicsRequest) -> operations_pb.ListLiteTopicsResponse:
+        """Lite topics of a topic; masters only."""
+        return await self._call("ListLiteTopics", request, operations_pb.ListLiteTopicsResponse, _READ_TIMEOUT_S)
+
     async def transactions(
         self, request: operations_pb.ListTransactionsRequest
     ) -> operations_pb.ListTransactionsResponse:

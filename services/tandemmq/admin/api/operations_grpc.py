@@ -257,6 +257,11 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
         unclean=asked.unclean,
         dry_run=asked.dry_run,
     ),
+    "ListClusterLiteTopics": lambda asked, to: to.lite_topics(
+        asked.topic,
+        search=asked.search,
+        limit=_limited("limit", asked.limit, default=_CLIENTS, at_most=_CLIENTS_MAX),
+    ),
     "ListClusterTransactions": lambda asked, to: to.transactions(
         topic=asked.topic, limit=_limited("limit", asked.limit, default=_CLIENTS, at_most=_CLIENTS_MAX)
     ),

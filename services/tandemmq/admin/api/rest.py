@@ -39,6 +39,7 @@ from tandemmq.admin.operations.values import (
     GroupSummary,
     HandOver,
     KeptTail,
+    LiteTopicPage,
     MessageDetail,
     MessagePage,
     MessageQuery,
@@ -892,6 +893,16 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
         """What each NameServer says of a topic."""
         routes, unseen = await operations.topic_routes(name)
         return TopicRoutes(routes=list(routes), unseen=list(unseen))
+
+    @app.get("/api/v1/topics/{name}/lite-topics", tags=_TOPIC_TAGS, responses=PROBLEMS)
+    async def lite_topics(
+        name: str,
+        search: Annotated[str, Query(max_length=64, description="A part of the name.")] = "",
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
+        operations: Operations = acting,
+    ) -> LiteTopicPage:
+        """Lite topics of a topic of the type LITE, by name."""
+        return await operations.lite_topics(name, search=search, limit=limit)
 
     @app.put("/api/v1/topics/{name}", tags=_TOPIC_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def put_topic(

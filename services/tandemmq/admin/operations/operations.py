@@ -42,6 +42,7 @@ from tandemmq.admin.operations.values import (
     GroupSummary,
     HandOver,
     KeptTail,
+    LiteTopicPage,
     MessageDetail,
     MessagePage,
     MessageQuery,
@@ -307,6 +308,12 @@ class Operations:
     ) -> Sequence[DeadLetterResult]:
         """Puts dead letters, at most 1,000 at a time, back into the topics they came from."""
         return await self._brokers.resend_dead_letters(group, broker_name, queue_offsets, dry_run=dry_run)
+
+    # Lite topics
+
+    async def lite_topics(self, topic: str, *, search: str = "", limit: int = 200) -> LiteTopicPage:
+        """Lite topics of a topic of the type LITE on all masters, by name; at most 1,000."""
+        return await self._transactions.lite_topics(topic, search=search, limit=limit)
 
     # Transactions, and clients' streams
 

@@ -1,11 +1,11 @@
-"""Transactions that nobody has decided, and ending them; what clients are told over their streams."""
+"""Lite topics; transactions that nobody has decided, and ending them; what clients are told over their streams."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, unseen_of
-from tandemmq.admin.operations.values import ClientReply, Transaction, TransactionPage
+from tandemmq.admin.operations.values import ClientReply, LiteTopic, LiteTopicPage, Transaction, TransactionPage
 from tandemmq.admin.protobuf import as_value
 from tandemmq.core.delivery.half_messages import BadTransactionId, TransactionId
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
@@ -19,6 +19,9 @@ CLIENT_COMMANDS: Final = {
     "reconnect": pb.CLIENT_COMMAND_RECONNECT,
 }
 _TRANSACTIONS_MAX: Final = 1_000
+
+
+_LITE_TOPICS_MAX: Final = 1_000
 
 
 class TransactionOperations:
@@ -43,6 +46,30 @@ class TransactionOperations:
         found.sort(key=lambda one: one.store_ms)
         total = sum(answer.value.total_count for answer in answers if answer.value is not None)
         return TransactionPage(tuple(found[:limit]), total, (*readers.unseen, *unseen_of(answers)))
+
+    async def lite_topics(self, topic: str, *, search: str, limit: int) -> LiteTopicPage:
+        """Of all masters together, by name."""
+        limit = max(1, min(limit, _LITE_TOPICS_MAX))
+        request = pb.ListLiteTopicsRequest(topic=topic, search=search, limit=limit)
+        readers = self._members.masters()
+        answers = await self._questions.brokers(readers.brokers, lambda planes: planes.operations.lite_topics(request))
+        found = [
+            as_value(LiteTopic, view, broker_name=answer.broker_name)
+            for answer in answers
+            if answer.value is not None
+            for view in answer.value.lite_topics
+        ]
+        texts = {answer.failure.text for answer in answers if answer.failure is not None}
+        if answers and all(answer.value is None for answer in answers):
+            raise OperationFailed(
+                FailureKind.REFUSED,
+                f"no master tells lite topics of {topic}",
+                cause="\n".join(sorted(texts)),
+                remedy="name a topic of the type LITE; `tandemmq topic list` shows types",
+            )
+        found.sort(key=lambda one: (one.lite_topic, one.broker_name))
+        total = sum(answer.value.total_count for answer in answers if answer.value is not None)
+        return LiteTopicPage(tuple(found[:limit]), total, (*readers.unseen, *unseen_of(answers)))
 
     async def resolve(self, transaction_id: str, end: str, *, dry_run: bool) -> Transaction:
         """Ends one, or says which it would be."""

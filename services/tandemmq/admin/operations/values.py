@@ -598,6 +598,32 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
+class LiteTopic:
+    """A small queue inside a topic of the type LITE."""
+
+    broker_name: str
+    lite_topic: str
+    min_offset: int
+    max_offset: int
+    # When its newest message was stored.
+    last_store_ms: int
+    # Clients that subscribe to it.
+    subscribers: int
+    # Messages that a group has not finished, by group.
+    lags: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTopicPage:
+    """The first of them by name."""
+
+    lite_topics: Sequence[LiteTopic]
+    # Shown or not.
+    total: int
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionPage:
     """The oldest of them."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -32,6 +32,7 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.core.delivery.lite_topics import (
     LMQ_PREFIX,
+    LiteView,
     lite_message,
     lite_topic_problem,
     lmq_name,
@@ -91,6 +92,15 @@ class LiteSubscriber:
 def waits_on(client_id: str, parent: str) -> str:
     """Where the receives of one client wait; no topic has such a name."""
     return f"{LMQ_PREFIX}{parent} {client_id}"
+
+
+class LiteStanding(NamedTuple):
+    """A lite topic, and how far its readers are."""
+
+    view: LiteView
+    subscriber_count: int
+    # Messages not finished, by group.
+    lags: dict[str, int]
 
 
 class LiteHandler:
@@ -433,15 +443,25 @@ class LiteHandler:
 
     # For operators
 
-    def subscribers_of(self, lmq: str) -> list[LiteSubscriber]:
-        """Who wants a lite topic."""
-        return list(self._by_lmq.get(lmq, ()))
+    def names(self, parent: str, search: str) -> list[str] | None:
+        """Lite topics with a text in their names; None: it is no topic of the type LITE."""
+        config = self._services.topics.get(parent)
+        if config is None or config.message_type != "LITE":
+            return None
+        return [name for name in self._lites.names(parent) if search in name]
 
-    def standing(self, parent: str, lmq: str) -> list[tuple[str, int]]:
-        """Groups with progress in a lite topic, and where they are."""
-        leases = self._services.leases
-        offsets = [(group, leases.progress_offset(group, lmq, 0)) for group in sorted(self._groups_of(parent))]
-        return [(group, offset) for group, offset in offsets if offset is not None]
+    def standing(self, parent: str, lite_topic: str) -> LiteStanding | None:
+        """What is told of one; None: there is none."""
+        view = self._lites.view(parent, lite_topic)
+        if view is None:
+            return None
+        lmq = lmq_name(parent, lite_topic)
+        lags: dict[str, int] = {}
+        for group in sorted(self._groups_of(parent)):
+            offset = self._services.leases.progress_offset(group, lmq, 0)
+            if offset is not None:
+                lags[group] = max(0, view.max_offset - max(offset, view.min_offset))
+        return LiteStanding(view, len(self._by_lmq.get(lmq, ())), lags)
 
 
 _ENDING: Final = Outcome(Code.TOO_MANY_REQUESTS, "the lite topic expires at this moment; call again", retryable=True)

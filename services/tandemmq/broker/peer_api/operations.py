@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ import grpc
 import structlog
 
 from tandemmq.broker.client_api.client_commands import ClientCommands, Unreachable
+from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
 from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.client_api.validation import OK, Outcome
@@ -76,6 +78,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         resend_dead_letters: ResendDeadLetters | None,
         kept_tails: KeptTails | None,
         transactions: Transactions,
+        lite: LiteHandler,
         commands: ClientCommands,
         process_start_ms: int,
         refusal: Callable[[], str | None],
@@ -88,6 +91,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         self._resend_dead_letters = resend_dead_letters
         self._kept_tails = kept_tails
         self._transactions = transactions
+        self._lite = lite
         self._commands = commands
         self._process_start_ms = process_start_ms
         self._refusal = refusal
@@ -192,6 +196,36 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await _refuse(context, f"queue_offsets: {count} are named; name 1 to {_DEAD_LETTERS_MAX}")
         letters = await self._resend_dead_letters(request.group, request.queue_offsets, request.dry_run)
         return pb.ResendDeadLettersResponse(letters=letters)
+
+    # Lite topics
+
+    async def ListLiteTopics(  # noqa: N802
+        self, request: pb.ListLiteTopicsRequest, context: _Context
+    ) -> pb.ListLiteTopicsResponse:
+        await self._masters_only(context)
+        limit = await _limit(request.limit, context, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
+        names = self._lite.names(request.topic, request.search)
+        if names is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"topic: {request.topic} is no topic of the type LITE here"
+            )
+        answer = pb.ListLiteTopicsResponse(total_count=len(names))
+        turn = TurnLimit(self._clock)
+        for name in nsmallest(limit, names):
+            standing = self._lite.standing(request.topic, name)
+            if standing is None:
+                continue  # It ended while others had their turn.
+            view = answer.lite_topics.add(
+                lite_topic=name,
+                min_offset=standing.view.min_offset,
+                max_offset=standing.view.max_offset,
+                subscriber_count=standing.subscriber_count,
+                lags=standing.lags,
+            )
+            view.last_store_time.FromMilliseconds(standing.view.last_stored_ms)
+            if turn.is_reached:
+                await turn.pause()
+        return answer
 
     # Transactions
 

@@ -119,6 +119,7 @@ class MetadataPlane:
                     disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
                 ),
                 transactions=parts.client_api.transactions,
+                lite=parts.client_api.lite,
                 commands=parts.client_api.commands,
                 process_start_ms=parts.incarnation,
                 refusal=lambda: parts.refusal,

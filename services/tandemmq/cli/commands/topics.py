@@ -225,6 +225,38 @@ def topic_create(
     tell_changes(cluster.ask(lambda operations: operations.put_topic(change, dry_run=dry_run)))
 
 
+@topic_app.command("lite")
+@with_cluster
+def topic_lite(
+    cluster: ClusterChoice,
+    topic: TopicArgument,
+    search: SearchOption = "",
+    limit: LimitOption = _LIMIT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the lite topics of a topic of the type LITE, and who lags in them.
+
+    Example: tandemmq topic lite sessions --search user-7
+    """
+    page = cluster.ask(lambda operations: operations.lite_topics(topic, search=search, limit=limit))
+    table = new_table("lite topic", "broker group", "messages", "newest", "subscribers", "lags of groups")
+    now_ms = SystemClock().wall_ms()
+    for one in page.lite_topics:
+        plain_row(
+            table,
+            one.lite_topic,
+            one.broker_name,
+            f"{one.max_offset - one.min_offset:,}",
+            aged_text(one.last_store_ms, now_ms=now_ms),
+            f"{one.subscribers:,}",
+            ", ".join(f"{group}: {lag:,}" for group, lag in one.lags.items()) or "-",
+        )
+    emit(output, page, or_text(table, f"{topic} has no lite topic"))
+    if output is OutputFormat.TABLE and page.total > len(page.lite_topics):
+        typer.echo(f"{page.total - len(page.lite_topics):,} more")
+    tell_unseen(page.unseen)
+
+
 @topic_app.command("list")
 @with_cluster
 def topic_list(

@@ -118,6 +118,7 @@ _QUESTIONS: tuple[tuple[str, Message], ...] = (
     ("StartVerification", pb.StartVerificationRequest(tier="deep", groups=["broker-a"])),
     ("GetVerification", pb.GetVerificationRequest()),
     ("ListClusterEvents", pb.ListClusterEventsRequest(limit=3)),
+    ("ListClusterLiteTopics", pb.ListClusterLiteTopicsRequest(topic="sessions", limit=1)),
     ("ListClusterTransactions", pb.ListClusterTransactionsRequest(limit=1)),
     (
         "ResolveClusterTransaction",
@@ -276,6 +277,20 @@ async def test_a_transaction_is_listed_and_ended() -> None:
     ended = await service.ask("ResolveClusterTransaction", request)
     assert ended.transaction.transaction.message_id == "PAY-1"
     assert service.operations.cluster.ended == {"djE=": "rollback"}
+
+
+async def test_lite_topics_are_listed() -> None:
+    service = _Service()
+    request = pb.ListClusterLiteTopicsRequest(topic="sessions", search="2")
+    answer = await service.ask("ListClusterLiteTopics", request)
+    (one,) = answer.lite_topics
+    assert (one.broker_name, one.view.lite_topic, one.view.subscriber_count, answer.total_count) == (
+        "broker-a",
+        "session-2",
+        2,
+        1,
+    )
+    assert dict(one.view.lags) == {"workers": 3}
 
 
 async def test_a_client_is_told_something() -> None:

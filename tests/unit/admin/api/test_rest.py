@@ -159,6 +159,13 @@ async def test_a_message_is_sent_and_its_body_never_logged() -> None:
     assert "secret" not in str(lines)
 
 
+async def test_lite_topics_are_listed() -> None:
+    async with admin_in_memory() as admin:
+        page = (await admin.client.get("/api/v1/topics/sessions/lite-topics", params={"search": "session-1"})).json()
+    assert [one["lite_topic"] for one in page["lite_topics"]] == ["session-1"]
+    assert page["lite_topics"][0]["lags"] == {"workers": 3}
+
+
 async def test_a_transaction_is_listed_and_ended_by_an_operator() -> None:
     async with admin_in_memory() as admin:
         listed = (await admin.client.get("/api/v1/transactions", params={"topic": "orders"})).json()

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
+from support.api_requests import call, message, send_request
 from support.broker_assembly import BrokerAssembly
 from support.group_operations import ConsumedBroker
 from support.manual_time import ManualTime
@@ -58,6 +59,7 @@ class Edge:
             resend_dead_letters=self._resend,
             kept_tails=None,
             transactions=self.assembly.api.transactions,
+            lite=self.assembly.api.lite,
             commands=self.assembly.api.commands,
             process_start_ms=1_700_000_000_000,
             refusal=lambda: self.refusal,
@@ -371,3 +373,29 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(monkeypa
     request = pb.CommandClientRequest(client_id="producer@1", command=pb.CLIENT_COMMAND_PRINT_STACK)
     answer = await edge.ask("CommandClient", request)
     assert (answer.code, "did not answer" in answer.text) == ("TIMEOUT", True)
+
+
+async def test_lite_topics_are_told_with_their_readers() -> None:
+    edge = Edge()
+    edge.assembly.add_topic("sessions", message_type="LITE")
+    subscribe = client_pb.SyncLiteSubscriptionRequest(
+        topic=definition.Resource(name="sessions"), group=definition.Resource(name="workers"), lite_topic_set=["b"]
+    )
+    call(edge.assembly, "SyncLiteSubscription", subscribe)
+    for lite_topic in ("b", "a", "b"):
+        sent = message("sessions", b"x")
+        sent.system_properties.message_type, sent.system_properties.lite_topic = definition.LITE, lite_topic
+        call(edge.assembly, "SendMessage", send_request(sent))
+    answer = await edge.ask("ListLiteTopics", pb.ListLiteTopicsRequest(topic="sessions"))
+    assert [(one.lite_topic, one.max_offset, one.subscriber_count) for one in answer.lite_topics] == [
+        ("a", 1, 0),
+        ("b", 2, 1),
+    ]
+    assert dict(answer.lite_topics[1].lags) == {"workers": 2}
+    only = await edge.ask("ListLiteTopics", pb.ListLiteTopicsRequest(topic="sessions", limit=1))
+    assert (len(only.lite_topics), only.total_count) == (1, 2)
+    found = await edge.ask("ListLiteTopics", pb.ListLiteTopicsRequest(topic="sessions", search="b"))
+    assert [one.lite_topic for one in found.lite_topics] == ["b"]
+    code, text = await edge.refused("ListLiteTopics", pb.ListLiteTopicsRequest(topic=TOPIC))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "LITE" in text

@@ -1,0 +1,442 @@
+"""All kinds of messages at once on a group whose master is killed again and again; what was promised is counted.
+
+    make mixed-load MINUTES=60           # a kill -9 of the master every 2 minutes: build/mixed-load.json
+    make mixed-load MINUTES=3 KILL_S=45 LANGUAGES=raw
+
+NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages are sent and consumed with raw stubs, which repeat what is
+not answered OK, at whichever member takes it; official clients in Python (NORMAL) and Go (FIFO) work beside them. Zero
+are: acknowledged and lost, out of order, half messages seen, deliveries before their time, commits that came twice, and
+repeated deliveries without a reason. A reason is that the delivery before was not acknowledged with an answer of OK, or
+that the sender sent twice because the first answer did not come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import grpc
+from tools.official_clients import build
+
+from demo.official_client import install_official_client
+from e2e.official_load import FIFO_GROUP, FIFO_TOPIC, PLAIN_GROUP, PLAIN_TOPIC, Felt, OfficialLoad
+from support.cluster_processes import ServiceProcess, wait_until
+from support.failover_group import FailoverGroup
+from support.process_template import share_imports
+from support.topic_admin import create_group, create_topic
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
+
+REPORT: Final = ROOT / "build" / "mixed-load.json"
+KINDS: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
+ORDERED: Final = ("FIFO", "LITE")
+LANES: Final = 4
+_METADATA: Final = (("x-mq-client-id", "mixed-load@1@0@0"), ("x-mq-language", "CPP"))
+_DRAIN_LIMIT_S: Final = 180.0
+_LEASE_MS: Final = 15_000
+_DELAYS_MS: Final = (1_500, 4_000, 9_000)
+
+
+class Place(NamedTuple):
+    """Where a message lies."""
+
+    queue_id: int
+    queue_offset: int
+
+
+class Delivery(NamedTuple):
+    """One of a message. `was_settled`: an acknowledgement of this place had been answered OK before."""
+
+    message_id: str
+    lane: int
+    number: int
+    place: Place
+    at_ms: int
+    was_settled: bool
+
+
+class Sent:
+    """What became of the messages of one kind, as their sender and their consumers saw it."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind: Final = kind
+        self.acknowledged: dict[str, int] = {}
+        """Ids that have to be delivered, and the time before which they must not be."""
+        self.forbidden: set[str] = set()
+        """Ids of half messages that were rolled back, or never ended."""
+        self.repeated_sends: set[str] = set()
+        self.deliveries: list[Delivery] = []
+        self.settled: set[Place] = set()
+
+    @property
+    def lost(self) -> list[str]:
+        """Acknowledged, and never delivered."""
+        seen = {one.message_id for one in self.deliveries}
+        return [message_id for message_id in self.acknowledged if message_id not in seen]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is to be told of them."""
+        rows = [
+            _row(f"{self.kind}: acknowledged", len(self.acknowledged)),
+            _row(f"{self.kind}: lost", len(self.lost), 0),
+        ]
+        repeated, unexplained = self._repeated()
+        rows += [
+            _row(f"{self.kind}: delivered again", repeated),
+            _row(f"{self.kind}: delivered again without a reason", unexplained, 0),
+        ]
+        if self.kind in ORDERED:
+            rows.append(_row(f"{self.kind}: out of order", self._out_of_order(), 0))
+        if self.kind == "DELAY":
+            early = sum(one.at_ms < self.acknowledged.get(one.message_id, 0) for one in self.deliveries)
+            rows.append(_row(f"{self.kind}: early", early, 0))
+        if self.kind == "TRANSACTION":
+            seen = {one.message_id for one in self.deliveries}
+            rows.append(_row(f"{self.kind}: half messages seen", len(seen & self.forbidden), 0))
+            rows.append(_row(f"{self.kind}: commits doubled", self._doubled(), 0))
+        return rows
+
+    def _repeated(self) -> tuple[int, int]:
+        places: dict[str, set[Place]] = defaultdict(set)
+        repeated = unexplained = 0
+        for one in self.deliveries:
+            known = places[one.message_id]
+            if known:
+                repeated += 1
+                is_sent_twice = one.place not in known and one.message_id in self.repeated_sends
+                unexplained += not (is_sent_twice or (one.place in known and not one.was_settled))
+            known.add(one.place)
+        return repeated, unexplained
+
+    def _out_of_order(self) -> int:
+        """First deliveries of a lane behind one of a greater number."""
+        newest: dict[int, int] = {}
+        seen: set[tuple[int, int]] = set()
+        count = 0
+        for one in self.deliveries:
+            if (one.lane, one.number) not in seen:
+                seen.add((one.lane, one.number))
+                count += one.number < newest.get(one.lane, -1)
+                newest[one.lane] = max(one.number, newest.get(one.lane, -1))
+        return count
+
+    def _doubled(self) -> int:
+        """Messages that lie at two places: a half has one commit, however often its producer repeats it."""
+        places: dict[str, set[Place]] = defaultdict(set)
+        for one in self.deliveries:
+            places[one.message_id].add(one.place)
+        return sum(len(found) > 1 for found in places.values())
+
+
+class MixedLoad:
+    """Raw senders and consumers of all kinds on a thread, from `with` on."""
+
+    def __init__(self, brokers: Sequence[ServiceProcess], *, rate: float) -> None:
+        """`rate`: messages a second of each kind."""
+        self._brokers = brokers
+        self._pause_s = LANES / rate
+        self.kinds: Final = {kind: Sent(kind) for kind in KINDS}
+        self._is_sending = self._is_consuming = True
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="mixed-load")
+
+    def __enter__(self) -> MixedLoad:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_sending = self._is_consuming = False
+        self._thread.join(60)
+
+    def finish(self) -> None:
+        """Stops the senders, and returns when all has come, or its limit passed: what is missing is told as such."""
+        self._is_sending = False
+        deadline_s = time.monotonic() + _DRAIN_LIMIT_S
+        time.sleep(max(_DELAYS_MS) / 1_000 + 6)
+        while any(sent.lost for sent in self.kinds.values()) and time.monotonic() < deadline_s:
+            time.sleep(0.2)
+
+    async def _run(self) -> None:
+        options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+        channels = [
+            grpc.aio.insecure_channel(f"{broker.host}:{broker.ports['grpcServerPort']}", options=options)
+            for broker in self._brokers
+        ]
+        stubs = [service_pb2_grpc.MessagingServiceStub(channel) for channel in channels]
+        async with asyncio.TaskGroup() as tasks:
+            for kind in KINDS:
+                for lane in range(LANES):
+                    tasks.create_task(self._send_lane(stubs, kind, lane))
+                for stub in stubs:
+                    tasks.create_task(self._consume(stub, kind))
+        for channel in channels:
+            await channel.close(None)
+
+    # Sending
+
+    async def _send_lane(self, stubs: Sequence[service_pb2_grpc.MessagingServiceStub], kind: str, lane: int) -> None:
+        number = turn = 0
+        while self._is_sending:
+            message, due_ms = _message(kind, lane, number)
+            message_id = message.system_properties.message_id
+            if kind == "TRANSACTION":
+                # Until its commit is answered it may be seen or not; every third is rolled back, every sixth left open.
+                is_to_commit = number % 3 != 0
+                if not is_to_commit:
+                    self.kinds[kind].forbidden.add(message_id)
+            attempts = 0
+            while self._is_sending:
+                entry = await _sent(stubs[turn % len(stubs)], message)
+                attempts += 1
+                if entry is not None:
+                    break
+                self.kinds[kind].repeated_sends.add(message_id)
+                turn += 1
+                await asyncio.sleep(0.1)
+            else:
+                return
+            if kind != "TRANSACTION":
+                self.kinds[kind].acknowledged[message_id] = due_ms
+            elif number % 6 != 0 and await self._ended(stubs, message, entry.transaction_id, commit=number % 3 != 0):
+                self.kinds[kind].acknowledged.update({message_id: 0} if number % 3 else {})
+            number += 1
+            await asyncio.sleep(self._pause_s)
+
+    async def _ended(
+        self,
+        stubs: Sequence[service_pb2_grpc.MessagingServiceStub],
+        message: definition.Message,
+        transaction_id: str,
+        *,
+        commit: bool,
+    ) -> bool:
+        """Repeats the end until it is answered OK; False: the load ends before."""
+        request = pb.EndTransactionRequest(
+            topic=message.topic,
+            message_id=message.system_properties.message_id,
+            transaction_id=transaction_id,
+            resolution=definition.COMMIT if commit else definition.ROLLBACK,
+        )
+        turn = 0
+        while self._is_consuming:
+            try:
+                answer = await stubs[turn % len(stubs)].EndTransaction(request, metadata=_METADATA, timeout=5)
+                if answer.status.code == definition.OK:
+                    return True
+            except grpc.aio.AioRpcError:
+                pass
+            turn += 1
+            await asyncio.sleep(0.1)
+        return False
+
+    # Consuming
+
+    async def _consume(self, stub: service_pb2_grpc.MessagingServiceStub, kind: str) -> None:
+        request = pb.ReceiveMessageRequest(
+            group=definition.Resource(name=_group(kind)),
+            message_queue=definition.MessageQueue(topic=definition.Resource(name=_topic(kind))),
+            filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
+            batch_size=16,
+        )
+        request.invisible_duration.FromMilliseconds(_LEASE_MS)
+        request.long_polling_timeout.FromMilliseconds(2_000)
+        while self._is_consuming:
+            try:
+                if kind == "LITE":
+                    await stub.SyncLiteSubscription(_subscription(request), metadata=_METADATA, timeout=5)
+                elements = [one async for one in stub.ReceiveMessage(request, metadata=_METADATA, timeout=10)]
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.2)
+                continue
+            messages = [element.message for element in elements if element.HasField("message")]
+            if messages:
+                await self._note_and_acknowledge(stub, kind, request, messages)
+            else:
+                await asyncio.sleep(0.05)
+
+    async def _note_and_acknowledge(
+        self,
+        stub: service_pb2_grpc.MessagingServiceStub,
+        kind: str,
+        request: pb.ReceiveMessageRequest,
+        messages: Sequence[definition.Message],
+    ) -> None:
+        sent, at_ms = self.kinds[kind], time.time_ns() // 1_000_000
+        ack = pb.AckMessageRequest(group=request.group, topic=request.message_queue.topic)
+        places = []
+        for message in messages:
+            system = message.system_properties
+            lane, number = map(int, message.body.split(b"-"))
+            place = Place(system.queue_id, system.queue_offset)
+            places.append(place)
+            was_settled = place in sent.settled
+            sent.deliveries.append(Delivery(system.message_id, lane, number, place, at_ms, was_settled))
+            entry = ack.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
+            if system.lite_topic:
+                entry.lite_topic = system.lite_topic
+        try:
+            answer = await stub.AckMessage(ack, metadata=_METADATA, timeout=5)
+        except grpc.aio.AioRpcError:
+            return
+        sent.settled |= {place for place, entry in zip(places, answer.entries) if entry.status.code == definition.OK}
+
+
+def _topic(kind: str) -> str:
+    return f"mixed-{kind.lower()}"
+
+
+def _group(kind: str) -> str:
+    return f"mixed-{kind.lower()}-readers"
+
+
+def _message(kind: str, lane: int, number: int) -> tuple[definition.Message, int]:
+    """A message, and when it is due; 0: at once."""
+    system = definition.SystemProperties(
+        message_id=f"{kind}-{lane}-{number}",
+        message_type=kind,
+        body_encoding=definition.IDENTITY,
+        born_host="mixed-load",
+    )
+    system.born_timestamp.GetCurrentTime()
+    due_ms = 0
+    if kind == "FIFO":
+        system.message_group = f"group-{lane}"
+    elif kind == "DELAY":
+        due_ms = time.time_ns() // 1_000_000 + _DELAYS_MS[number % len(_DELAYS_MS)]
+        system.delivery_timestamp.FromMilliseconds(due_ms)
+    elif kind == "PRIORITY":
+        system.priority = number % 4
+    elif kind == "LITE":
+        system.lite_topic = f"lite-{lane}"
+    topic = definition.Resource(name=_topic(kind))
+    return definition.Message(topic=topic, body=b"%d-%d" % (lane, number), system_properties=system), due_ms
+
+
+async def _sent(stub: service_pb2_grpc.MessagingServiceStub, message: definition.Message) -> pb.SendResultEntry | None:
+    """The answer's entry; None: it was not OK, or did not come."""
+    try:
+        answer = await stub.SendMessage(pb.SendMessageRequest(messages=[message]), metadata=_METADATA, timeout=5)
+    except grpc.aio.AioRpcError:
+        return None
+    return answer.entries[0] if answer.status.code == definition.OK else None
+
+
+def _subscription(request: pb.ReceiveMessageRequest) -> pb.SyncLiteSubscriptionRequest:
+    return pb.SyncLiteSubscriptionRequest(
+        topic=request.message_queue.topic,
+        group=request.group,
+        lite_topic_set=[f"lite-{lane}" for lane in range(LANES)],
+        action=definition.COMPLETE_ADD,
+        version=time.time_ns(),
+    )
+
+
+def _row(name: str, value: int, target: int | None = None) -> dict[str, Any]:
+    return {"name": name, "value": value, "target": target, "holds": target is None or value <= target}
+
+
+def _felt_rows(felt: Felt) -> list[dict[str, Any]]:
+    name = f"official {felt.language}"
+    return [
+        _row(f"{name}: acknowledged", felt.acknowledged),
+        _row(f"{name}: lost", len(felt.missing), 0),
+        _row(f"{name}: out of order", felt.out_of_order, 0),
+        _row(f"{name}: delivered again", felt.repeated),
+    ]
+
+
+def _official_load(group: FailoverGroup, folder: Path) -> OfficialLoad:
+    master = group.brokers[group.master() or 0]
+    asyncio.run(create_topic(master, PLAIN_TOPIC))
+    asyncio.run(create_topic(master, FIFO_TOPIC, message_type="FIFO"))
+    asyncio.run(create_group(master, PLAIN_GROUP))
+    asyncio.run(create_group(master, FIFO_GROUP, ordered=True))
+    endpoints = [f"{broker.host}:{broker.ports['grpcServerPort']}" for broker in group.brokers]
+    python = install_official_client() / "bin" / "python"
+    return OfficialLoad(folder, endpoints=endpoints, python=python, go=build("go"))
+
+
+def play(minutes: float, kill_s: float, folder: Path, *, rate: float, official: bool) -> list[dict[str, Any]]:
+    """Runs it, and tells what came of it."""
+    with ExitStack() as stack:
+        group = stack.enter_context(FailoverGroup(folder / "group"))
+        group.stop_senders()
+        master = group.brokers[group.master() or 0]
+        for kind in KINDS:
+            asyncio.run(create_topic(master, _topic(kind), queues=4, message_type=kind))
+            asyncio.run(create_group(master, _group(kind), ordered=kind == "FIFO"))
+        load = stack.enter_context(_official_load(group, folder / "clients")) if official else None
+        mixed = stack.enter_context(MixedLoad(group.brokers, rate=rate))
+        if load is not None:
+            load.wait_busy()
+        ends_s, kills = time.monotonic() + 60 * minutes, 0
+        while time.monotonic() + kill_s < ends_s:
+            time.sleep(kill_s)
+            _kill_master(group)
+            kills += 1
+            print(f"  {kills} masters killed", file=sys.stderr, flush=True)
+        time.sleep(max(0.0, ends_s - time.monotonic()))
+        felt = [] if load is None else load.finish()
+        mixed.finish()
+        wait_until(group.are_equal, limit_s=60, what="the replicas are equal")
+    rows = [_row("masters killed", kills)]
+    for sent in mixed.kinds.values():
+        rows += sent.rows()
+    for each in felt:
+        rows += _felt_rows(each)
+    return rows
+
+
+def _kill_master(group: FailoverGroup) -> None:
+    first = group.master()
+    assert first is not None, "nobody is master"
+    group.brokers[first].kill()
+    wait_until(lambda: group.master() not in (None, first), limit_s=60, what="another is the master")
+    group.brokers[first].start()
+    group.wait_whole()
+
+
+def main() -> int:
+    """Prints a line a row; the exit code is 1 if one does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--kill-s", type=float, default=120, help="seconds between two kills")
+    parser.add_argument("--rate", type=float, default=20, help="messages a second of each kind, with raw stubs")
+    parser.add_argument("--languages", choices=("all", "raw"), default="all", help="raw: no official clients")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mixed-load")
+    parser.add_argument("--report", type=Path, default=REPORT)
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.folder, ignore_errors=True)
+    (arguments.folder / "group").mkdir(parents=True)
+    with share_imports():
+        rows = play(
+            arguments.minutes,
+            arguments.kill_s,
+            arguments.folder,
+            rate=arguments.rate,
+            official=arguments.languages == "all",
+        )
+    arguments.report.write_text(json.dumps(rows, indent=1) + "\n")
+    for row in rows:
+        print(f"{row['name']}: {row['value']}{'' if row['holds'] else '   DOES NOT HOLD'}")
+    holds = all(row["holds"] for row in rows)
+    if holds:
+        shutil.rmtree(arguments.folder)
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
