@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+
 import pytest
 
 from simulation.pool import run_seeds
@@ -10,8 +12,8 @@ SEED_COUNT = 150
 
 
 @pytest.mark.timeout(1800)
-def test_every_seed_keeps_every_promise() -> None:
-    failures = [result for result in run_seeds(range(1, SEED_COUNT + 1)) if result.failure is not None]
+def test_every_seed_keeps_every_promise(processes: Executor) -> None:
+    failures = [result for result in run_seeds(range(1, SEED_COUNT + 1), processes) if result.failure is not None]
     assert not failures, "\n".join(
         f"make sim SEED={result.seed}: {result.failure.sentence}" for result in failures if result.failure is not None
     )
