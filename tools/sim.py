@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ BUILD: Final = ROOT / "build"
 sys.path[:0] = [str(ROOT / "tests")]
 
 from simulation.plants import Plant
-from simulation.pool import SeedResult, Totals, run_one, run_seeds
+from simulation.pool import SeedResult, Totals, run_one, run_seeds, seed_processes
 
 PROGRESS_EVERY: Final = 50
 
@@ -30,20 +31,21 @@ def main() -> int:
     started = time.monotonic()
     totals = Totals()
     first_failure: SeedResult | None = None
-    if arguments.seed is not None:
-        outcomes = iter([run_one(arguments.seed, plant)])
-    else:
-        seeds = range(arguments.first, arguments.first + arguments.seeds)
-        outcomes = run_seeds(seeds, plant=plant)
-    for result in outcomes:
-        totals.add(result)
-        if result.failure is not None:
-            first_failure = first_failure or result
-            _print_failure(result, plant)
-            if plant is not None:
-                break
-        if totals.seeds % PROGRESS_EVERY == 0:
-            _print_progress(totals, time.monotonic() - started)
+    with ExitStack() as stack:
+        if arguments.seed is not None:
+            outcomes = iter([run_one(arguments.seed, plant)])
+        else:
+            seeds = range(arguments.first, arguments.first + arguments.seeds)
+            outcomes = run_seeds(seeds, stack.enter_context(seed_processes()), plant=plant)
+        for result in outcomes:
+            totals.add(result)
+            if result.failure is not None:
+                first_failure = first_failure or result
+                _print_failure(result, plant)
+                if plant is not None:
+                    break
+            if totals.seeds % PROGRESS_EVERY == 0:
+                _print_progress(totals, time.monotonic() - started)
     _print_progress(totals, time.monotonic() - started)
     _write_report(totals, time.monotonic() - started, plant)
     if plant is not None:

@@ -56,25 +56,25 @@ def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_pat
             return [str(event["reason"]) for event in slave.events() if event.get("event") in names]
 
         with AcknowledgedSender(master, "orders", body_bytes=16_000):
-            wait_until(lambda: told() != [], limit_s=60, what="the slave says that its disk is full")
+            wait_until(lambda: told() != [], limit_s=120, what="the slave says that its disk is full")
             # Not even a checkpoint has room.
             with suppress(OSError), (small_disk / "more").open("wb", buffering=0) as more:
                 while True:
                     more.write(bytes(4_096))
             # Nor the table of topics.
             asyncio.run(create_topic(master, "later"))
-            wait_until(lambda: any("config/topics.json" in line for line in told()), limit_s=60, what="it says so")
+            wait_until(lambda: any("config/topics.json" in line for line in told()), limit_s=120, what="it says so")
             begun = _end(master)
-            wait_until(lambda: _end(master) > begun + (1 << 20), limit_s=60, what="the master goes on")
+            wait_until(lambda: _end(master) > begun + (1 << 20), limit_s=120, what="the master goes on")
         assert "disk full: commitlog/" in told()[0]
         assert "4,194,304 bytes are needed and" in told()[0]
         stopped_at = _end(slave)
         assert stopped_at < _end(master)
         ballast.unlink()
         (small_disk / "more").unlink()
-        wait_until(lambda: _end(slave) > stopped_at, limit_s=60, what="it goes on")
+        wait_until(lambda: _end(slave) > stopped_at, limit_s=120, what="it goes on")
         assert told()
         topics = small_disk / "config" / "topics.json"
-        wait_until(lambda: "later" in topics.read_text(), limit_s=60, what="the table is saved")
+        wait_until(lambda: "later" in topics.read_text(), limit_s=120, what="the table is saved")
         assert master.stop() == 0
         assert slave.stop() == 0

@@ -19,8 +19,8 @@ import yaml
 
 _LINES = [f"line {number}" for number in range(200)]
 _START_LIMIT_S = 180.0
-_HEALTH_LIMIT_S = 30.0
-_COMMAND_LIMIT_S = 60.0
+_HEALTH_LIMIT_S = 120.0
+_COMMAND_LIMIT_S = 120.0
 _STARTED = """
 import signal, sys
 from tandemmq.cli.__main__ import main
@@ -45,6 +45,9 @@ class LocalCluster:
                 stdout=output,
                 stderr=output,
             )
+
+    def wait_ready(self) -> None:
+        """Until all members serve."""
         self.until(self._is_ready, _START_LIMIT_S)
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -99,12 +102,15 @@ class LocalCluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     started = LocalCluster(tmp_path_factory.mktemp("local") / "cluster")
     try:
+        started.wait_ready()
         yield started
     finally:
-        started.run("down")
-        if started.process.poll() is None:
-            started.process.kill()
-        started.process.wait()
+        try:
+            started.run("down")
+        finally:
+            # What it started it stops, whatever became of the command.
+            started.process.terminate()
+            started.process.wait()
 
 
 def _healthy(cluster: LocalCluster) -> bool:

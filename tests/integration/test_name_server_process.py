@@ -10,7 +10,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-LIMIT_S = 30
+LIMIT_S = 120
 COMMAND = [sys.executable, "-m", "tandemmq.nameserver", "--set", "bindAddress=127.0.0.1"]
 
 

@@ -81,9 +81,9 @@ def filled(cluster: ProcessCluster, *, log_bytes: int = 3 << 20, **settings: str
     asyncio.run(create_topic(broker, TOPIC))
     reader = Reader(broker)
     with AcknowledgedSender(broker, TOPIC, body_bytes=4_000):
-        wait_until(lambda: reader.describe().end_offset > log_bytes, limit_s=60, what="messages are there")
+        wait_until(lambda: reader.describe().end_offset > log_bytes, limit_s=120, what="messages are there")
     end_offset = reader.describe().end_offset
-    wait_until(lambda: reader.describe().queues_offset == end_offset, limit_s=10, what="queues are written")
+    wait_until(lambda: reader.describe().queues_offset == end_offset, limit_s=120, what="queues are written")
     return broker, reader
 
 
@@ -209,7 +209,9 @@ def test_a_killed_helper_is_replaced_and_the_broker_lives_on(cluster: ProcessClu
     assert len(reader.digests(0, EXTENT_BYTES)) == 1
     reader.close()
     assert broker.stop() == 0
-    wait_until(lambda: not Path(f"/proc/{helper_process_id(broker)}").exists(), limit_s=5, what="the helper has ended")
+    wait_until(
+        lambda: not Path(f"/proc/{helper_process_id(broker)}").exists(), limit_s=120, what="the helper has ended"
+    )
 
 
 def test_a_killed_broker_takes_its_helper_along(cluster: ProcessCluster) -> None:
@@ -218,7 +220,7 @@ def test_a_killed_broker_takes_its_helper_along(cluster: ProcessCluster) -> None
     helper = helper_process_id(broker)
     reader.close()
     broker.kill()
-    wait_until(lambda: not Path(f"/proc/{helper}").exists(), limit_s=5, what="the helper has ended")
+    wait_until(lambda: not Path(f"/proc/{helper}").exists(), limit_s=120, what="the helper has ended")
 
 
 def test_a_rate_of_nothing_refuses(cluster: ProcessCluster) -> None:

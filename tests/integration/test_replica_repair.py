@@ -137,16 +137,16 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         asyncio.run(create_topic(master, TOPIC, queues=2))
         wait_until(
             lambda: any(item.in_sync for item in asyncio.run(broker_status(master)).slaves),
-            limit_s=30,
+            limit_s=120,
             what="the slave is in sync",
         )
         replicas = [Replica(process, cluster.store_folder(process.name)) for process in (master, slave)]
         with AcknowledgedSender(master, TOPIC, body_bytes=20_000):
-            wait_until(lambda: replicas[0].facts().end_offset > 10 << 20, limit_s=60, what="messages are there")
+            wait_until(lambda: replicas[0].facts().end_offset > 10 << 20, limit_s=120, what="messages are there")
         end_offset = replicas[0].facts().end_offset
         wait_until(
             lambda: all(min(at.flushed_offset, at.queues_offset) >= end_offset for at in (r.facts() for r in replicas)),
-            limit_s=20,
+            limit_s=120,
             what="everything is on disk on both",
         )
         running = Pair(cluster, replicas[0], replicas[1], flushed_offset=end_offset)
@@ -193,7 +193,7 @@ def test_flipped_bytes_go_from_slave_and_master_while_messages_flow(pair: Pair) 
             assert target.bytes_at(start, end) == sound
             assert step().changed_bytes == 0
         count = len(sender.acknowledged)
-        wait_until(lambda: len(sender.acknowledged) > count + 100, limit_s=30, what="messages flow on")
+        wait_until(lambda: len(sender.acknowledged) > count + 100, limit_s=120, what="messages flow on")
         assert sender.failed == 0
     assert not (pair.slave.folder / "repair.unfinished").exists()
     assert pair.master.process.stop() == 0
@@ -271,10 +271,10 @@ def test_every_guard_refuses_and_changes_nothing(pair: Pair) -> None:
     (slave.folder / "aside").rename(path)
 
     master.process.kill()
-    wait_until(lambda: not slave.facts().serving, limit_s=10, what="the slave has missed its master")
+    wait_until(lambda: not slave.facts().serving, limit_s=120, what="the slave has missed its master")
     assert refusal(step())[0] is code.FAILED_PRECONDITION
     master.process.start()
-    wait_until(lambda: slave.facts().serving, limit_s=30, what="the slave follows again")
+    wait_until(lambda: slave.facts().serving, limit_s=120, what="the slave follows again")
     assert slave.repair_range(start, end, source=0, target_digest=damaged, source_digest=sound).changed_bytes == 1
 
 

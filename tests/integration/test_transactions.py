@@ -156,11 +156,11 @@ def test_a_killed_broker_knows_its_transactions_when_it_is_back(tmp_path: Path) 
         with _Payer([broker], seed=1) as payer:
             for _ in range(3):
                 ended = len(payer.ended)
-                wait_until(lambda: len(payer.ended) > ended + 30, limit_s=30, what="transactions end")  # noqa: B023
+                wait_until(lambda: len(payer.ended) > ended + 30, limit_s=120, what="transactions end")  # noqa: B023
                 broker.kill()
                 broker.start()
             ended = len(payer.ended)
-            wait_until(lambda: len(payer.ended) > ended + 30, limit_s=30, what="transactions end")
+            wait_until(lambda: len(payer.ended) > ended + 30, limit_s=120, what="transactions end")
         _check(payer, _committed(cluster.store_folder("broker-a-0")))
 
 
@@ -171,11 +171,11 @@ def test_a_change_of_master_keeps_transactions(tmp_path: Path, kind: str) -> Non
         with _Payer(group.brokers, seed=os.getpid()) as payer:
             for _ in range(2):
                 ended = len(payer.ended)
-                wait_until(lambda: len(payer.ended) > ended + 20, limit_s=30, what="transactions end")  # noqa: B023
+                wait_until(lambda: len(payer.ended) > ended + 20, limit_s=120, what="transactions end")  # noqa: B023
                 group.change(kind)
             ended = len(payer.ended)
-            wait_until(lambda: len(payer.ended) > ended + 20, limit_s=30, what="transactions end")
+            wait_until(lambda: len(payer.ended) > ended + 20, limit_s=120, what="transactions end")
         group.stop_senders()
-        wait_until(group.are_equal, limit_s=30, what="the replicas are equal")
+        wait_until(group.are_equal, limit_s=120, what="the replicas are equal")
         for number in range(2):
             _check(payer, _committed(group.cluster.store_folder(f"broker-a-{number}")))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 
 import pytest
 
+from simulation.pool import seed_processes
 from simulation.shell_seams import in_simulation
 
 
@@ -14,6 +16,13 @@ from simulation.shell_seams import in_simulation
 def _simulated_shell() -> Iterator[None]:
     with in_simulation():
         yield
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[Executor]:
+    """One start of Python and its imports for all seeds of all tests."""
+    with seed_processes() as processes:
+        yield processes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

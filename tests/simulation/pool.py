@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 from simulation.checkers import Violation
 from simulation.cluster import Cluster, RunReport, run
@@ -16,7 +20,7 @@ from simulation.plants import Plant, planted, steered
 from simulation.run_settings import RunSettings
 from simulation.shell_seams import in_simulation
 
-__all__ = ["SeedFailure", "SeedResult", "Totals", "run_one", "run_seeds"]
+__all__ = ["SeedFailure", "SeedResult", "Totals", "run_one", "run_seeds", "seed_processes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +98,31 @@ def run_one(
     return SeedResult(seed, time.perf_counter() - started, report, failure)
 
 
+@contextmanager
+def seed_processes() -> Iterator[Executor]:
+    """As many processes as there are cores, which have the product imported: for `run_seeds`, as often as one likes."""
+    # spawn: a forked child would share the parent's threads and imported state.
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as processes:
+        yield processes
+
+
 def run_seeds(
     seeds: Iterable[int],
+    processes: Executor,
     *,
     plant: Plant | None = None,
-    processes: int | None = None,
     steer_for: Plant | None = None,
 ) -> Iterator[SeedResult]:
-    """Outcomes in order of their completion, from as many processes as there are cores."""
-    # spawn: a forked child would share the parent's threads and imported state.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool:
-        yield from pool.imap_unordered(_Runner(plant, steer_for), seeds, chunksize=1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Runner:
-    """`run_one` with its plant, as something another process can be sent."""
-
-    plant: Plant | None
-    steer_for: Plant | None
-
-    def __call__(self, seed: int) -> SeedResult:
-        return run_one(seed, self.plant, self.steer_for)
+    """Outcomes in order of their completion. Who has seen enough stops: no seed waits in a queue then."""
+    waiting = iter(seeds)
+    running: set[Future[SeedResult]] = set()
+    while True:
+        for seed in islice(waiting, (os.cpu_count() or 1) - len(running)):
+            running.add(processes.submit(run_one, seed, plant, steer_for))
+        if not running:
+            return
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        yield from (future.result() for future in done)
 
 
 def _cause(error: BaseException) -> str:

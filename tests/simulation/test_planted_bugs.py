@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+
 import pytest
 
 from simulation.plants import STEERED_PLANTS, Plant
-from simulation.pool import run_seeds
+from simulation.pool import run_one, run_seeds
 
 SEEDS_MAX = 60
 STEERED_SEED_COUNT = 15
@@ -13,16 +15,19 @@ STEERED_SEED_COUNT = 15
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("plant", list(Plant), ids=str)
-def test_planted_bug_is_found(plant: Plant) -> None:
-    found = next(result for result in run_seeds(range(1, SEEDS_MAX + 1), plant=plant) if result.failure is not None)
+def test_planted_bug_is_found(plant: Plant, processes: Executor) -> None:
+    outcomes = run_seeds(range(1, SEEDS_MAX + 1), processes, plant=plant)
+    found = next(result for result in outcomes if result.failure is not None)
     # A run that is steered to the bug's place fails because of the bug.
-    (whole,) = run_seeds([found.seed], steer_for=plant, processes=1)
+    whole = processes.submit(run_one, found.seed, steer_for=plant).result()
     assert whole.failure is None
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("plant", STEERED_PLANTS, ids=str)
-def test_without_the_bug_runs_that_are_steered_to_its_place_keep_every_promise(plant: Plant) -> None:
-    results = run_seeds(range(1, STEERED_SEED_COUNT + 1), steer_for=plant)
+def test_without_the_bug_runs_that_are_steered_to_its_place_keep_every_promise(
+    plant: Plant, processes: Executor
+) -> None:
+    results = run_seeds(range(1, STEERED_SEED_COUNT + 1), processes, steer_for=plant)
     failures = [(result.seed, result.failure.sentence) for result in results if result.failure is not None]
     assert not failures

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+
 import pytest
 
 from simulation.pool import run_seeds
@@ -12,9 +14,9 @@ FOUND = (10_127, 10_744, 11_158, 11_195, 11_409, 11_787)
 
 
 @pytest.mark.timeout(1800)
-def test_every_seed_keeps_every_promise() -> None:
+def test_every_seed_keeps_every_promise(processes: Executor) -> None:
     seeds = (*range(1, SEED_COUNT + 1), *FOUND)
-    failures = [result for result in run_seeds(seeds) if result.failure is not None]
+    failures = [result for result in run_seeds(seeds, processes) if result.failure is not None]
     assert not failures, "\n".join(
         f"make sim SEED={result.seed}: {result.failure.sentence}" for result in failures if result.failure is not None
     )

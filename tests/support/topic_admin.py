@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import grpc
+
 from support.cluster_processes import ServiceProcess
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
 from tandemmq.service.service_channels import aio_channel
+
+# A member of the in-sync set that is slow to take a table over is waited for.
+_TRIES: Final = 12
+
+
+async def _until_taken(change: Callable[[], Awaitable[object]]) -> None:
+    """Makes a change as an operator would: what the broker asks to try again is tried again."""
+    for tries_left in range(_TRIES, -1, -1):
+        try:
+            await change()
+            return
+        except grpc.aio.AioRpcError as error:
+            if tries_left == 0 or error.code() is not grpc.StatusCode.UNAVAILABLE or "try again" not in str(error):
+                raise
 
 
 def _endpoint(process: ServiceProcess) -> str:
@@ -21,7 +40,7 @@ async def create_topic(process: ServiceProcess, topic: str, *, queues: int = 8, 
         request = pb.UpdateTopicRequest(
             topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
         )
-        await stub.UpdateTopic(request, timeout=10)
+        await _until_taken(lambda: stub.UpdateTopic(request, timeout=10))
 
 
 async def create_group(process: ServiceProcess, group: str, *, ordered: bool = False) -> None:
@@ -29,7 +48,7 @@ async def create_group(process: ServiceProcess, group: str, *, ordered: bool = F
     async with aio_channel(_endpoint(process), ()) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         request = pb.UpdateSubscriptionGroupRequest(group=group, consume_message_orderly=ordered)
-        await stub.UpdateSubscriptionGroup(request, timeout=10)
+        await _until_taken(lambda: stub.UpdateSubscriptionGroup(request, timeout=10))
 
 
 async def loss_to_accept(process: ServiceProcess) -> replica_pb.AcceptLossResponse:

@@ -26,7 +26,7 @@ from tandemmq.cli.failure import CommandError
 from tandemmq.cli.kube.release import way_to_pods
 from tandemmq.service.kubernetes_api import PodStream
 
-_LIMIT_S = 60.0
+_LIMIT_S = 120.0
 
 
 class _Commands:

@@ -18,7 +18,7 @@ from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from tandemmq.core.message.record_decoder import RecordFound, scan_record
 
 _TOPIC = "repaired"
-_LIMIT_S = 60.0
+_LIMIT_S = 120.0
 _FIRST_FILE = "commitlog/00000000000000000000"
 
 

@@ -80,7 +80,7 @@ def test_a_tail_comes_back_once_though_the_master_is_killed_in_the_middle(tmp_pa
         def document(*words: str) -> Any:
             return json.loads(run(*words, "-o", "json").stdout)
 
-        wait_until(is_in_sync, limit_s=30, what="the slave is in sync")
+        wait_until(is_in_sync, limit_s=120, what="the slave is in sync")
         [tail] = document()["tails"]
         assert (tail["broker"], tail["reason"]) == ("broker-a:1", "planted")
         [planned] = document("--all", "--dry-run")
@@ -91,18 +91,18 @@ def test_a_tail_comes_back_once_though_the_master_is_killed_in_the_middle(tmp_pa
         begun = _end_offset(master)
         first = threading.Thread(target=run, args=("--all", "--yes"))
         first.start()
-        wait_until(lambda: _end_offset(master) > begun, limit_s=30, what="some were stored")
+        wait_until(lambda: _end_offset(master) > begun, limit_s=120, what="some were stored")
         master.kill()
         first.join(60)
         assert not first.is_alive()
         master.start()
-        wait_until(is_in_sync, limit_s=30, what="the slave is in sync again")
+        wait_until(is_in_sync, limit_s=120, what="the slave is in sync again")
 
         [again] = document("--all", "--yes")
         assert (again["held_count"] + again["stored_count"], again["messages"][:0]) == (_MESSAGES, [])
         [third] = document("--all", "--yes")
         assert (third["held_count"], third["stored_count"]) == (_MESSAGES, 0)
-        wait_until(lambda: _end_offset(master) == _end_offset(slave), limit_s=30, what="the slave holds it too")
+        wait_until(lambda: _end_offset(master) == _end_offset(slave), limit_s=120, what="the slave holds it too")
         assert master.stop() == 0
         assert slave.stop() == 0
         expected = Counter(dict.fromkeys((f"T-{number}" for number in range(1, _MESSAGES + 1)), 1))

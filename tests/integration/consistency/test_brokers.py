@@ -51,14 +51,14 @@ def _pair(cluster: ProcessCluster) -> tuple[ServiceProcess, ServiceProcess]:
 
 def _fill(cluster: ProcessCluster, master: ServiceProcess) -> None:
     with AcknowledgedSender(master, _TOPIC, body_bytes=2_000):
-        wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 1 << 20, limit_s=60, what="messages are there")
+        wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 1 << 20, limit_s=120, what="messages are there")
 
 
 def test_live_replicas_are_proven_equal_while_messages_flow(cluster: ProcessCluster, tmp_path: Path) -> None:
     master, slave = _pair(cluster)
     results, place = tmp_path / "results", f"namesrvAddr={cluster.namesrv_addr}"
     with AcknowledgedSender(master, _TOPIC, body_bytes=2_000):
-        wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 1 << 20, limit_s=60, what="messages are there")
+        wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 1 << 20, limit_s=120, what="messages are there")
         under_load = run_inline(results, place, "tier=deep", _PAUSE)
 
     assert under_load.findings == ()
