@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import (
+    COMPARED,
     DataVersion,
     MetadataCorrupt,
     MetadataFile,
@@ -160,7 +161,7 @@ class _Comparer:
 
     def compare(self, slaves: Mapping[int, MetadataTexts]) -> Iterator[Finding]:
         readable = []
-        for file in MetadataFile:
+        for file in COMPARED:
             problem = _problem(file, self._master.get(file))
             has_it = [own for own, texts in slaves.items() if _has_content(file, texts.get(file))]
             if problem:
@@ -170,7 +171,7 @@ class _Comparer:
             elif self._settled and has_it:
                 yield self._unreadable(self._master_id, file, "there is no such file, and a slave has it", has_it)
         for broker_id, texts in slaves.items():
-            for file in MetadataFile:
+            for file in COMPARED:
                 problem = _problem(file, texts.get(file))
                 if problem:
                     yield self._unreadable(broker_id, file, problem, [self._master_id] if file in readable else [])
@@ -364,6 +365,8 @@ def _has_content(file: MetadataFile, text: str | None) -> bool:
             return bool(_consumer_offsets(text))
         case MetadataFile.DELAY_OFFSETS:
             return bool(_delay_offsets(text))
+        case _:
+            return False
 
 
 def _which_has_more(file: MetadataFile, slave: str, master: str) -> int:
