@@ -17,8 +17,8 @@ late, and a group whose master does not wait for its slave.
 4. Drawn: hypothesis draws damage and harmless differences: kind, side, place, number of replicas, and what earlier runs
    saw. Each folder is judged by a whole run in this process, without Spark: found, named, decided rightly or left to a
    person, and the plan copies from no damaged replica.
-5. Repaired: the first group runs again, two of its slaves' files are damaged under load, a deep run through the brokers
-   finds it, `tandemmq repair` carries out the plan, and the next run finds nothing.
+5. Repaired: the first group runs again, files of its slaves and a table of its master are damaged under load, a deep
+   run through the brokers finds it, `tandemmq repair` carries out the plan, and the next run finds nothing.
 
 Exit code 1 when a row does not hold. Everything is below build/audit-check and removed at the end but for the results
 and the logs; --keep leaves it.
@@ -406,7 +406,9 @@ def check_repaired(scene: Scene) -> list[Row]:
     with BackgroundLoad(scene.endpoints[:1], group="audit", seed=LOAD_SEED):
         flip_body(scene.store("broker-a-1"), record_near(scene.store("broker-a-1"), 0.0))
         change_queue_entry(scene.store("broker-a-2"), record_near(scene.store("broker-a-2"), 0.0))
-        with step("repaired: two slaves damaged while they run"):
+        (scene.store("broker-a-0") / "config" / "topics.json").write_bytes(b"")
+        (scene.store("broker-a-1") / "config" / "subscriptionGroup.json").write_bytes(b'{"dataVersion":{')
+        with step("repaired: a master and two slaves damaged while they run"):
             before = run_job(results, options, log=logs / "repaired.log")
         with step("repaired: tandemmq repair"):
             code = repair(before.folder / "repair-plan.json", scene.namesrv_addr, log=logs / "repair.log")
@@ -416,7 +418,13 @@ def check_repaired(scene: Scene) -> list[Row]:
     return [
         holds(
             "repaired_damage_was_found",
-            found == {(FindingKind.BODY_CRC, 1), (FindingKind.QUEUE_ENTRY_WRONG, 2)},
+            found
+            == {
+                (FindingKind.BODY_CRC, 1),
+                (FindingKind.QUEUE_ENTRY_WRONG, 2),
+                (FindingKind.METADATA_UNREADABLE, 0),
+                (FindingKind.METADATA_UNREADABLE, 1),
+            },
         ),
         compared("repaired_exit_code_of_repair", code, "exit code", "== 0"),
         compared("repaired_findings_afterwards", len(after.findings), "findings", "== 0"),

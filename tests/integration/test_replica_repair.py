@@ -91,12 +91,25 @@ class Replica:
         )
         return answer
 
-    def rewrite(self, queue_id: int, first: int, end: int, *, dry_run: bool = False) -> pb.RewriteQueueEntriesResponse:
+    def rewrite(
+        self, queue_id: int, first: int, end: int, *, dry_run: bool = False, undo: bool = False
+    ) -> pb.RewriteQueueEntriesResponse:
         answer: pb.RewriteQueueEntriesResponse = self.repair.RewriteQueueEntries(
             pb.RewriteQueueEntriesRequest(
-                topic=TOPIC, queue_id=queue_id, first_queue_offset=first, end_queue_offset=end, dry_run=dry_run
+                topic=TOPIC,
+                queue_id=queue_id,
+                first_queue_offset=first,
+                end_queue_offset=end,
+                dry_run=dry_run,
+                undo=undo,
             ),
             timeout=60,
+        )
+        return answer
+
+    def rewrite_table(self, table: str, *, dry_run: bool = False) -> pb.RewriteTableResponse:
+        answer: pb.RewriteTableResponse = self.repair.RewriteTable(
+            pb.RewriteTableRequest(table=table, dry_run=dry_run), timeout=60
         )
         return answer
 
@@ -288,10 +301,17 @@ def test_queue_entries_are_written_again_from_the_log(pair: Pair) -> None:
     assert (planned.sound_count, planned.changed_count) == (59, 41)
     assert [change.queue_offset for change in planned.changes] == [5, *range(30, 70)]
     assert (pair.slave.folder / path).read_bytes() != sound
+    damaged = (pair.slave.folder / path).read_bytes()
+    assert refusal(lambda: pair.slave.rewrite(1, 0, 100, undo=True))[0] is grpc.StatusCode.NOT_FOUND
     done = pair.slave.rewrite(1, 0, 100)
     assert done.changed_count == 41
     assert (pair.slave.folder / path).read_bytes() == sound
     assert pair.slave.rewrite(1, 0, 100).changed_count == 0
+    # What was overwritten can be put back, and be repaired again.
+    assert pair.slave.rewrite(1, 0, 100, undo=True).changed_count == 41
+    assert (pair.slave.folder / path).read_bytes() == damaged
+    assert pair.slave.rewrite(1, 0, 100).changed_count == 41
+    assert (pair.slave.folder / path).read_bytes() == sound
 
     code = grpc.StatusCode
     assert refusal(lambda: pair.slave.rewrite(9, 0, 1))[0] is code.NOT_FOUND
@@ -308,6 +328,27 @@ def test_queue_entries_are_written_again_from_the_log(pair: Pair) -> None:
         pair.slave.flip(record.physical_offset + field_offset)
 
 
+def test_tables_are_written_again_by_master_and_slave(pair: Pair) -> None:
+    for replica in (pair.master, pair.slave):
+        path = replica.folder / "config" / "topics.json"
+        wait_until(lambda: TOPIC in path.read_text(), limit_s=30, what="the topic is in the file")  # noqa: B023
+        sound = path.read_bytes()
+        assert not replica.rewrite_table("topics.json").changed
+        for damaged in (b"", sound[: len(sound) // 2], sound.replace(TOPIC.encode(), b"another")):
+            path.write_bytes(damaged)
+            assert replica.rewrite_table("topics.json", dry_run=True).changed
+            assert path.read_bytes() == damaged, "a dry run has written"
+            done = replica.rewrite_table("topics.json")
+            assert done.changed
+            assert (replica.folder / done.kept_path).read_bytes() == damaged
+            assert path.read_bytes() == sound
+        path.unlink()
+        assert replica.rewrite_table("topics.json").changed
+        assert path.read_bytes() == sound
+        assert not replica.rewrite_table("consumerOffset.json", dry_run=True).changed
+        assert refusal(lambda: replica.rewrite_table("leases"))[0] is grpc.StatusCode.INVALID_ARGUMENT  # noqa: B023
+
+
 def test_repair_can_be_switched_off(tmp_path: Path) -> None:
     with ProcessCluster(tmp_path) as cluster:
         cluster.add_name_server()
@@ -318,6 +359,7 @@ def test_repair_can_be_switched_off(tmp_path: Path) -> None:
         assert not replica.facts().repair_enabled
         for call in (
             lambda: replica.rewrite(0, 0, 1),
+            lambda: replica.rewrite_table("topics.json"),
             lambda: replica.repair_range(0, 1, source=1, target_digest=bytes(16), source_digest=bytes(16)),
         ):
             assert refusal(call) == (

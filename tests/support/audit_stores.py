@@ -239,10 +239,10 @@ def _disk_id(broker_id: int) -> str:
 
 
 def _leases(store: ReplicaStore) -> bytes:
-    """A snapshot of one consumer group that has received half of a queue."""
+    """A snapshot of one consumer group that has received the first messages of a queue."""
     replay = LeaseReplay.of_files(b"", b"")
     subscription = replay.subscriptions[1] = Subscription(1, "billing", "orders")
-    subscription.queues[1] = QueueProgress(subscription, 1, 20)
+    subscription.queues[1] = QueueProgress(subscription, 1, 3)
     return replay.to_snapshot()
 
 

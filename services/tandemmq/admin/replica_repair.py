@@ -28,6 +28,7 @@ _WAIT_S: Final = 60.0
 # The target reads the range before and after, the source digests and sends it; and both may be busy.
 _READS: Final = 6
 _ENTRIES_TIMEOUT_S: Final = 600.0
+_TABLE_TIMEOUT_S: Final = 60.0
 _RATE_UNKNOWN: Final = 8 << 20
 
 
@@ -76,6 +77,11 @@ class RepairCalls(Protocol):
     ) -> repair_pb.RewriteQueueEntriesResponse:
         """Writes entries again."""
 
+    async def rewrite_table(
+        self, request: repair_pb.RewriteTableRequest, *, timeout_s: float
+    ) -> repair_pb.RewriteTableResponse:
+        """Writes a metadata table again."""
+
 
 class Repair:
     """Carries out steps, one after the other; MANUAL ones are nobody's here."""
@@ -86,7 +92,8 @@ class Repair:
     async def attempt(self, step: RepairStep, *, dry_run: bool) -> StepResult:
         """Asks the target broker; a refusal is a result."""
         assert step.action is not RepairAction.MANUAL, "a person does these"
-        act = self._copy if step.action is RepairAction.COPY_RANGE else self._rewrite
+        acts = {RepairAction.COPY_RANGE: self._copy, RepairAction.REWRITE_TABLE: self._rewrite_table}
+        act = acts.get(step.action, self._rewrite)
         try:
             return await act(step, dry_run=dry_run)
         except grpc.aio.AioRpcError as error:
@@ -144,6 +151,7 @@ class Repair:
                 first_queue_offset=first,
                 end_queue_offset=min(first + _ENTRIES_MAX, end),
                 dry_run=dry_run,
+                undo=step.action is RepairAction.RESTORE_QUEUE_ENTRIES,
             )
             reply = await calls.rewrite_queue_entries(request, timeout_s=_ENTRIES_TIMEOUT_S)
             changed += reply.changed_count
@@ -154,6 +162,15 @@ class Repair:
         return StepResult(
             step, StepOutcome.CHANGED, f"{verb} {counted(changed, 'entry', 'entries')}; {sound:,} right before"
         )
+
+    async def _rewrite_table(self, step: RepairStep, *, dry_run: bool) -> StepResult:
+        calls = self._calls_of(ReplicaKey(step.group, step.target_broker_id))
+        request = repair_pb.RewriteTableRequest(table=step.table or "", dry_run=dry_run)
+        reply = await calls.rewrite_table(request, timeout_s=_TABLE_TIMEOUT_S)
+        if not reply.changed:
+            return StepResult(step, StepOutcome.SOUND, "sound already: the file holds what the broker knows")
+        kept = f"; what the file held is kept in {reply.kept_path}" if reply.kept_path else ""
+        return StepResult(step, StepOutcome.CHANGED, f"{'would write' if dry_run else 'wrote'} {step.table}{kept}")
 
 
 def blocks_the_rest(result: StepResult, before: Sequence[StepResult]) -> bool:

@@ -423,6 +423,13 @@ class ReplicaRepairCalls:
         path = "/tandemmq.broker.v1.ReplicaRepairService/RewriteQueueEntries"
         return await _unary(self._channel, path, request, repair_pb.RewriteQueueEntriesResponse, timeout_s)
 
+    async def rewrite_table(
+        self, request: repair_pb.RewriteTableRequest, *, timeout_s: float
+    ) -> repair_pb.RewriteTableResponse:
+        """Writes a metadata table again."""
+        path = "/tandemmq.broker.v1.ReplicaRepairService/RewriteTable"
+        return await _unary(self._channel, path, request, repair_pb.RewriteTableResponse, timeout_s)
+
 
 class TraceCalls:
     """TraceService of one address. Every call may raise `grpc.aio.AioRpcError`."""

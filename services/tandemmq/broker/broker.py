@@ -182,6 +182,8 @@ class Broker:
             damaged=parts.damaged_entries,
             read_from_replica=MemberLogs(members.other_endpoints, are_expected=self._settings.total_replicas > 1).read,
             mended=parts.client_api.message_arrived,
+            tables=parts.tables,
+            retake_table=lambda file, dry_run: parts.role.retake_table(file, dry_run=dry_run),
         )
 
     def _new_runtime_settings(self, log_level: LevelSwitch | None) -> RuntimeSettings:

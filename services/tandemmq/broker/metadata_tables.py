@@ -374,6 +374,19 @@ class MetadataTables:
         self._changed(MetadataFile.CONSUMER_OFFSETS)
         self.changes.notify()
 
+    def read_file(self, file: MetadataFile) -> bytes | None:
+        """What is on the disk; None: no file. Blocks."""
+        return self._files.read(file)
+
+    def is_unwritten(self, file: MetadataFile) -> bool:
+        """Whether a change of the table is not in its file yet."""
+        return file in self._unwritten.files or self._write is not None
+
+    def write_again(self, file: MetadataFile) -> None:
+        """The file holds something else than the table: it is written, though nothing changed."""
+        self._files.forget(file)
+        self._changed(file)
+
     def persist(self, file: MetadataFile) -> bool:
         """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
         if file in self.damaged or (file in _ACCESS and self.by_file[file].version == DataVersion()):

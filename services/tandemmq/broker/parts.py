@@ -48,6 +48,7 @@ from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, LiteTopics
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.metadata.subscription_group_table import (
     CreationLimit,
     SubscriptionGroupConfig,
@@ -167,6 +168,10 @@ class Role(Protocol):
 
     async def copy_progress(self) -> bool:
         """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
+
+    async def retake_table(self, file: MetadataFile, *, dry_run: bool) -> bool:
+        """A slave takes a table of its master again, whatever versions say; whether that changed, or would change,
+        anything. OSError: there is no master to take it from."""
 
     async def append_leases(self, change: LeaseChange) -> LeasePosition:
         """A slave takes what its master's leases go on with; where its copy ends then."""

@@ -159,7 +159,8 @@ def _repair_plan(
         wanted[group, broker_id, log_range] = _UNKNOWN_DIGEST
         return _UNKNOWN_DIGEST
 
-    plan = plan_repair(run_id, cluster, findings, note)
+    masters = {result.summary.group: result.summary.master_id for result in found}
+    plan = plan_repair(run_id, cluster, findings, note, masters=masters)
     if not wanted:
         return plan, []
     replicas: Mapping[tuple[str, int], Replica] = {
@@ -178,7 +179,7 @@ def _repair_plan(
     def look_up(group: str, broker_id: int, log_range: LogRange) -> str:
         return wanted.get((group, broker_id, log_range), _UNKNOWN_DIGEST)
 
-    return plan_repair(run_id, cluster, findings, look_up), []
+    return plan_repair(run_id, cluster, findings, look_up, masters=masters), []
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -43,6 +43,15 @@ _REWRITE = RepairStep(
     first_queue_offset=10,
     end_queue_offset=12,
 )
+_TABLE = RepairStep(
+    number=4,
+    action=RepairAction.REWRITE_TABLE,
+    group="broker-a",
+    target_broker_id=1,
+    reason="a topic is missing",
+    source_broker_id=0,
+    table="topics.json",
+)
 _MANUAL = RepairStep(
     number=3,
     action=RepairAction.MANUAL,
@@ -91,11 +100,18 @@ class _Broker:
     async def rewrite_queue_entries(
         self, request: repair_pb.RewriteQueueEntriesRequest, *, timeout_s: float
     ) -> repair_pb.RewriteQueueEntriesResponse:
-        what = f"rewrite {request.first_queue_offset}..{request.end_queue_offset}"
+        verb = "restore" if request.undo else "rewrite"
+        what = f"{verb} {request.first_queue_offset}..{request.end_queue_offset}"
         count = request.end_queue_offset - request.first_queue_offset
         if self._answer(what, dry_run=request.dry_run):
             return repair_pb.RewriteQueueEntriesResponse(changed_count=1, sound_count=count - 1)
         return repair_pb.RewriteQueueEntriesResponse(sound_count=count)
+
+    async def rewrite_table(
+        self, request: repair_pb.RewriteTableRequest, *, timeout_s: float
+    ) -> repair_pb.RewriteTableResponse:
+        is_changed = self._answer(f"table {request.table}", dry_run=request.dry_run)
+        return repair_pb.RewriteTableResponse(changed=is_changed, kept_path="kept-repairs/x" if is_changed else "")
 
 
 def _attempt(broker: _Broker, *steps: RepairStep, dry_run: bool) -> list[StepResult]:
@@ -104,6 +120,18 @@ def _attempt(broker: _Broker, *steps: RepairStep, dry_run: bool) -> list[StepRes
     results = asyncio.run(work.attempt_all(steps, dry_run=dry_run, told=told.append))
     assert told == results
     return results
+
+
+def test_tables_are_written_again_and_entries_put_back() -> None:
+    broker = _Broker()
+    plan = RepairPlan("run-1", "cluster", (_REWRITE, _TABLE))
+    (first,) = _attempt(broker, _TABLE, dry_run=False)
+    assert (first.outcome, "kept-repairs/x" in first.text) == (StepOutcome.CHANGED, True)
+    (again,) = _attempt(broker, _TABLE, dry_run=True)
+    assert again.outcome is StepOutcome.SOUND
+    (undone,) = plan.undone().steps
+    _attempt(broker, undone, dry_run=False)
+    assert broker.asked == ["table topics.json", "table topics.json dry", "restore 10..12"]
 
 
 def test_broker_is_asked_then_told_then_asked_again() -> None:

@@ -11,6 +11,7 @@ from support.drawn_damage import HARMLESS, Drawn, drawn_cases, problem_of
 from support.store_damage import DAMAGES
 
 
+@pytest.mark.timeout(900)  # Sixty whole runs, on a machine that may be busy.
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(drawn=drawn_cases())
 def test_drawn_damage(drawn: Drawn, equal_group: list[Path], tmp_path_factory: pytest.TempPathFactory) -> None:

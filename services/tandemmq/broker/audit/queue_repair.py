@@ -4,6 +4,9 @@ Which part of the log holds the records is known from the entries around, if the
 the log's start. The helper process reads the records, the event loop compares and writes. Positions without a message
 (fillers) have no record and stay. Of each 20,000 entries nothing is written unless every other position has its record.
 Whatever ends a repair, what it wrote is synced and logged before the next one begins.
+
+What is overwritten is kept first, durably, in `kept-repairs` beside the log, as positions and entries; the newest of
+what was kept of a position can be put back.
 """
 
 from __future__ import annotations
@@ -14,15 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from itertools import pairwise
+from struct import Struct
 from typing import Final, NamedTuple, Protocol
+from urllib.parse import quote
 
 import numpy as np
 import structlog
 
 from tandemmq.broker.audit.jobs import AuditHelper, FindEntriesJob
-from tandemmq.broker.audit.range_repair import Refusal, RepairRefused, to_its_end
+from tandemmq.broker.audit.range_repair import KEPT_REPAIRS_FOLDER, Refusal, RepairRefused, keep_file, to_its_end
 from tandemmq.broker.audit.replica_state import ReplicaState
-from tandemmq.broker.audit.store_files import LogUnsound, StoreFiles
+from tandemmq.broker.audit.store_files import LogUnsound, OpenFile, StoreFiles
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord, record_tags_code
@@ -37,6 +42,7 @@ __all__ = [
     "ENTRIES_MAX",
     "DueEntry",
     "EntryChange",
+    "KeptEntries",
     "QueueOrder",
     "QueueRepair",
     "QueueRepaired",
@@ -50,6 +56,8 @@ ENTRIES_MAX: Final = 10_000_000
 CHANGES_LISTED_MAX: Final = 1_000
 _CHUNK_ENTRIES: Final = 20_000
 """Looked up, compared and written in one go: some milliseconds of the event loop, and a few megabytes."""
+_KEPT_ENTRY: Final = Struct(">qqiq")
+"""Position, and the entry that was there."""
 _NEIGHBOURS_MAX: Final = 16
 """Entries before and behind that are asked which part of the log it is."""
 
@@ -94,6 +102,8 @@ class QueueOrder:
     first_queue_offset: int
     end_queue_offset: int
     dry_run: bool
+    undo: bool = False
+    """What an earlier repair has overwritten is put back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,7 @@ class QueueRepair:
     def __init__(
         self,
         *,
+        kept: KeptEntries,
         store: RepairableQueues,
         state: Callable[[], ReplicaState],
         files: StoreFiles,
@@ -131,6 +142,7 @@ class QueueRepair:
         failed: Callable[[DiskError], None],
     ) -> None:
         """`file_bytes` is the length of a ConsumeQueue file."""
+        self._kept = kept
         self._store = store
         self._state = state
         self._files = files
@@ -191,7 +203,10 @@ class QueueRepair:
 
     async def _repair(self, order: QueueOrder, first: int, end: int, cuts: int, repaired: QueueRepaired) -> None:
         queue = self._queue(order, cuts)
-        due = await self._due_entries(order, queue, first, end)
+        if order.undo:
+            due = await asyncio.to_thread(self._kept.entries, order.topic, order.queue_id, first, end)
+        else:
+            due = await self._due_entries(order, queue, first, end)
         # The newest entries are in memory as well: consumers are given those, and the next start reads the files.
         filed_end = max(first, min(end, queue.written_offset))
         filed = await asyncio.to_thread(self._filed_entries, queue.folder, first, filed_end)
@@ -200,7 +215,7 @@ class QueueRepair:
         for queue_offset, held in enumerate(_read(queue, first, end), first):
             old = filed[queue_offset - first] if queue_offset < filed_end else held
             new = due.get(queue_offset)
-            if new is None and not held.is_filler:
+            if new is None and not held.is_filler and not order.undo:
                 raise RepairRefused(
                     Refusal.NOT_FOUND, f"the log holds no record for entry {queue_offset}; compare with another replica"
                 )
@@ -210,7 +225,13 @@ class QueueRepair:
                 changes.append(EntryChange(queue_offset, held if old == new else old, new))
         repaired.changed_count += len(changes)
         repaired.changes += changes[: CHANGES_LISTED_MAX - len(repaired.changes)]
-        if not order.dry_run:
+        if changes and not order.dry_run:
+            if not order.undo:
+                try:
+                    await asyncio.to_thread(self._kept.keep, order.topic, order.queue_id, changes)
+                except OSError as error:
+                    raise RepairRefused(Refusal.NO_ROOM, f"what is there cannot be kept: {error}") from error
+                self._queue(order, cuts)
             for run in _runs(changes):
                 entries = b"".join(ENTRY.pack(*change.new) for change in run)
                 try:
@@ -301,6 +322,46 @@ class QueueRepair:
                 self._failed(error)
                 raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
             self._store.flush_finished(job)
+
+
+class KeptEntries:
+    """Entries that repairs have overwritten: a file for each time, `queue-TOPIC-QUEUE-FIRST-NUMBER` in `kept-repairs`
+    of the store, 28 bytes each: position, and the entry as it was. Calls block."""
+
+    def __init__(self, root: str) -> None:
+        self._folder = f"{root}/{KEPT_REPAIRS_FOLDER}"
+
+    def keep(self, topic: str, queue_id: int, changes: list[EntryChange]) -> None:
+        """Durable when it returns. OSError: nothing is kept."""
+        os.makedirs(self._folder, exist_ok=True)
+        data = b"".join(_KEPT_ENTRY.pack(change.queue_offset, *change.old) for change in changes)
+        prefix = f"{self._prefix(topic, queue_id)}{changes[0].queue_offset:020d}-"
+        number = sum(name.startswith(prefix) for name in os.listdir(self._folder))
+        keep_file(f"{self._folder}/{prefix}{number:04d}", data)
+
+    def entries(self, topic: str, queue_id: int, first: int, end: int) -> dict[int, QueueEntry]:
+        """Positions of [first, end) of which anything was kept. RepairRefused: nothing was."""
+        prefix = self._prefix(topic, queue_id)
+        names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
+        files = [f"{self._folder}/{name}" for name in names if name.startswith(prefix) and name[-1].isdecimal()]
+        found: dict[int, QueueEntry] = {}
+        # The newest of each position wins.
+        for path in sorted(files, key=lambda path: (os.stat(path).st_mtime_ns, path)):
+            file = OpenFile.of_path(path)
+            data = os.pread(file.number, os.fstat(file.number).st_size, 0)
+            whole = len(data) // _KEPT_ENTRY.size * _KEPT_ENTRY.size
+            for queue_offset, *entry in _KEPT_ENTRY.iter_unpack(data[:whole]):
+                if first <= queue_offset < end:
+                    found[queue_offset] = QueueEntry(*entry)
+        if not found:
+            raise RepairRefused(
+                Refusal.NOT_FOUND, f"nothing is kept of entries [{first}, {end}): they were not repaired"
+            )
+        return found
+
+    @staticmethod
+    def _prefix(topic: str, queue_id: int) -> str:
+        return f"queue-{quote(topic, safe='')}-{queue_id}-"
 
 
 def _read(queue: ConsumeQueue, first: int, end: int) -> list[QueueEntry]:

@@ -43,6 +43,7 @@ from tandemmq.core.storage.flush_jobs import FlushJob
 
 __all__ = [
     "CHANGES_LISTED_MAX",
+    "KEPT_REPAIRS_FOLDER",
     "RangeOrder",
     "RangeRepair",
     "RangeRepaired",
@@ -52,6 +53,7 @@ __all__ = [
     "SourceReader",
     "StagedCheck",
     "check_staged",
+    "keep_file",
     "to_its_end",
 ]
 
@@ -185,7 +187,7 @@ CHANGES_LISTED_MAX: Final = 1_000
 _PAGE_BYTES: Final = 4096
 _PIECE_BYTES: Final = 1 << 20
 _STAGED_NAME: Final = "repair.unfinished"
-_KEPT_FOLDER: Final = "kept-repairs"
+KEPT_REPAIRS_FOLDER: Final = "kept-repairs"
 _ROOM_LEFT_BYTES: Final = 256 << 20
 """The broker needs its next files more than a repair needs room for a copy."""
 
@@ -262,7 +264,7 @@ class RangeRepair:
     ) -> None:
         """`root` is the store's folder; `failed` is told when the disk refuses a sync, after which nothing is sure."""
         self._staged_path = f"{root}/{_STAGED_NAME}"
-        self._kept_folder = f"{root}/{_KEPT_FOLDER}"
+        self._kept_folder = f"{root}/{KEPT_REPAIRS_FOLDER}"
         self._store = store
         self._state = state
         self._files = files
@@ -532,6 +534,14 @@ def _finish(file: OpenFile, unfinished: str, path: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def keep_file(path: str, data: bytes) -> None:
+    """Writes a file that has its name only when all of it is on disk. OSError: there is none."""
+    unfinished = f"{path}.unfinished"
+    file = _new_file(unfinished)
+    _write_all(file, data)
+    _finish(file, unfinished, path)
 
 
 def _room(folder: str) -> int:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Final
 
 from tandemmq.broker.audit.jobs import AuditHelper
 from tandemmq.broker.audit.queue_mending import QueueMending, ReplicaRead
-from tandemmq.broker.audit.queue_repair import QueueRepair
+from tandemmq.broker.audit.queue_repair import KeptEntries, QueueRepair
 from tandemmq.broker.audit.range_repair import RangeRepair
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.store_files import StoreFiles
+from tandemmq.broker.audit.table_repair import TableRepair
+from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_api.repairs import ReplicaRepairServicer
 from tandemmq.broker.peer_api.replica_reads import ReplicaReaderServicer
 from tandemmq.broker.peer_client import SourceLog
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.clock import Clock
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.message_store import MessageStore
@@ -52,6 +55,8 @@ class AuditServices:
         damaged: DamagedEntries,
         read_from_replica: ReplicaRead,
         mended: Callable[[str], None],
+        tables: MetadataTables,
+        retake_table: Callable[[MetadataFile, bool], Awaitable[bool]],
     ) -> None:
         root = str(Path(settings.store_path_root_dir).absolute())
         files = StoreFiles(root)
@@ -79,6 +84,7 @@ class AuditServices:
 
         def queue_repair(helper: AuditHelper) -> QueueRepair:
             return QueueRepair(
+                kept=KeptEntries(root),
                 store=store,
                 state=state,
                 files=files,
@@ -90,7 +96,10 @@ class AuditServices:
             )
 
         self.repair: Final = ReplicaRepairServicer(
-            ranges=self._ranges, queues=queue_repair(self._helper), refusal=self._repair_refusal
+            ranges=self._ranges,
+            queues=queue_repair(self._helper),
+            tables=TableRepair(root=root, tables=tables, retake=retake_table),
+            refusal=self._repair_refusal,
         )
         # Consumers wait for it: no audit holds it up, and no setting turns it off.
         self._mending_helper = AuditHelper(root=root, bytes_per_second=_MENDING_BYTES_PER_SECOND)

@@ -24,6 +24,7 @@ from tandemmq.broker.retention import MasterFloor
 from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.delivery.half_messages import HALF_TOPIC, TRANSACTION_GROUP
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
@@ -356,6 +357,10 @@ class MasterRole:
 
     async def copy_progress(self) -> bool:
         """There is nobody to copy from."""
+        return False
+
+    async def retake_table(self, file: MetadataFile, *, dry_run: bool) -> bool:
+        """Its own is the group's."""
         return False
 
     def give_up(self) -> None:

@@ -11,6 +11,7 @@ import grpc
 
 from tandemmq.broker.audit.queue_repair import QueueOrder, QueueRepair
 from tandemmq.broker.audit.range_repair import RangeOrder, RangeRepair, Refusal, RepairRefused
+from tandemmq.broker.audit.table_repair import TableRepair
 from tandemmq.broker.peer_api.replica_reads import AUDIT_ERRORS, status_of
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import QueueEntry
@@ -30,9 +31,12 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
     `refusal` is asked for each: why this broker repairs nothing, None if it does.
     """
 
-    def __init__(self, *, ranges: RangeRepair, queues: QueueRepair, refusal: Callable[[], str | None]) -> None:
+    def __init__(
+        self, *, ranges: RangeRepair, queues: QueueRepair, tables: TableRepair, refusal: Callable[[], str | None]
+    ) -> None:
         self._ranges = ranges
         self._queues = queues
+        self._tables = tables
         self._refusal = refusal
         self._turn = asyncio.Lock()
 
@@ -68,6 +72,7 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
             first_queue_offset=request.first_queue_offset,
             end_queue_offset=request.end_queue_offset,
             dry_run=request.dry_run,
+            undo=request.undo,
         )
         async with self._in_turn(context):
             repaired = await self._queues.run(order)
@@ -81,6 +86,13 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
                 for change in repaired.changes
             ],
         )
+
+    async def RewriteTable(  # noqa: N802
+        self, request: pb.RewriteTableRequest, context: _Context
+    ) -> pb.RewriteTableResponse:
+        async with self._in_turn(context):
+            repaired = await self._tables.run(request.table, dry_run=request.dry_run)
+        return pb.RewriteTableResponse(changed=repaired.changed, kept_path=repaired.kept_path)
 
     async def idle(self) -> None:
         """Returns when no repair runs. Once the server takes no calls none begins any more: the store may be closed."""

@@ -31,6 +31,7 @@ LEASES_INTERVAL_S: Final = 2.0
 # And where another master follows within seconds: what was acknowledged since comes again.
 FAILOVER_LEASES_INTERVAL_S: Final = 0.25
 _COPIES_MAX: Final = 8
+_PROGRESS: Final = (MetadataFile.CONSUMER_OFFSETS, MetadataFile.DELAY_OFFSETS)
 # Until there is a master to pull from.
 NOT_ACCEPTED_PAUSE_S: Final = 0.2
 # In one line of the log.
@@ -46,6 +47,12 @@ class FollowedTable(Protocol):
 
     def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
         """Takes the master's table; returns what an operator should know, one line each."""
+
+    def load_json(self, text: str) -> None:
+        """Replaces its content."""
+
+    def to_json(self) -> str:
+        """Its content."""
 
 
 class _MasterLeft(Exception):
@@ -179,6 +186,33 @@ class MetadataPull:
         except (PeerUnavailable, DiskError) as error:
             log.info("progress_not_copied", master=endpoint, reason=str(error))
         return False
+
+    async def retake(self, file: MetadataFile, *, dry_run: bool) -> bool:
+        """Takes one table of the master, whatever versions say; whether that changed, or would change, anything.
+
+        OSError: there is no master that is followed, or it does not answer.
+        """
+        endpoint = self._master()
+        if endpoint is None or not self._accepted():
+            raise OSError("this slave follows no master now")
+        table = self._tables[file]
+        try:
+            async with PeerClient(endpoint) as peer:
+                version, text = await peer.metadata_table(file, None)
+        except PeerUnavailable as error:
+            raise OSError(f"its master {endpoint} does not answer: {error}") from error
+        if text is None or not self._accepted():
+            raise OSError(f"its master {endpoint} gave no {file.value}")
+        before = table.to_json()
+        if dry_run:
+            probe = type(table)()
+            probe.load_json(before)
+            probe.apply_from_master(text, version)
+            # The master goes on: progress differs at any moment, and is on its way.
+            return file not in _PROGRESS and probe.to_json() != before
+        notices = table.apply_from_master(text, version)
+        self._applied(file, notices)
+        return table.to_json() != before
 
     async def _take(self, leases: LeaseCopy, change: LeaseChange, acts_count: int, asked_from: LeasePosition) -> None:
         taken = asyncio.to_thread(leases.take, change, acts_count=acts_count, asked_from=asked_from)

@@ -18,6 +18,7 @@ from tandemmq.broker.slave.metadata_pull import FAILOVER_LEASES_INTERVAL_S, LEAS
 from tandemmq.broker.slave.reads import SlaveReads
 from tandemmq.broker.slave.traced_puts_pull import TracedPutsPull
 from tandemmq.core.message.record import OutgoingMessage
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.disk import DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
@@ -165,6 +166,10 @@ class SlaveRole:
         is_copied = await self._metadata_pull.copy_now()
         await self._parts.tables.written()
         return is_copied
+
+    async def retake_table(self, file: MetadataFile, *, dry_run: bool) -> bool:
+        """See `MetadataPull.retake`."""
+        return await self._metadata_pull.retake(file, dry_run=dry_run)
 
     async def append_leases(self, change: LeaseChange) -> LeasePosition:
         """See `MetadataPull.append_leases`. Nothing once it has ended: whoever is master then has read the files."""

@@ -9,13 +9,15 @@ yesterday cannot harm a log that has changed since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Verdict
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = ["PLAN_SCHEMA_VERSION", "RepairAction", "RepairPlan", "RepairStep", "plan_repair"]
 
@@ -30,6 +32,10 @@ class RepairAction(StrEnum):
     and replaces its own bytes."""
     REWRITE_QUEUE_ENTRIES = "rewrite-queue-entries"
     """The target broker writes ConsumeQueue entries again from its own CommitLog."""
+    RESTORE_QUEUE_ENTRIES = "restore-queue-entries"
+    """The target broker puts back the entries that it has overwritten."""
+    REWRITE_TABLE = "rewrite-table"
+    """The target broker writes a metadata table again: a slave after it took its master's, a master as it knows it."""
     MANUAL = "manual"
     """Needs a person; `reason` says what to do."""
 
@@ -52,6 +58,8 @@ class RepairStep:
     queue_id: int | None = None
     first_queue_offset: int | None = None
     end_queue_offset: int | None = None
+    table: str | None = None
+    """Name of a metadata table's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +72,24 @@ class RepairPlan:
     schema: int = PLAN_SCHEMA_VERSION
 
     def undone(self) -> RepairPlan:
-        """What puts back the bytes that the plan's copies have overwritten, the last first: each broker kept its own.
-        ConsumeQueue entries follow from the log and are not put back."""
-        copies = [step for step in reversed(self.steps) if step.action is RepairAction.COPY_RANGE]
-        return replace(
-            self,
-            steps=tuple(
-                replace(
-                    step,
-                    reason=f"put back what step {step.number} has overwritten",
-                    source_broker_id=step.target_broker_id,
-                    target_digest=step.source_digest,
-                    source_digest=step.target_digest,
+        """What puts back the bytes and entries that the plan has overwritten, the last first: each broker kept its own.
+        Tables are not put back: a slave's would be taken from its master again."""
+        undone = []
+        for step in reversed(self.steps):
+            reason = f"put back what step {step.number} has overwritten"
+            if step.action is RepairAction.COPY_RANGE:
+                undone.append(
+                    replace(
+                        step,
+                        reason=reason,
+                        source_broker_id=step.target_broker_id,
+                        target_digest=step.source_digest,
+                        source_digest=step.target_digest,
+                    )
                 )
-                for step in copies
-            ),
-        )
+            elif step.action is RepairAction.REWRITE_QUEUE_ENTRIES:
+                undone.append(replace(step, action=RepairAction.RESTORE_QUEUE_ENTRIES, reason=reason))
+        return replace(self, steps=tuple(undone))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
@@ -115,6 +125,17 @@ _COPIED: Final = frozenset(
     }
 )
 """Mended by the right bytes, in a file that is there."""
+_OF_TABLES: Final = frozenset(
+    {
+        FindingKind.TOPIC_MISSING,
+        FindingKind.TOPIC_DIFFERS,
+        FindingKind.GROUP_MISSING,
+        FindingKind.GROUP_DIFFERS,
+        FindingKind.CONSUMER_OFFSET_STALE,
+        FindingKind.DELAY_OFFSET_STALE,
+        FindingKind.METADATA_UNREADABLE,
+    }
+)
 _REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING})
 _GAP_BYTES_MAX: Final = 64 << 10
 """Ranges so close to each other are copied as one: what lies between is equal anyway."""
@@ -134,13 +155,24 @@ class _Copy(NamedTuple):
     reason: str
 
 
-def plan_repair(run_id: str, cluster: str, findings: Iterable[Finding], digest_of: DigestOf) -> RepairPlan:
-    """The steps of a run: first the CommitLog, then ConsumeQueues, which are made from it, then what people have to do.
+def plan_repair(
+    run_id: str,
+    cluster: str,
+    findings: Iterable[Finding],
+    digest_of: DigestOf,
+    *,
+    masters: Mapping[str, int | None] | None = None,
+) -> RepairPlan:
+    """The steps of a run: the CommitLog, ConsumeQueues, which are made from it, tables, then what people have to do.
 
-    `digest_of` may raise ReplicaUnreadable: there is no plan then without that replica's findings.
+    `masters`: by group the broker id of the master; a group that is not named has 0. `digest_of` may raise
+    ReplicaUnreadable: there is no plan then without that replica's findings.
     """
     known = list(findings)
-    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_manual_steps(known)]
+    by_brokers = {id(own) for own in known if _is_rewritten_table(own, (masters or {}).get(own.group, MASTER_ID))}
+    tables = [own for own in known if id(own) in by_brokers]
+    by_hand = [own for own in known if id(own) not in by_brokers]
+    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_table_steps(tables), *_manual_steps(by_hand)]
     return RepairPlan(
         run_id=run_id,
         cluster=cluster,
@@ -167,6 +199,41 @@ def _is_rewritten(finding: Finding) -> bool:
         and finding.queue_id is not None
         and finding.queue_offset is not None
     )
+
+
+def _is_rewritten_table(finding: Finding, master_id: int | None) -> bool:
+    """Whether a broker can mend a table: a slave has a master to take it from, and what a master's file does not show
+    any more it may still know."""
+    if finding.kind not in _OF_TABLES or finding.verdict is Verdict.UNDECIDED or finding.broker_id is None:
+        return False
+    is_slave = master_id is not None and finding.broker_id != master_id
+    # The slave that is right knows nothing of a master that is wrong.
+    is_from_master = is_slave and finding.source_broker_id == master_id
+    is_unreadable = finding.kind is FindingKind.METADATA_UNREADABLE
+    return _table_name(finding) is not None and (is_from_master or is_unreadable)
+
+
+def _table_name(finding: Finding) -> str | None:
+    name = (finding.file or "").removeprefix("config/")
+    return next((file.value for file in MetadataFile if file.value == name), None)
+
+
+def _table_steps(findings: list[Finding]) -> Iterator[RepairStep]:
+    """One step for each file of a replica."""
+    grouped: dict[tuple[str, int, str], list[Finding]] = {}
+    for finding in findings:
+        grouped.setdefault((finding.group, finding.broker_id or 0, _table_name(finding) or ""), []).append(finding)
+    for (group, broker_id, table), own in sorted(grouped.items(), key=lambda item: item[0]):
+        more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+        yield RepairStep(
+            number=0,
+            action=RepairAction.REWRITE_TABLE,
+            group=group,
+            target_broker_id=broker_id,
+            reason=f"{KINDS[own[0].kind].title} ({own[0].detail}){more}",
+            source_broker_id=own[0].source_broker_id if own[0].source_broker_id != broker_id else None,
+            table=table,
+        )
 
 
 def _copy_steps(findings: list[Finding], digest_of: DigestOf) -> Iterator[RepairStep]:

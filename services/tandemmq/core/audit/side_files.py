@@ -44,7 +44,8 @@ __all__ = [
     "side_findings",
 ]
 
-_BYTES_MAX: Final = 16 << 20
+_BYTES_MAX: Final = 1 << 20
+"""Of a file whose length nobody told."""
 _HOMES: Final = "messageGroupHomes.json"
 _OBJECTS: Final = (_HOMES, "leaseClock.json", "retentionClock.json")
 """JSON objects of our brokers in `config`; those that cannot be read are told, though a broker goes on without."""
@@ -168,7 +169,7 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
     for name in _OBJECTS:
         if name in sizes:
             try:
-                values = json.loads(bytes(files.read(f"config/{name}", 0, _BYTES_MAX)))
+                values = json.loads(bytes(files.read(f"config/{name}", 0, sizes[name])))
                 if not isinstance(values, dict):
                     yield f"config/{name}", "it is no JSON object"
             except ValueError as error:
@@ -177,7 +178,7 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
 
 def _homes(files: ReplicaFiles, sizes: Mapping[str, int]) -> dict[str, list[str]] | None:
     try:
-        found = json.loads(bytes(files.read(f"config/{_HOMES}", 0, _BYTES_MAX))) if sizes.get(_HOMES) else None
+        found = json.loads(bytes(files.read(f"config/{_HOMES}", 0, sizes[_HOMES]))) if sizes.get(_HOMES) else None
         return None if found is None else {str(topic): sorted(map(str, names)) for topic, names in found.items()}
     except (ValueError, TypeError, AttributeError):
         return None

@@ -153,6 +153,14 @@ class MetadataStore:
         self._readable[file] = data
         return True
 
+    def read(self, file: MetadataFile) -> bytes | None:
+        """What the file holds now; None: there is none."""
+        return self._disk.read_file(_path(file))
+
+    def forget(self, file: MetadataFile) -> None:
+        """Somebody else may have written the file: the next `persist` writes it, whatever it held before."""
+        self._readable.pop(file, None)
+
     def keep_aside(self, file: MetadataFile) -> str:
         """Copies the file as it is now beside itself, before a change that removes much; gives the copy's path."""
         path = f"{_path(file)}.before-removal"

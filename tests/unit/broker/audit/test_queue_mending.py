@@ -16,7 +16,7 @@ from support.messages import outgoing_message
 from support.stores import ManualClock, flush_all, new_store, with_options
 from tandemmq.broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
 from tandemmq.broker.audit.queue_mending import QueueMending
-from tandemmq.broker.audit.queue_repair import QueueRepair
+from tandemmq.broker.audit.queue_repair import KeptEntries, QueueRepair
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.store_files import StoreFiles
 from tandemmq.broker.posix_disk import PosixDisk
@@ -166,6 +166,7 @@ class _Shelf:
             yield
 
         repair = QueueRepair(
+            kept=KeptEntries(str(self.folder)),
             store=store,
             state=lambda: _state(store),
             files=StoreFiles(str(self.folder)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep, plan_repair
 from tandemmq.core.replication.log_history import LogRange
@@ -114,3 +116,41 @@ def test_undone_plan_puts_back_what_its_copies_overwrote() -> None:
     assert {(step.source_broker_id, step.target_digest, step.source_digest) for step in undone.steps} == {
         (1, "good", "bad")
     }
+
+
+def table(broker_id: int, source: int | None, **changes: object) -> Finding:
+    """A topic that a replica does not know."""
+    values: dict[str, object] = {
+        "kind": FindingKind.TOPIC_MISSING,
+        "group": "broker-a",
+        "verdict": Verdict.OWN_EVIDENCE,
+        "detail": "detail",
+        "broker_id": broker_id,
+        "source_broker_id": source,
+        "file": "config/topics.json",
+    }
+    return Finding(**(values | changes))  # type: ignore[arg-type]  # fields by name
+
+
+def test_a_slave_takes_its_masters_table_again() -> None:
+    (step,) = plan(table(1, 0), table(1, 0, topic="orders")).steps
+    assert (step.action, step.table, step.target_broker_id) == (RepairAction.REWRITE_TABLE, "topics.json", 1)
+    assert "and 1 more" in step.reason
+
+
+def test_a_master_cannot_take_a_table_from_its_slave() -> None:
+    assert [step.action for step in plan(table(0, 1)).steps] == [RepairAction.MANUAL]
+    other_master = plan_repair("run-1", "cluster", [table(0, 1)], digest_of, masters={"broker-a": 1})
+    assert [step.action for step in other_master.steps] == [RepairAction.REWRITE_TABLE]
+
+
+def test_a_broker_writes_again_what_its_file_does_not_show() -> None:
+    unreadable = table(0, None, kind=FindingKind.METADATA_UNREADABLE)
+    assert [step.action for step in plan(unreadable).steps] == [RepairAction.REWRITE_TABLE]
+    clock = table(0, None, kind=FindingKind.METADATA_UNREADABLE, file="config/leaseClock.json")
+    assert [step.action for step in plan(clock).steps] == [RepairAction.MANUAL]
+
+
+def test_what_nobody_decides_about_a_table_is_left_to_people() -> None:
+    undecided = replace(table(1, None), verdict=Verdict.UNDECIDED, broker_id=None)
+    assert [step.action for step in plan(undecided).steps] == [RepairAction.MANUAL]

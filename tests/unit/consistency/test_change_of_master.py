@@ -1,0 +1,96 @@
+"""A group that changes its master while a run looks at it: what was told of two moments is no finding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.audit_stores import copy_group
+from support.inline_runner import InlineRunner
+from support.store_damage import DAMAGES
+from tandemmq.consistency.audit import AuditReport, audit, new_run_id
+from tandemmq.consistency.discovery import Discovery
+from tandemmq.consistency.progress import Progress
+from tandemmq.consistency.results_store import ResultsStore
+from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
+from tandemmq.consistency.tasks import DescribeTask, Replica, Task, TaskAnswer
+from tandemmq.core.audit.run_summary import Outcome
+from tandemmq.service.settings import load_settings
+
+
+class _Brokers(InlineRunner):
+    """Folders in the place of running brokers; from a given description on, the group is in a later epoch."""
+
+    def __init__(self, *, fails_over_at: int) -> None:
+        super().__init__()
+        self._fails_over_at = fails_over_at
+        self._described = 0
+
+    def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
+        answers = super().run([_of_folders(task) for task in tasks], label=label)
+        return [
+            self._as_running(answer) if isinstance(task, DescribeTask) else answer
+            for task, answer in zip(tasks, answers)
+        ]
+
+    def _as_running(self, answer: TaskAnswer) -> TaskAnswer:
+        self._described += 1
+        facts = answer.values["facts"] | {"is_running": True}
+        side = dict(answer.values["side"])
+        if self._described > self._fails_over_at:
+            side["epochs"] = [*side["epochs"], (9, facts["end_offset"])]
+        return replace(answer, values=answer.values | {"facts": facts, "side": side})
+
+
+def _of_folders(task: Any) -> Any:
+    changes: dict[str, Any] = {}
+    if hasattr(task, "spec"):
+        changes["spec"] = replace(task.spec, kind=SourceKind.FOLDER)
+    if hasattr(task, "replica"):
+        changes["replica"] = _folder(task.replica)
+    if hasattr(task, "replicas"):
+        changes["replicas"] = tuple(map(_folder, task.replicas))
+    return replace(task, **changes)
+
+
+def _folder(replica: Replica) -> Replica:
+    return replace(replica, spec=replace(replica.spec, kind=SourceKind.FOLDER))
+
+
+def _run(folders: list[Path], results: Path, *, fails_over_at: int) -> AuditReport:
+    settings = load_settings(
+        ConsistencySettings,
+        environ={},
+        overrides=["secondLookPause=0", "extentBytes=64KiB", f"results={results}", "path=unused", "tier=quick"],
+    )
+    specs = tuple(
+        SourceSpec("broker-a", broker_id, SourceKind.BROKER, str(folder)) for broker_id, folder in enumerate(folders)
+    )
+    return audit(
+        settings,
+        Discovery("test", specs),
+        runner=_Brokers(fails_over_at=fails_over_at),
+        results=ResultsStore(str(results)),
+        run_id=new_run_id(datetime.now(UTC), random.Random(1)),
+        progress=Progress(in_flight=lambda: 0, shown=False),
+    )
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_what_two_masters_said_is_no_finding(equal_group: list[Path], tmp_path: Path, fails_over: bool) -> None:
+    folders = copy_group(equal_group[:2], tmp_path / "broker-a")
+    DAMAGES["extra-tail"].apply(folders, random.Random(3))
+
+    report = _run(folders, tmp_path / "results", fails_over_at=2 if fails_over else 1_000)
+
+    (group,) = report.summary.groups
+    assert group.outcome is (Outcome.INCOMPLETE if fails_over else Outcome.DIVERGED)
+    assert bool(report.findings) is not fails_over
+    assert ("master changed" in group.problem) is fails_over
