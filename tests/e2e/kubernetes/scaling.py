@@ -1,4 +1,4 @@
-"""More broker groups and more slaves by a change of values."""
+"""More broker groups, more slaves and bigger volumes by a change of values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from e2e.kubernetes.client_pod import ClientPod
-from e2e.kubernetes.cluster import say
+from e2e.kubernetes.cluster import CommandFailed, say
 from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
@@ -16,10 +16,13 @@ __all__ = ["grow"]
 
 TOPIC: Final = "scaled"
 MESSAGES: Final = 600
+# More than the 2 GiB of the overlay.
+BIGGER: Final = "3Gi"
+STORAGE_CLASS: Final = "local-path"
 
 
 def grow(installation: Installation, report: Report, client: ClientPod) -> None:
-    """A third group, then a second slave of a group that has messages; both without a word to anybody else."""
+    """A third group, a second slave of a group that has messages, bigger volumes; each leaves the others alone."""
     installation.create_topic(TOPIC)
     client.send("before", TOPIC, count=MESSAGES, limit_s=180)
     client.result("before", 200)
@@ -38,6 +41,7 @@ def grow(installation: Installation, report: Report, client: ClientPod) -> None:
     report.figure("scaling: a second slave by helm upgrade --wait", seconds, "s")
     caught_up = installation.wait_healthy(brokers=7)
     report.figure("scaling: the new slave in sync after that", caught_up, "s")
+    _enlarge(installation, report)
     compared = compare_replicas(installation)
     report.check("scaling: members compared", compared.members, "members", "== 7")
     report.check(
@@ -48,6 +52,44 @@ def grow(installation: Installation, report: Report, client: ClientPod) -> None:
     client.result("scaled-received", 300)
     lost = client.compare(("before", "after"), "scaled-received").lost
     report.check("scaling: acknowledged and lost", lost, "messages", "== 0")
+
+
+def _enlarge(installation: Installation, report: Report) -> None:
+    """Bigger volumes as docs/operations/kubernetes.md says: claims first, then the sets anew around the running pods.
+
+    The provisioner here makes folders and enlarges nothing: what is seen is that claims, sets and pods fit together.
+    """
+    cluster, namespace = installation.cluster, installation.namespace
+    say(f"scaling: volumes of {BIGGER}")
+    before = installation.broker_identities()
+    cluster.kubectl("patch", "storageclass", STORAGE_CLASS, "-p", '{"allowVolumeExpansion":true}')
+    request = json.dumps({"spec": {"resources": {"requests": {"storage": BIGGER}}}})
+    for pod in before:
+        cluster.kubectl("patch", "pvc", f"store-{pod}", "-n", namespace, "-p", request)
+    try:
+        installation.upgrade(f"brokers.persistence.size={BIGGER}")
+        refused = ""
+    except CommandFailed as error:
+        refused = str(error)
+    told = int("StatefulSet" in refused and "Forbidden" in refused)
+    report.check("scaling: a size in the values alone is refused by Kubernetes", told, "times", "== 1", refused)
+    for owner in sorted({pod.rpartition("-")[0] for pod in before}):
+        cluster.kubectl("delete", "statefulset", owner, "-n", namespace, "--cascade=orphan")
+    seconds = installation.upgrade()
+    report.figure("scaling: sets with bigger volumes by helm upgrade --wait", seconds, "s")
+    installation.wait_healthy(brokers=len(before))
+    after = installation.broker_identities()
+    anew = sorted(pod for pod, identity in before.items() if after.get(pod) != identity)
+    report.check("scaling: brokers restarted by bigger volumes", len(anew), "pods", "== 0", ", ".join(anew))
+    sets = cluster.get("statefulset", "-n", namespace, "-l", "app.kubernetes.io/component=broker")
+    asked = [
+        claim["spec"]["resources"]["requests"]["storage"]
+        for each in sets
+        for claim in each["spec"]["volumeClaimTemplates"]
+    ]
+    report.check(
+        "scaling: sets that ask for bigger volumes", asked.count(BIGGER), "sets", f"== {len(sets)}", f"{asked}"
+    )
 
 
 def _groups(slaves: Mapping[str, int]) -> str:
