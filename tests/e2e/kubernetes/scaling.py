@@ -19,6 +19,15 @@ MESSAGES: Final = 600
 # More than the 2 GiB of the overlay.
 BIGGER: Final = "3Gi"
 STORAGE_CLASS: Final = "local-path"
+OTHER_GROUP: Final = "broker-c"
+OTHER_CLASS: Final = "e2e-other"
+_OTHER_CLASS_SPEC: Final = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "provisioner": "rancher.io/local-path",
+    "volumeBindingMode": "WaitForFirstConsumer",
+    "allowVolumeExpansion": True,
+}
 
 
 def grow(installation: Installation, report: Report, client: ClientPod) -> None:
@@ -26,10 +35,20 @@ def grow(installation: Installation, report: Report, client: ClientPod) -> None:
     installation.create_topic(TOPIC)
     client.send("before", TOPIC, count=MESSAGES, limit_s=180)
     client.result("before", 200)
-    say("scaling: a third broker group")
+    say("scaling: a third broker group, on volumes of another storage class")
+    installation.cluster.apply([{"metadata": {"name": OTHER_CLASS}, **_OTHER_CLASS_SPEC}])
     seconds = installation.upgrade(_groups({"broker-a": 1, "broker-b": 1, "broker-c": 1}))
     report.figure("scaling: a third broker group by helm upgrade --wait", seconds, "s")
     installation.wait_healthy(brokers=6)
+    classes = {
+        claim["metadata"]["name"]: claim["spec"]["storageClassName"]
+        for claim in installation.cluster.get("pvc", "-n", installation.namespace)
+    }
+    others = {name for name, storage_class in classes.items() if storage_class == OTHER_CLASS}
+    wanted = {name for name in classes if OTHER_GROUP in name}
+    report.check(
+        "scaling: claims of another class than their group's", len(others ^ wanted), "claims", "== 0", f"{classes}"
+    )
     # Creating a topic again gives it queues on the group that was not there.
     installation.create_topic(TOPIC)
     client.send("after", TOPIC, count=MESSAGES, limit_s=180)
@@ -93,7 +112,13 @@ def _enlarge(installation: Installation, report: Report) -> None:
 
 
 def _groups(slaves: Mapping[str, int]) -> str:
-    """The value that names these groups with this many slaves each."""
-    return "brokerGroups=" + json.dumps(
-        [{"name": name, "slaves": count} for name, count in slaves.items()], separators=(",", ":")
-    )
+    """The value that names these groups with this many slaves each, one with volumes of another class."""
+    groups = [
+        {
+            "name": name,
+            "slaves": count,
+            **({"persistence": {"storageClass": OTHER_CLASS}} if name == OTHER_GROUP else {}),
+        }
+        for name, count in slaves.items()
+    ]
+    return "brokerGroups=" + json.dumps(groups, separators=(",", ":"))
