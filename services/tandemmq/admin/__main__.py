@@ -22,20 +22,25 @@ from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place
 from tandemmq.admin.consistency_starts import starter_of
 from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.admin.console.pages import CONSOLE_PAGES
-from tandemmq.admin.history import ClusterHistory
+from tandemmq.admin.history import USAGE_INTERVAL_MS, USAGE_NAMES_MAX, ClusterHistory, UsageHistory
 from tandemmq.admin.http_api import http_app
 from tandemmq.admin.metrics import ClusterMetrics
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
+from tandemmq.admin.operations.questions import OperationFailed
+from tandemmq.admin.operations.topics import ORDINARY
+from tandemmq.admin.operations.values import PageRequest
 from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
 from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.admin.traces.reader import ClusterTraces
-from tandemmq.client import ClientOptions, Producer
+from tandemmq.client import ClientOptions, Credentials, Producer
+from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
 from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
 from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.service_tls import ServiceTls, check_service_tls, use_service_tls
 from tandemmq.service.settings import check_ports_free, effective_settings
 
 __all__ = ["main"]
@@ -49,7 +54,10 @@ def main() -> None:
         description="Admin service: the console of one cluster, REST, gRPC and metrics on one port.",
         arguments=sys.argv[1:],
         environ=os.environ,
-        check=lambda loaded: check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
+        check=lambda loaded: [
+            *check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
+            *check_service_tls(loaded, Role.ADMIN, clock=SystemClock()),
+        ],
     )
     configure_logging(os.environ, service="admin")
     try:
@@ -63,8 +71,9 @@ async def _serve(settings: AdminSettings) -> None:
     log = get_logger()
     log.info("admin_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
     _warn_if_open(settings, log)
-    with stop_requested() as stop:
-        async with _serving(settings, clock=SystemClock(), log=log) as port:
+    clock = SystemClock()
+    with stop_requested() as stop, use_service_tls(ServiceTls.of(settings, clock=clock)):
+        async with _serving(settings, clock=clock, log=log) as port:
             log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
             await stop.wait()
             log.info("admin_stopping")
@@ -90,12 +99,17 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     )
     history = ClusterHistory()
     cluster.on_reading(history.observe)
+    usage = UsageHistory()
     access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
+    secret_key = settings.secret_key.get_secret_value()
+    credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None
     starter = starter_of(settings, clock=clock, log=log)
     operations = Operations(
         channels,
         members=lambda: cluster.latest.state if cluster.latest is not None else None,
-        send_client=lambda access_points: Producer(ClientOptions(access_points=access_points), clock),
+        send_client=lambda access_points: Producer(
+            ClientOptions(access_points=access_points, credentials=credentials), clock
+        ),
         clock=clock,
         verifier=starter,
     )
@@ -120,6 +134,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
             desk=desk,
             add_pages=CONSOLE_PAGES,
             history=history,
+            usage=usage,
             refresh_ms=settings.refresh_interval,
         ),
         grpc_side,
@@ -134,6 +149,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
             work = [tasks.create_task(cluster.keep_reading(interval_ms=settings.refresh_interval))]
             work.append(tasks.create_task(_tell_ready(cluster, grpc_side)))
             work.append(tasks.create_task(consistency.keep_reading()))
+            work.append(tasks.create_task(_keep_usage(usage, operations, clock)))
             if starter is not None:
                 work.append(tasks.create_task(starter.keep()))
             if settings.kubernetes_role_labels:
@@ -149,6 +165,24 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
                     task.cancel()
     finally:
         await channels.close()
+
+
+async def _keep_usage(usage: UsageHistory, operations: Operations, clock: Clock) -> None:
+    """Samples topics and groups for their plots; until it is cancelled."""
+    asked = PageRequest(size=USAGE_NAMES_MAX)
+    while True:
+        await asyncio.sleep(USAGE_INTERVAL_MS / 1_000)
+        try:
+            topics = await operations.topics(search="", categories=(ORDINARY,), page=asked)
+            groups = await operations.groups(search="", page=asked)
+        except OperationFailed:
+            # Nobody who knows answers now: a gap.
+            continue
+        # A sum that lacks a broker would be a dip that never was.
+        stored = {topic.name: -1 if topics.unseen else topic.stored for topic in topics.items}
+        standing = {group.name: (-1, -1) if groups.unseen else (group.lag, group.inflight) for group in groups.items}
+        usage.observe_topics(stored, at_ms=clock.monotonic_ms(), at_wall_ms=clock.wall_ms())
+        usage.observe_groups(standing, at_wall_ms=clock.wall_ms())
 
 
 async def _tell_ready(cluster: CachedCluster, grpc_side: GrpcSide) -> None:

@@ -19,6 +19,7 @@ from tandemmq.broker.metrics import TurnLimit, read_stored_at_ms
 from tandemmq.broker.queries.values import FoundOffset
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.message_store import MessageStore
@@ -160,8 +161,14 @@ class GroupChanges:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: groups start anew in one made later under its name."""
         self._leases.forget_topic(topic)
+        known = {*self._leases.pairs(), *self._tables.consumer_offsets.pairs()}
+        in_lite_topics = [(group, name) for group, name in known if parent_of_lmq(name) == topic]
+        for group, name in in_lite_topics:
+            self._leases.forget_pair(group, name)
         self._persist_leases()
         self._tables.forget_progress_in(topic)
+        if in_lite_topics:
+            self._tables.forget_progress(in_lite_topics)
         self._consumes_anew("", topic)
 
     # Offsets
@@ -261,6 +268,8 @@ class QueueStanding(NamedTuple):
     inflight_count: int
     # Age of the oldest message that is not acknowledged; 0: there is none, or it was not looked for.
     oldest_age_ms: int
+    # Message groups whose next message waits for an earlier one.
+    blocked_count: int = 0
 
 
 class GroupProgressView:
@@ -315,13 +324,13 @@ class GroupProgressView:
         return standings
 
     def _in_topic(self, group: str, topic: str) -> list[QueueStanding]:
-        committed = {queue_id: (offset, 0) for queue_id, offset in self._stored.offsets_of(group, topic).items()}
+        committed = {queue_id: (offset, 0, 0) for queue_id, offset in self._stored.offsets_of(group, topic).items()}
         for state in self._leases.progress_of(group, topic):
-            committed[state.queue_id] = (state.committed_offset, state.inflight_count)
+            committed[state.queue_id] = (state.committed_offset, state.inflight_count, state.blocked_count)
         max_offset = self._store.queue_max_offset
         return [
-            QueueStanding(topic, queue_id, offset, max_offset(topic, queue_id), inflight_count, 0)
-            for queue_id, (offset, inflight_count) in sorted(committed.items())
+            QueueStanding(topic, queue_id, offset, max_offset(topic, queue_id), inflight_count, 0, blocked_count)
+            for queue_id, (offset, inflight_count, blocked_count) in sorted(committed.items())
         ]
 
     def _with_age(self, standing: QueueStanding) -> QueueStanding:

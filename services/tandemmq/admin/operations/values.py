@@ -22,6 +22,8 @@ from tandemmq.core.audit.run_summary import Tier
 __all__ = [
     "FIRST_PAGE",
     "AcceptedLoss",
+    "Acl",
+    "AclEntry",
     "BrokerSettings",
     "BrokerTopic",
     "Change",
@@ -38,6 +40,7 @@ __all__ = [
     "HandOver",
     "HoldingState",
     "KeptTail",
+    "LossWitness",
     "Message",
     "MessageDetail",
     "MessagePage",
@@ -63,6 +66,8 @@ __all__ = [
     "TopicSummary",
     "UnreadableRange",
     "Unseen",
+    "User",
+    "UserChange",
     "Verification",
     "VerificationState",
 ]
@@ -157,6 +162,8 @@ class BrokerTopic:
     # RocketMQ's bits: 4 read, 2 write, 1 inherit.
     permission: int
     message_type: str
+    # Other attributes by name.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,8 @@ class TopicChange:
     message_type: str = ""
     # Only on these broker groups; empty: on all.
     broker_names: Sequence[str] = ()
+    # Others by name, see TOPIC_ATTRIBUTES; those that are not named stay, an empty value removes one.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 # Groups
@@ -239,6 +248,8 @@ class Progress:
     inflight: int
     # Age of the oldest message not acknowledged; 0: none, or not known.
     oldest_age_ms: int = 0
+    # Of an ordered group: message groups whose next message waits for an earlier one that is out.
+    blocked_message_groups: int = 0
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -305,8 +316,66 @@ class GroupChange:
     enabled: bool | None = None
     # Of PRIORITY topics: how many of a hundred receives go by priority.
     priority_factor: int | None = None
+    # The slave that reads what lies far behind; 0: the master itself.
+    slow_broker_id: int | None = None
     # Between deliveries of a message that fails; the last one stays. Empty: as it is.
     retry_delays_seconds: Sequence[int] = ()
+
+
+# Users and policies
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the client API as its masters have it."""
+
+    # What clients call their access key.
+    username: str
+    # Super or Normal.
+    user_type: str
+    # enable or disable.
+    user_status: str
+    # Broker groups that do not have it, or not so; empty: all agree.
+    differs_on: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserChange:
+    """A user to make or change. Empty: as it is, or the default."""
+
+    username: str
+    # What clients call their secret key.
+    password: str = field(default="", repr=False)
+    user_type: str = ""
+    user_status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AclEntry:
+    """What a subject may do with a resource, in RocketMQ's words."""
+
+    # Topic:NAME, Group:NAME, Cluster:NAME, NAME* for all that begin so, Topic:* or *.
+    resource: str
+    actions: Sequence[str]
+    # Allow or Deny.
+    decision: str = "Allow"
+    # Addresses and networks; empty: all.
+    source_ips: Sequence[str] = ()
+    # Custom or Default.
+    policy_type: str = "Custom"
+    # When it was changed last.
+    changed_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """What a subject may do, as its masters have it."""
+
+    # User:NAME.
+    subject: str
+    entries: Sequence[AclEntry]
+    # Broker groups that do not have it, or not so; empty: all agree.
+    differs_on: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +429,8 @@ class MessageQuery:
     end_ms: int = -1
     order: SearchOrder = SearchOrder.NEWEST
     tags: Sequence[str] = ()
+    # Only with this in their body (of its first 64 KiB), tag or keys, upper and lower case alike; empty: all.
+    text: str = ""
     limit: int = 50
     # Bytes of each body.
     body_bytes: int = 0
@@ -649,6 +720,23 @@ class DamagedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class LossWitness:
+    """Somebody who remembers a disk with more than the best log in reach."""
+
+    # A NameServer, a replica, or `this disk`: the waiting master's.
+    source: str
+    # Whose disk it is, in its group.
+    broker_id: int
+    disk_id: str
+    # Greatest epoch it knew.
+    epoch: int
+    # Where its log ended.
+    end_offset: int
+    # By this memory. 0: it tells of an epoch that nobody in reach has heard of, and not of an amount.
+    lost_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptedLoss:
     """What a starting master waits for, and was told, or would be told, to give up.
 
@@ -662,11 +750,13 @@ class AcceptedLoss:
     damaged_tables: Sequence[DamagedTable]
     # Where the best log in reach ends.
     end_offset: int
-    # How much more the missing disks are known to hold; they may hold more than is known.
+    # How much more than that anybody remembers; there may have been more.
     lost_bytes: int
     dry_run: bool
     # It serves, and waits for nothing.
     serving: bool = False
+    # Who remembers how much, the most first.
+    witnesses: Sequence[LossWitness] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

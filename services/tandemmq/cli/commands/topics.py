@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY
-from tandemmq.admin.operations.values import Extent, Progress, Route, TopicChange, TopicDetail, TopicSummary
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -26,7 +21,12 @@ from tandemmq.cli.options import (
     aged_text,
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tandemmq.admin.operations.values import Extent, Progress, Route, TopicDetail, TopicSummary
 
 __all__ = ["PERMISSIONS", "TOPIC_TYPES", "permission_text", "routes_table", "topic_app", "topic_tables", "topics_table"]
 
@@ -54,13 +54,20 @@ def topics_table(topics: Iterable[TopicSummary]) -> Table:
 
 def topic_tables(detail: TopicDetail, *, now_ms: int) -> RenderableType:
     """The topic, its queues, whether its routes agree, and who reads it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tandemmq.admin.operations.topics import attributes_text
+
     routes = (
         Text("every NameServer that answers gives the same route")
         if detail.routes_agree
         else Text("NameServers disagree about its route; see `tandemmq topic routes`", style="bold yellow")
     )
+    attributes = sorted({text for each in detail.summary.brokers if (text := attributes_text(each.attributes))})
     return Group(
         topics_table([detail.summary]),
+        *([Text(f"attributes: {' / '.join(attributes)}")] if attributes else []),
         "",
         _queues_table(detail.extents, now_ms=now_ms),
         "",
@@ -115,6 +122,8 @@ def _queues_table(extents: Sequence[Extent], *, now_ms: int) -> Table:
 
 
 def _groups_table(groups: Sequence[Progress]) -> RenderableType:
+    from rich.text import Text
+
     if not groups:
         return Text("no group has read it")
     table = new_table("read by group", "lag", "in flight")
@@ -130,7 +139,7 @@ def _agreed(values: Iterable[str]) -> str:
 
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics, on all masters.")
 
-TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
 _LIMIT: Final = 1_000
 
@@ -153,6 +162,15 @@ def topic_create(
     message_type: Annotated[
         str, typer.Option("--type", help=f"One of {', '.join(TOPIC_TYPES)}. Default: NORMAL, or as it is.")
     ] = "",
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="NAME=VALUE",
+            help="Repeatable, such as deduplication.window=3600; a wrong one is told which there are. NAME= removes "
+            "it. Default: as they are.",
+        ),
+    ] = None,
     brokers: Annotated[
         list[str] | None,
         typer.Option(
@@ -173,7 +191,16 @@ def topic_create(
       tandemmq topic create orders --queues 4 --type FIFO
 
       tandemmq topic create orders --read-queues 8 --write-queues 4 --dry-run
+
+      tandemmq topic create sessions --type LITE --attribute lite.topic.expiration=60
     """
+    from tandemmq.admin.operations.topics import read_attributes
+    from tandemmq.admin.operations.values import TopicChange
+
+    try:
+        named = read_attributes(attributes or ())
+    except ValueError as error:
+        raise CommandError(str(error), remedy="see --help", exit_code=EXIT_REFUSED) from error
     if message_type and message_type not in TOPIC_TYPES:
         raise CommandError(
             f"there is no topic type {message_type}",
@@ -193,6 +220,7 @@ def topic_create(
         permission=PERMISSIONS.get(permission, 0),
         message_type=message_type,
         broker_names=tuple(brokers or ()),
+        attributes=named,
     )
     tell_changes(cluster.ask(lambda operations: operations.put_topic(change, dry_run=dry_run)))
 
@@ -216,6 +244,8 @@ def topic_list(
 
       tandemmq topic list --system -o json
     """
+    from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY
+
     categories = CATEGORIES if system else (ORDINARY,)
     found = cluster.ask(
         lambda operations: collect(
@@ -233,6 +263,8 @@ def topic_describe(cluster: ClusterChoice, topic: TopicArgument, output: OutputO
 
     Example: tandemmq topic describe orders
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     detail = cluster.ask(lambda operations: operations.topic(topic))
     emit(output, detail, topic_tables(detail, now_ms=SystemClock().wall_ms()))
     tell_unseen(detail.unseen)
