@@ -23,7 +23,7 @@ TOPIC: Final = "by-console"
 GROUP: Final = "by-console-readers"
 QUEUES: Final = 4
 CHANGED_QUEUES: Final = 6
-ATTEMPTS: Final = 3
+RETRIES: Final = 3
 
 
 def look_at_console(installation: Installation, report: Report, *, topic: str, message_id: str) -> None:
@@ -117,12 +117,12 @@ def _change(visit: _Visit) -> None:
     console.choose("Groups")
     console.follow("New group")
     console.type("Name", GROUP)
-    console.type("Attempts before a dead letter", str(ATTEMPTS))
+    console.type("Retries before a dead letter", str(RETRIES))
     console.press("Create group")
     console.expect_heading(GROUP)
     found = json.loads(visit.installation.tandemmq("group", "list", "--search", GROUP, "-o", "json"))["items"]
-    attempts = {group["name"]: group["retry_max_times"] for group in found}
-    visit.check("a group made by its form: its attempts", attempts.get(GROUP, 0), "attempts", f"== {ATTEMPTS}")
+    retries = {group["name"]: group["retry_max_times"] for group in found}
+    visit.check("a group made by its form: its retries", retries.get(GROUP, 0), "retries", f"== {RETRIES}")
 
 
 def _type_queues(console: Console, count: int) -> None:
