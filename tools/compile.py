@@ -44,6 +44,7 @@ MODULES: Final = (
     "tandemmq/http2/requests",
     "tandemmq/http2/connection",
     "tandemmq/http2/plain_sockets",
+    "tandemmq/http2/tls_sockets",
     "tandemmq/core/message/properties",
     "tandemmq/core/message/record",
     "tandemmq/core/message/record_encoder",

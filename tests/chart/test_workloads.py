@@ -7,6 +7,10 @@ import pytest
 from chart.rendering import PRESETS, render
 
 BROKERS = ("mq-broker-a-master", "mq-broker-a-slave", "mq-broker-b-master", "mq-broker-b-slave")
+# Of the `restricted` pod security standard.
+RESTRICTED_VOLUMES = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"),
+}
 each_preset = pytest.mark.parametrize("preset", list(PRESETS))
 each_broker = pytest.mark.parametrize("broker", BROKERS)
 
@@ -96,6 +100,38 @@ def test_every_pod_is_unprivileged(preset: str) -> None:
                 assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
                 assert "memory" in container["resources"]["limits"], name
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"], name
+
+
+@each_preset
+def test_every_pod_may_run_where_restricted_pod_security_is_enforced(preset: str) -> None:
+    """Every rule of the standard's `restricted` level, and of `baseline` below it, for a pod that sets the field."""
+    templates = render(preset=preset).pod_templates()
+    assert len(templates) > 3
+    for name, template in templates.items():
+        pod, annotations = template["spec"], template["metadata"].get("annotations", {})
+        security = pod["securityContext"]
+        assert not [field for field in ("hostNetwork", "hostPID", "hostIPC", "hostUsers") if pod.get(field)], name
+        assert not [key for key in annotations if key.startswith("container.apparmor.security.beta.kubernetes.io")], (
+            name
+        )
+        assert not {"sysctls", "seLinuxOptions", "windowsOptions", "appArmorProfile"} & set(security), name
+        for volume in pod.get("volumes", ()):
+            assert set(volume) - {"name"} <= RESTRICTED_VOLUMES, (name, volume)
+        containers = [*pod["containers"], *pod.get("initContainers", ()), *pod.get("ephemeralContainers", ())]
+        for container in containers:
+            # What a container says goes before what its pod says.
+            own = container["securityContext"]
+            in_force = security | own
+            assert own["allowPrivilegeEscalation"] is False, name
+            assert own["capabilities"] == {"drop": ["ALL"]}, name
+            assert not own.get("privileged"), name
+            assert own.get("procMount", "Default") == "Default", name
+            assert in_force["runAsNonRoot"] is True, name
+            assert in_force.get("runAsUser") != 0, name
+            assert in_force["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost"), name
+            assert not [port for port in container.get("ports", ()) if port.get("hostPort")], name
+            for action in container.get("lifecycle", {}).values():
+                assert not action.get("httpGet", {}).get("host"), name
 
 
 def test_only_who_asks_kubernetes_has_a_token() -> None:

@@ -427,9 +427,9 @@ class Cluster:
 
     def end_second_master(self, second: Member) -> None:
         """Somebody sees the mistake: the process is gone for good, and its disk with it."""
-        if not second.running:
+        if second.is_gone:
             return
-        second.kill(restart_after_ms=None)
+        second.take_away()
         self.deliveries.two_masters_until_us = self.timeline.now_us + REPLACED_LIMIT_MS * US_PER_MS
         if self._acting_master is second:
             self._change_master(self.master, cause=f"end of {second.name}")
@@ -634,10 +634,7 @@ class Cluster:
 
     @property
     def _newest_holders(self) -> list[Member]:
-        """In a group that fails over those in the latest epoch that any of them has: what others know of groups may be
-        of other messages."""
-        if not self.settings.failover:
-            return self._holders
+        """Those in the latest epoch that any of them has: what others know of groups may be of other messages."""
         epochs = {member.name: member.history.last_epoch for member in self._holders}
         return [member for member in self._holders if epochs[member.name] == max(epochs.values())]
 

@@ -95,6 +95,16 @@ class _Promise:
 NO_PROMISE: Final = _Promise(0, 0, hashlib.sha256().digest(), 1 << 62)
 
 
+class SimLogEnd:
+    """The mark of a store's end in memory that a kill leaves as it is; see `tandemmq.broker.log_end`."""
+
+    noted_end = 0
+
+    def note(self, end_offset: int) -> None:
+        """The log is written up to here; 0: nobody keeps the mark."""
+        self.noted_end = end_offset
+
+
 class Member:
     """A machine, its disk and the node that runs on it, if any. `make_node` builds a node of the right role."""
 
@@ -117,8 +127,11 @@ class Member:
         self.broker_id = broker_id
         self.machine = Machine(name, network, rng, clock_rate=clock_rate)
         self.disk = self._new_disk()
+        self.log_end = SimLogEnd()
         self.process: Process | None = None
         self.node: BrokerNode | None = None
+        self.is_gone = False
+        """For good."""
         self.down_since_us = 0
         self._rng = rng
         self._journal = journal
@@ -165,7 +178,7 @@ class Member:
 
     def start(self) -> None:
         """Starts a process, unless one runs."""
-        if self.process is not None:
+        if self.process is not None or self.is_gone:
             return
         self.process = process = Process(self.machine, failed=self._failed)
         self.node = self._make_node(self, process)
@@ -190,6 +203,11 @@ class Member:
         self._end_process(power_loss=False)
         self._plan_start(restart_after_ms)
 
+    def take_away(self) -> None:
+        """Its process is killed, if one runs, and none is started any more."""
+        self.is_gone = True
+        self.kill(restart_after_ms=None)
+
     def lose_power(self, *, restart_after_ms: int | None) -> None:
         """The machine stops: of what was not synced, any sector may be gone."""
         self._write_promises(self.node)
@@ -202,6 +220,7 @@ class Member:
         with self._data_loss(self, f"{self.name} got an empty disk", disk_lost=True):
             self._end_process(power_loss=True)
             self.disk = self._new_disk()
+            self.log_end.note(0)
             self._readable_end = self._walked_from = 0
             self._after_kill = self._after_power_loss = NO_PROMISE
         self._plan_start(restart_after_ms)
@@ -211,6 +230,7 @@ class Member:
         with self._data_loss(self, f"{self.name} got an old copy of its disk", disk_lost=True):
             self._end_process(power_loss=reboots)
             self.disk.put_back(image)
+            self.log_end.note(0)
             self._readable_end = self._walked_from = readable_end(self.disk, 0, self._segment_bytes)
             self._after_kill = self._after_power_loss = NO_PROMISE
         self._plan_start(restart_after_ms)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, cast
 
@@ -31,7 +30,7 @@ from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.failover.controller import Failover, HandOverRefused
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.log_end import LogEndMark
+from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.metadata_tables import MetadataTables, NotSpread
@@ -90,7 +89,7 @@ class _Parts:
         self.failure: str | None = None
         self.stopping: Final = asyncio.Event()
         self.is_whole = False
-        self.log_end: Final = LogEndMark(Path())  # Never opened: the simulated disk keeps no mark.
+        self.log_end: Final = member.log_end
         self.ports: Final = {"haListenPort": 0}
         self.settings: Final = SimpleNamespace(
             drain_grace_period=0,
@@ -348,7 +347,7 @@ class SimBroker:
         parts.member.read()
         report = self._running_store.load()
         parts.member.count_start()
-        parts.is_whole = not report.may_have_lost
+        parts.is_whole = not report.may_have_lost and not missing_to_mark(report, parts.log_end.noted_end)
         parts.tables.load(cluster=CLUSTER_NAME, broker_name=BROKER_NAME, auto_create_topic=False)
         self._running_store.start(parts.tables)
         self._process.loop.spawn(parts.registration.run(), name="registration")

@@ -19,6 +19,7 @@ from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseStorage
+from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
@@ -225,7 +226,8 @@ class SimMaster:
                 tables=self.tables,
             ),
         )
-        self._role = self._process.loop.spawn(self._run(is_whole=not report.may_have_lost), name="master")
+        is_whole = not report.may_have_lost and not missing_to_mark(report, self._member.log_end.noted_end)
+        self._role = self._process.loop.spawn(self._run(is_whole=is_whole), name="master")
 
     async def stop(self) -> None:
         """See `tandemmq.broker.broker.Broker._stop` and `MasterRole.end`."""
@@ -343,7 +345,9 @@ class SimMaster:
             answered=lambda: None,
             refusal=lambda: self._refusal,
             failed=lambda error: self._member.disk_failed(self._process, error),
+            written=self._member.log_end.note,
         )
+        self._member.log_end.note(self.store.end_offset)
         listener = HaListener(replica=replica, log_reader=self.store, clock=clock, after_input=write_path.collect)
         write_path.attach(listener)
         listener.start(host=self._process.host, port=HA_PORT)

@@ -45,6 +45,7 @@ class PeerLog:
     broker_name: str
     replicas: tuple[ReplicaMemory, ...]
     promised_epoch: int
+    record_version: tuple[int, int]
 
 
 class ReplicaService(Protocol):
@@ -153,6 +154,7 @@ class SimReplicaService:
             broker_name=self._identity.broker_name,
             replicas=replica.replicas,
             promised_epoch=replica.greatest_epoch,
+            record_version=replica.record_version,
         )
 
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:

@@ -26,6 +26,7 @@ from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lite_topics import LiteTopics
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import (
@@ -104,6 +105,8 @@ class BrokerAssembly:
         self.store.load()
         nonces = itertools.count(1)
         self.queues = StoreQueueReader(self.store, confirmed_offset=lambda: self.confirmed_offset)
+        self.lite_topics = LiteTopics(self.queues, self.topics, log_cuts=lambda: self.store.log_cuts)
+        self.queues.lite = self.lite_topics
         self.leases = LeaseTable(
             self.queues,
             options=delivery or DeliveryOptions(consume_from_earliest=True),
@@ -180,6 +183,9 @@ class BrokerAssembly:
         """Here, unless the test says more."""
         return self.message_group_home or self.identity.broker_name
 
+    def read_far_from(self, broker_id: int) -> None:
+        """All is in memory."""
+
     def put(
         self,
         messages: Sequence[OutgoingMessage],
@@ -237,6 +243,16 @@ class BrokerAssembly:
         self.leases.take_reset_offsets()
         done(True)
 
+    def progress_pairs(self) -> Sequence[tuple[str, str]]:
+        """Of the lease table."""
+        return self.leases.pairs()
+
+    def forget_progress(self, pairs: Sequence[tuple[str, str]], done: Callable[[bool], object]) -> None:
+        """As `when_progress_held`."""
+        for group, topic in pairs:
+            self.leases.forget_pair(group, topic)
+        self.when_progress_held(done)
+
     def persist_leases(self) -> None:
         """Nothing survives the test."""
         self.leases.take_journal()
@@ -261,6 +277,7 @@ class BrokerAssembly:
 
     def _client_gone(self, client_id: str) -> None:
         self.leases.client_gone(client_id, self.clock.monotonic_ms())
+        self.api.lite.client_gone(client_id)
         self.gone_client_ids.append(client_id)
 
     def close(self) -> None:

@@ -21,8 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from support.certificates import NAME_SERVER, TestCertificates
+from support.certificates import broker as broker_identity
 from support.own_network import Node
 from support.process_template import ForkedProcess, shared_template
+from tandemmq.core.access.identity import Identity
 
 START_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 30.0
@@ -177,8 +180,10 @@ class ServiceProcess:
 class ProcessCluster:
     """NameServers and brokers below one folder; everything is killed by pid at the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, certificates: TestCertificates | None = None) -> None:
+        """With `certificates` the members speak TLS to each other."""
         self.folder = folder
+        self.certificates = certificates
         self.name_servers: list[ServiceProcess] = []
         self.brokers: dict[str, ServiceProcess] = {}
 
@@ -208,6 +213,7 @@ class ProcessCluster:
             settings={
                 "bindAddress": host,
                 **({"storePathRootDir": str(self.folder / f"namesrv-{number}")} if with_disk else {}),
+                **self._certificate_of(NAME_SERVER),
             },
             log_path=self.folder / "logs" / f"namesrv-{number}.log",
             port_keys=NAME_SERVER_PORTS,
@@ -249,6 +255,7 @@ class ProcessCluster:
                 "masterRecoveryTimeout": "2000",
                 **SMALL_STORE,
                 **role,
+                **self._certificate_of(broker_identity(broker_id, group=name)),
                 **(settings or {}),
             },
             log_path=self.folder / "logs" / f"{key}.log",
@@ -260,6 +267,9 @@ class ProcessCluster:
         self.brokers[key] = broker
         broker.start(wait=wait)
         return broker
+
+    def _certificate_of(self, identity: Identity) -> dict[str, str]:
+        return {} if self.certificates is None else self.certificates.settings(identity)
 
     def store_folder(self, key: str) -> Path:
         """Where a broker keeps its files."""

@@ -20,6 +20,8 @@ from tandemmq.admin.operations.topics import DEAD_LETTER_PREFIX
 from tandemmq.admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,
+    Acl,
+    AclEntry,
     BrokerSettings,
     BrokerTopic,
     Change,
@@ -60,6 +62,8 @@ from tandemmq.admin.operations.values import (
     TransactionPage,
     UnreadableRange,
     Unseen,
+    User,
+    UserChange,
     Verification,
     VerificationState,
 )
@@ -69,6 +73,7 @@ __all__ = ["FakeOperations"]
 
 _ItemT = TypeVar("_ItemT")
 
+_MASTERS = tuple(broker for broker in BROKERS if broker.endswith(":0"))
 _NAME_SERVERS = ("10.0.0.1:9876", "10.0.0.2:9876")
 
 
@@ -86,6 +91,9 @@ class FakeOperations(Operations):
         self.failures: dict[str, OperationFailed] = {}
         self.down: OperationFailed | None = None
         self.started = Verification()
+        self.users_by_name = {} if empty else {name: User(name, "Normal", "enable") for name in ("billing", "shop")}
+        entry = AclEntry("Topic:orders", ("Sub",), changed_ms=now_ms)
+        self.acls_by_subject = {} if empty else {"User:billing": Acl("User:billing", [entry])}
         self._arriving: asyncio.Queue[MessageSummary | None] = asyncio.Queue()
 
     # Topics
@@ -380,6 +388,91 @@ class FakeOperations(Operations):
         return [ClientReply(broker, "OK", f"{command} {topic} {queue_offset}") for broker in known[0].brokers]
 
     # Kept tails
+
+    async def users(self, *, search: str = "") -> tuple[Sequence[User], Sequence[Unseen]]:
+        self._check("users")
+        return [user for name, user in sorted(self.users_by_name.items()) if search in name], self.unseen
+
+    async def create_user(self, change: UserChange, *, dry_run: bool = False) -> ChangeResult:
+        self._check("create_user")
+        if change.username in self.users_by_name:
+            raise OperationFailed(FailureKind.REFUSED, f"there is a user {change.username}")
+        return self._put_user(change, "created", dry_run=dry_run)
+
+    async def update_user(self, change: UserChange, *, dry_run: bool = False) -> ChangeResult:
+        self._check("update_user")
+        self._user(change.username)
+        return self._put_user(change, "changed", dry_run=dry_run)
+
+    async def delete_user(self, username: str, *, dry_run: bool = False) -> ChangeResult:
+        self._check("delete_user")
+        self._user(username)
+        if not dry_run:
+            del self.users_by_name[username]
+            self.acls_by_subject.pop(f"User:{username}", None)
+        return self._result([Change(broker, "deleted") for broker in _MASTERS], dry_run)
+
+    async def acls(self, *, subject: str = "", resource: str = "") -> tuple[Sequence[Acl], Sequence[Unseen]]:
+        self._check("acls")
+        found = [
+            replace(acl, entries=[entry for entry in acl.entries if resource in entry.resource])
+            for name, acl in sorted(self.acls_by_subject.items())
+            if subject in name
+        ]
+        return [acl for acl in found if acl.entries], self.unseen
+
+    async def put_acl(self, subject: str, entries: Sequence[AclEntry], *, dry_run: bool = False) -> ChangeResult:
+        self._check("put_acl")
+        self._user(subject.removeprefix("User:"))
+        if not dry_run:
+            held = {one.resource: one for one in self.acls_by_subject.get(subject, Acl(subject, ())).entries}
+            held.update({one.resource: replace(one, changed_ms=NOW_MS) for one in entries})
+            self.acls_by_subject[subject] = Acl(subject, list(held.values()))
+        return self._result([Change(broker, "changed") for broker in _MASTERS], dry_run)
+
+    async def delete_acl(
+        self, subject: str, resources: Sequence[str] = (), *, policy_type: str = "", dry_run: bool = False
+    ) -> ChangeResult:
+        self._check("delete_acl")
+        acl = self.acls_by_subject.get(subject)
+        if acl is None:
+            raise OperationFailed(FailureKind.NOT_FOUND, f"{subject} has no such policy")
+        if not dry_run:
+            left = [one for one in acl.entries if resources and one.resource not in resources]
+            self.acls_by_subject[subject] = Acl(subject, left)
+        return self._result([Change(broker, "deleted") for broker in _MASTERS], dry_run)
+
+    async def copy_users(
+        self,
+        from_broker_name: str,
+        to_broker_name: str,
+        usernames: Sequence[str] = (),
+        *,
+        only_users: bool = False,
+        only_acls: bool = False,
+        dry_run: bool = False,
+    ) -> ChangeResult:
+        self._check("copy_users")
+        names = usernames or sorted(self.users_by_name)
+        return self._result(
+            [Change(f"{self._user(name).username} on {to_broker_name}:0", "copied") for name in names], dry_run
+        )
+
+    def _user(self, username: str) -> User:
+        user = self.users_by_name.get(username)
+        if user is None:
+            raise OperationFailed(FailureKind.NOT_FOUND, f"there is no user {username}")
+        return user
+
+    def _put_user(self, change: UserChange, what: str, *, dry_run: bool) -> ChangeResult:
+        if not dry_run:
+            before = self.users_by_name.get(change.username, User(change.username, "Normal", "enable"))
+            self.users_by_name[change.username] = replace(
+                before,
+                user_type=change.user_type or before.user_type,
+                user_status=change.user_status or before.user_status,
+            )
+        return self._result([Change(broker, what) for broker in _MASTERS], dry_run)
 
     async def kept_tails(self) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
         self._check("kept_tails")

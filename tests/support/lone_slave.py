@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -35,16 +35,18 @@ class LoneSlave:
     """A NameServer, a master and its slave. `kind` is one of KINDS: roles by settings, or a group that fails over whose
     in-sync set is the master alone."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, *, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are both brokers', beside those of its kind."""
         self._folder = folder
         self._kind = kind
+        self._settings = settings or {}
         self.cluster = ProcessCluster(folder)
 
     def __enter__(self) -> Self:
         self.cluster.add_name_server(with_disk=True)
         self.authority = self._folder / "authority"
         self.authority.mkdir()
-        settings = {"consumeFromEarliest": "true"}
+        settings = {"consumeFromEarliest": "true", **self._settings}
         if self._kind == "failover":
             settings |= {"failoverAuthority": f"file:{self.authority}", "failoverLease": str(LEASE_MS)}
         roles = [{}, {}] if self._kind == "failover" else [{"brokerRole": "ASYNC_MASTER"}, {}]

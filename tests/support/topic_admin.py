@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import grpc
-
 from support.cluster_processes import ServiceProcess
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
+from tandemmq.service.service_tls import aio_channel
 
 
 def _endpoint(process: ServiceProcess) -> str:
@@ -17,7 +16,7 @@ def _endpoint(process: ServiceProcess) -> str:
 
 async def create_topic(process: ServiceProcess, topic: str, *, queues: int = 8, message_type: str = "NORMAL") -> None:
     """Creates a topic on one master."""
-    async with grpc.aio.insecure_channel(_endpoint(process)) as channel:
+    async with aio_channel(_endpoint(process), ()) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         request = pb.UpdateTopicRequest(
             topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
@@ -27,7 +26,7 @@ async def create_topic(process: ServiceProcess, topic: str, *, queues: int = 8, 
 
 async def create_group(process: ServiceProcess, group: str, *, ordered: bool = False) -> None:
     """Creates a consumer group on one master."""
-    async with grpc.aio.insecure_channel(_endpoint(process)) as channel:
+    async with aio_channel(_endpoint(process), ()) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         request = pb.UpdateSubscriptionGroupRequest(group=group, consume_message_orderly=ordered)
         await stub.UpdateSubscriptionGroup(request, timeout=10)
@@ -47,7 +46,7 @@ async def accept_loss(process: ServiceProcess) -> replica_pb.AcceptLossResponse:
 
 
 async def _accept_loss(process: ServiceProcess, request: replica_pb.AcceptLossRequest) -> replica_pb.AcceptLossResponse:
-    async with grpc.aio.insecure_channel(_endpoint(process)) as channel:
+    async with aio_channel(_endpoint(process), ()) as channel:
         stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
         answer: replica_pb.AcceptLossResponse = await stub.AcceptLoss(request, timeout=10, wait_for_ready=True)
         return answer
@@ -55,7 +54,7 @@ async def _accept_loss(process: ServiceProcess, request: replica_pb.AcceptLossRe
 
 async def broker_status(process: ServiceProcess) -> pb.GetBrokerStatusResponse:
     """Offsets, slaves and counters of one broker."""
-    async with grpc.aio.insecure_channel(_endpoint(process)) as channel:
+    async with aio_channel(_endpoint(process), ()) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         status: pb.GetBrokerStatusResponse = await stub.GetBrokerStatus(pb.GetBrokerStatusRequest(), timeout=10)
         return status

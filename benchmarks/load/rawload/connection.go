@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -83,9 +84,27 @@ type connection struct {
 	unreturned                               int
 }
 
+// dialing is how all connections of this process are made.
+var dialing struct {
+	tls    bool
+	source string
+}
+
+func openSocket(endpoint string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialLimit}
+	if dialing.source != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(dialing.source)}
+	}
+	if !dialing.tls {
+		return dialer.Dial("tcp", endpoint)
+	}
+	// The server is measured, not trusted.
+	return tls.DialWithDialer(&dialer, "tcp", endpoint, &tls.Config{NextProtos: []string{"h2"}, InsecureSkipVerify: true})
+}
+
 // connect returns when the settings of both sides were exchanged.
 func connect(endpoint, clientID string, readBytes int) (*connection, error) {
-	socket, err := net.DialTimeout("tcp", endpoint, dialLimit)
+	socket, err := openSocket(endpoint)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,13 @@
 {
  "broker": {
   "defaults": {
+   "accessMessageInMemoryMaxRatio": 40,
    "addressResolveTimeout": 60000,
    "auditReadRate": 25165824,
+   "authKeyPath": "",
+   "authSeedPath": "",
+   "authenticationEnabled": false,
+   "authorizationEnabled": false,
    "autoCreateSubscriptionGroup": true,
    "autoCreateTopicEnable": false,
    "brokerHeartbeatInterval": 1000,
@@ -22,6 +27,9 @@
    "diskSpaceWarningLevelRatio": 0.9,
    "drainGracePeriod": 3000,
    "enableRepair": true,
+   "failoverAuthorityCaPath": "",
+   "failoverAuthorityCertPath": "",
+   "failoverAuthorityKeyPath": "",
    "fileReservedTime": 72,
    "flushConsumerOffsetInterval": 5000,
    "flushDiskType": "ASYNC_FLUSH",
@@ -46,6 +54,8 @@
    "metricsSeriesMax": 2000,
    "newGroupsPerClientPerSecond": 10,
    "newGroupsPerSecond": 50,
+   "signatureTimeZones": "UTC,local",
+   "slaveReadEnable": false,
    "slaveTimeout": 3000,
    "subscriptionGroupsMax": 10000,
    "syncFlushTimeout": 5000,
@@ -162,6 +172,7 @@
  },
  "admin": {
   "defaults": {
+   "accessKey": "",
    "anonymousRole": "none",
    "consistencyCronJobs": "",
    "consistencyOverdueAfter": 7200000,
@@ -172,6 +183,7 @@
    "proxyGroupsHeader": "X-Forwarded-Groups",
    "proxyUserHeader": "X-Forwarded-User",
    "refreshInterval": 2000,
+   "secretKey": "",
    "shutdownTimeout": 5000,
    "trustedProxies": ""
   },

@@ -33,12 +33,14 @@ from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
 from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.admin.traces.reader import ClusterTraces
-from tandemmq.client import ClientOptions, Producer
+from tandemmq.client import ClientOptions, Credentials, Producer
+from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
 from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
 from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.service_tls import ServiceTls, check_service_tls, use_service_tls
 from tandemmq.service.settings import check_ports_free, effective_settings
 
 __all__ = ["main"]
@@ -52,7 +54,10 @@ def main() -> None:
         description="Admin service: the console of one cluster, REST, gRPC and metrics on one port.",
         arguments=sys.argv[1:],
         environ=os.environ,
-        check=lambda loaded: check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
+        check=lambda loaded: [
+            *check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
+            *check_service_tls(loaded, Role.ADMIN, clock=SystemClock()),
+        ],
     )
     configure_logging(os.environ, service="admin")
     try:
@@ -66,8 +71,9 @@ async def _serve(settings: AdminSettings) -> None:
     log = get_logger()
     log.info("admin_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
     _warn_if_open(settings, log)
-    with stop_requested() as stop:
-        async with _serving(settings, clock=SystemClock(), log=log) as port:
+    clock = SystemClock()
+    with stop_requested() as stop, use_service_tls(ServiceTls.of(settings, clock=clock)):
+        async with _serving(settings, clock=clock, log=log) as port:
             log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
             await stop.wait()
             log.info("admin_stopping")
@@ -95,11 +101,15 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     cluster.on_reading(history.observe)
     usage = UsageHistory()
     access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
+    secret_key = settings.secret_key.get_secret_value()
+    credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None
     starter = starter_of(settings, clock=clock, log=log)
     operations = Operations(
         channels,
         members=lambda: cluster.latest.state if cluster.latest is not None else None,
-        send_client=lambda access_points: Producer(ClientOptions(access_points=access_points), clock),
+        send_client=lambda access_points: Producer(
+            ClientOptions(access_points=access_points, credentials=credentials), clock
+        ),
         clock=clock,
         verifier=starter,
     )

@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
+from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
@@ -23,6 +24,7 @@ from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.service.rpc import cancellation_wins
+from tandemmq.service.service_tls import aio_channel
 
 __all__ = [
     "BrokerAdminCalls",
@@ -79,7 +81,7 @@ class Channels:
         channel = self._channels.get(address)
         if channel is None:
             target = address if self._dial is None else self._dial(address)
-            channel = self._channels[address] = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+            channel = self._channels[address] = aio_channel(target, _CHANNEL_OPTIONS)
         return channel
 
     async def close(self) -> None:
@@ -280,6 +282,43 @@ class BrokerOperationsCalls:
 
     async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
         path = f"/tandemmq.admin.v1.BrokerOperationsService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class BrokerAccessCalls:
+    """BrokerAccessService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def users(self, *, search: str = "", with_sealed_password: bool = False) -> list[access_pb.UserView]:
+        """Users by name."""
+        request = access_pb.ListUsersRequest(search=search, with_sealed_password=with_sealed_password)
+        return list((await self._call("ListUsers", request, access_pb.ListUsersResponse, _READ_TIMEOUT_S)).users)
+
+    async def put_user(self, request: access_pb.PutUserRequest) -> bool:
+        """Makes or changes one; False: it is just so. Masters only."""
+        return (await self._call("PutUser", request, access_pb.PutUserResponse, _CHANGE_TIMEOUT_S)).changed
+
+    async def delete_user(self, request: access_pb.DeleteUserRequest) -> bool:
+        """Removes one; False: there is none. Masters only."""
+        return (await self._call("DeleteUser", request, access_pb.DeleteUserResponse, _CHANGE_TIMEOUT_S)).existed
+
+    async def acls(self, *, subject: str = "", resource: str = "") -> list[access_pb.AclView]:
+        """Policies by subject."""
+        request = access_pb.ListAclsRequest(subject=subject, resource=resource)
+        return list((await self._call("ListAcls", request, access_pb.ListAclsResponse, _READ_TIMEOUT_S)).acls)
+
+    async def put_acl(self, request: access_pb.PutAclRequest) -> bool:
+        """Adds or replaces entries; False: they are just so. Masters only."""
+        return (await self._call("PutAcl", request, access_pb.PutAclResponse, _CHANGE_TIMEOUT_S)).changed
+
+    async def delete_acl(self, request: access_pb.DeleteAclRequest) -> bool:
+        """Removes entries; False: there are none. Masters only."""
+        return (await self._call("DeleteAcl", request, access_pb.DeleteAclResponse, _CHANGE_TIMEOUT_S)).existed
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.BrokerAccessService/{method}"
         return await _unary(self._channel, path, request, reply_type, timeout_s)
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServiceTlsSettings
 
 __all__ = ["AdminSettings", "IPNetwork"]
 
@@ -22,7 +22,7 @@ _LOOPBACK: Final = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network(":
 _TOKEN_LENGTH_MIN: Final = 16
 
 
-class AdminSettings(ServiceSettings):
+class AdminSettings(ServiceTlsSettings):
     """Settings of the admin service. It stores nothing; all it shows and changes is the cluster's."""
 
     namesrv_addr: str = Field(
@@ -69,6 +69,12 @@ class AdminSettings(ServiceSettings):
         alias="viewerToken",
         description="The same for those who may look, message bodies included, and change nothing. Empty: none.",
     )
+    access_key: str = Field(
+        "",
+        alias="accessKey",
+        description="User as whom test messages are sent where brokers ask for credentials; `tandemmq user create`.",
+    )
+    secret_key: SecretStr = Field(SecretStr(""), alias="secretKey", description="Its secret key.")
     local_role: Literal["viewer", "operator"] = Field(
         "operator",
         alias="localRole",

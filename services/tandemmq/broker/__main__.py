@@ -16,8 +16,9 @@ import structlog
 
 from tandemmq.broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
 from tandemmq.broker.broker import Broker
-from tandemmq.broker.client_api.plane import check_tls_files
+from tandemmq.broker.client_api.plane import check_access_files, check_tls_files
 from tandemmq.broker.settings import BrokerSettings
+from tandemmq.core.access.identity import Role
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt
 from tandemmq.core.storage.disk import StorageError
@@ -25,6 +26,7 @@ from tandemmq.service.command_line import EXIT_REFUSED, settings_of_command_line
 from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.loop_meter import LoopMeter, SystemClock
+from tandemmq.service.service_tls import ServiceTls, check_service_tls, use_service_tls
 from tandemmq.service.settings import check_folder_writable, check_ports_free, effective_settings
 
 __all__ = ["main", "run_broker"]
@@ -108,6 +110,15 @@ def check_machine(settings: BrokerSettings) -> list[str]:
         *check_ports_free(settings.bind_address, settings.listen_ports),
         *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
         *check_tls_files(settings),
+        *check_service_tls(
+            settings,
+            Role.BROKER,
+            clock=SystemClock(),
+            cluster=settings.broker_cluster_name,
+            group=settings.broker_name,
+            broker_id=settings.broker_id,
+        ),
+        *check_access_files(settings),
     ]
 
 
@@ -115,7 +126,7 @@ async def _serve(
     settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch, accepts_loss: bool
 ) -> int:
     clock = SystemClock()
-    with stop_requested() as stop:
+    with stop_requested() as stop, use_service_tls(ServiceTls.of(settings, clock=clock)):
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
         if store_host is None:
             return 0

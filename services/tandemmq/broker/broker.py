@@ -11,7 +11,6 @@ import asyncio
 import random
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -24,13 +23,13 @@ from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
+from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
-from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.retention import Retention
@@ -57,6 +56,7 @@ from tandemmq.service.logging import EventMemory, LevelSwitch
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.metric_exports import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.service_tls import server_tls_of
 
 __all__ = ["Broker"]
 
@@ -113,6 +113,7 @@ class Broker:
             lambda: None if parts.reads_only else parts.members.server_client(),
             now_ms=clock.monotonic_ms,
             names=SETTLING if self._failover is None else None,
+            vouch=parts.access.vouch if parts.access is not None else None,
         )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
@@ -150,7 +151,10 @@ class Broker:
         return Failover(
             self,
             authority=open_authority(
-                settings.failover_authority, cluster=settings.broker_cluster_name, broker_name=settings.broker_name
+                settings.failover_authority,
+                cluster=settings.broker_cluster_name,
+                broker_name=settings.broker_name,
+                tls=settings.failover_authority_tls(),
             ),
             options=settings.failover_options(),
             nonce=secrets.token_hex(8),
@@ -186,6 +190,7 @@ class Broker:
             store=parts.store,
             observability=parts.observability,
             audit_read_rate=lambda rate: self._audit.change(bytes_per_second=rate),
+            client_quotas=parts.client_api.change_quotas,
             log_level=log_level,
         )
         return RuntimeSettings(
@@ -200,6 +205,8 @@ class Broker:
             settings.bind_address,
             settings.listen_port,
             clock=self._clock,
+            tls=server_tls_of(settings, clock=self._clock, group=settings.broker_name),
+            open_port=settings.open_listen_port,
             probes={
                 # The port opens when the store is recovered.
                 PROBE_STARTED: lambda: True,
@@ -210,10 +217,7 @@ class Broker:
         queries = MessageQueries(
             store=parts.store,
             topics=parts.topics,
-            pages=CommitLogPages(
-                Path(settings.store_path_root_dir) / "commitlog",
-                file_bytes=settings.store_options().commit_log_file_bytes,
-            ),
+            pages=parts.pages,
             clock=self._clock,
             is_indexed=settings.message_index_enable,
             damaged=parts.damaged_entries,
@@ -271,6 +275,7 @@ class Broker:
                     self._departure.run(),
                     self._report.run(),
                     self._audit.mending.run(),
+                    parts.far_reads.run(),
                     self._wait_for_stop(stop),
                 )
             ]
@@ -295,6 +300,8 @@ class Broker:
         if self._departure.has_begun:
             return
         parts = self._parts
+        if parts.role.is_master:
+            parts.take_seeds()
         parts.ports.update(await parts.client_plane.start())
         self._is_open = True
         self._links.announce()
@@ -364,6 +371,7 @@ class Broker:
     async def _begin_role(self, role: Role) -> None:
         parts = self._parts
         parts.take_role(role)
+        parts.far_reads.forget()
         if role.is_master:
             parts.client_plane.forward(None)
             await self._forwarder.close()
@@ -372,6 +380,8 @@ class Broker:
         self._links.registration_changed()
         await role.begin(self._background)
         if role.is_serving and not parts.stopping.is_set():
+            if role.is_master:
+                parts.take_seeds()
             parts.refusal = role.client_refusal
             self._links.registration_changed()
             await self._tell_readiness()
@@ -386,10 +396,8 @@ class Broker:
         self._tell_recovery(report)
         noted_end = await asyncio.to_thread(parts.log_end.open)
         parts.log_damage, parts.is_whole = report.damage, not report.may_have_lost
-        if (report.clean or report.same_boot) and noted_end > report.end_offset:
-            parts.log_damage = parts.log_damage or (
-                f"the log ends at {report.end_offset}, and the last run had written it up to {noted_end}"
-            )
+        if missing := missing_to_mark(report, noted_end):
+            parts.log_damage = parts.log_damage or missing
             parts.is_whole = False
             log.error("log_damaged", damage=parts.log_damage, kept="")
         parts.tables.load(

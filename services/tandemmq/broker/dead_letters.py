@@ -319,7 +319,7 @@ def topic_problem(services: BrokerServices, topic: str) -> str:
 def put_again(services: BrokerServices, message: OutgoingMessage) -> asyncio.Future[AppendResult]:
     """Its final result. It lies in the log when this returns, unless it was refused."""
     settled: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-    services.put([message], partial(_settle, settled))
+    services.put([services.lite_topics.addressed(message)], partial(_settle, settled))
     return settled
 
 

@@ -19,6 +19,7 @@ from tandemmq.broker.metrics import TurnLimit, read_stored_at_ms
 from tandemmq.broker.queries.values import FoundOffset
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.message_store import MessageStore
@@ -160,8 +161,14 @@ class GroupChanges:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: groups start anew in one made later under its name."""
         self._leases.forget_topic(topic)
+        known = {*self._leases.pairs(), *self._tables.consumer_offsets.pairs()}
+        in_lite_topics = [(group, name) for group, name in known if parent_of_lmq(name) == topic]
+        for group, name in in_lite_topics:
+            self._leases.forget_pair(group, name)
         self._persist_leases()
         self._tables.forget_progress_in(topic)
+        if in_lite_topics:
+            self._tables.forget_progress(in_lite_topics)
         self._consumes_anew("", topic)
 
     # Offsets

@@ -14,10 +14,20 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-__all__ = ["LogEndMark"]
+from tandemmq.core.storage.recovery import RecoveryReport
+
+__all__ = ["LogEndMark", "missing_to_mark"]
 
 FILE_NAME: Final = "logEnd"
 _OFFSET: Final = Struct(">q")
+
+
+def missing_to_mark(report: RecoveryReport, noted_end: int) -> str:
+    """What a log lacks that was recovered so, and was noted to go up to `noted_end`, in words; "" if nothing. After a
+    loss of power the mark says nothing."""
+    if not (report.clean or report.same_boot) or noted_end <= report.end_offset:
+        return ""
+    return f"the log ends at {report.end_offset}, and the last run had written it up to {noted_end}"
 
 
 class LogEndMark:

@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 ORDERED_TYPES: Final = frozenset({"FIFO", "MIXED"})
 """Message types of topics whose messages may have a message group."""
+_TYPES_WITH_HOMES: Final = ORDERED_TYPES | {"LITE"}
+"""A lite topic lives in one broker group, too."""
 _PATH: Final = "config/messageGroupHomes.json"
 
 
@@ -123,7 +125,7 @@ class MessageGroupHomes:
 
 
 def _is_ordered(config: TopicConfig | None) -> bool:
-    return config is not None and config.message_type in ORDERED_TYPES
+    return config is not None and config.message_type in _TYPES_WITH_HOMES
 
 
 def _stated(order_topic_conf: str) -> list[str]:

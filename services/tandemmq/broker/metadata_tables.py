@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -12,9 +12,12 @@ import structlog
 from tandemmq.broker.leases import LeaseFiles
 from tandemmq.broker.peer_api.metadata import ChangeSignal, PrintedTable, VersionedTable
 from tandemmq.broker.slave.metadata_pull import FollowedTable
+from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.metadata_store import (
+    COMPARED,
+    DataVersion,
     LoadedFrom,
     MetadataCorrupt,
     MetadataFile,
@@ -36,10 +39,14 @@ _WRITING_ORDER: Final = (
     MetadataFile.DELAY_OFFSETS,
     MetadataFile.TOPICS,
     MetadataFile.SUBSCRIPTION_GROUPS,
+    # A user before its policies, in either direction: nobody gets more than was meant.
+    MetadataFile.USERS,
+    MetadataFile.ACLS,
 )
+_ACCESS: Final = (MetadataFile.USERS, MetadataFile.ACLS)
 _DAMAGE_REMEDY: Final = (
     "start the other replicas of this broker group, so that the table is fetched from one of them; or restore the file "
-    "from a backup; do not remove it: with an empty table topics, groups and progress are forgotten"
+    "from a backup; do not remove it: with an empty table all that it held is forgotten"
 )
 
 
@@ -104,12 +111,18 @@ class MetadataTables:
         self.groups = SubscriptionGroupTable()
         self.consumer_offsets = ConsumerOffsetTable()
         self.delay_offsets = DelayOffsetTable()
+        self.users = UserTable()
+        self.acls = AclTable()
         self.by_file: Final[dict[MetadataFile, KeptTable]] = {
             MetadataFile.TOPICS: self.topics,
             MetadataFile.SUBSCRIPTION_GROUPS: self.groups,
             MetadataFile.CONSUMER_OFFSETS: self.consumer_offsets,
             MetadataFile.DELAY_OFFSETS: self.delay_offsets,
+            MetadataFile.USERS: self.users,
+            MetadataFile.ACLS: self.acls,
         }
+        self.access_changed: Callable[[], None] | None = None
+        """Told after every change of users or policies, a master's or one that a slave took."""
         self.changes = ChangeSignal()
         self.damaged: Final[dict[MetadataFile, str]] = {}
         """Tables whose files are there and unreadable, with what is wrong; not written before another replica gave
@@ -135,10 +148,10 @@ class MetadataTables:
                 continue
             if source is LoadedFrom.BACKUP:
                 log.warning("metadata_from_backup", file=file.value)
-            elif source is LoadedFrom.NOWHERE:
+            elif source is LoadedFrom.NOWHERE and file in COMPARED:
                 missing.append(file.value)
             self._entries_written[file] = len(table)
-        if 0 < len(missing) < len(self.by_file):
+        if 0 < len(missing) < len(COMPARED):
             log.warning("metadata_missing", files=missing)
         self.topics.add_system(
             system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic)
@@ -167,6 +180,8 @@ class MetadataTables:
         self.persist(file)
         if file is MetadataFile.TOPICS and came:
             self._topics_changed()
+        if file in _ACCESS:
+            self._tell_access_changed()
         self.changes.notify()
         return came
 
@@ -261,6 +276,48 @@ class MetadataTables:
         self._changed(MetadataFile.SUBSCRIPTION_GROUPS)
         self.changes.notify()
 
+    # Users and policies
+
+    def put_user(self, user: User) -> bool:
+        """Adds or changes a user; False: it is just so. Raises InvalidUser."""
+        is_new = self.users.put(user, now_ms=self._clock.wall_ms())
+        if is_new:
+            self._access_edited(MetadataFile.USERS)
+        return is_new
+
+    def remove_user(self, username: str) -> bool:
+        """Removes a user and its policies; False: there is no such user."""
+        now_ms = self._clock.wall_ms()
+        existed = self.users.remove(username, now_ms=now_ms)
+        if existed:
+            self._access_edited(MetadataFile.USERS)
+        if self.acls.remove(f"User:{username}", now_ms=now_ms):
+            self._access_edited(MetadataFile.ACLS)
+        return existed
+
+    def put_acl(self, acl: Acl) -> bool:
+        """Adds or changes the policies of a subject; False: they are just so. Raises InvalidAcl."""
+        is_new = self.acls.put(acl, now_ms=self._clock.wall_ms())
+        if is_new:
+            self._access_edited(MetadataFile.ACLS)
+        return is_new
+
+    def remove_acl(self, subject: str) -> bool:
+        """Removes the policies of a subject; False: it has none."""
+        existed = self.acls.remove(subject, now_ms=self._clock.wall_ms())
+        if existed:
+            self._access_edited(MetadataFile.ACLS)
+        return existed
+
+    def _access_edited(self, file: MetadataFile) -> None:
+        self._changed(file)
+        self._tell_access_changed()
+        self.changes.notify()
+
+    def _tell_access_changed(self) -> None:
+        if self.access_changed is not None:
+            self.access_changed()
+
     def applied_from_master(self, file: MetadataFile, kept: list[str]) -> None:
         """A slave took its master's table, and `kept` what its master lacks. The table that was more than twice as
         long is kept aside: an operator may have removed more than was meant."""
@@ -275,6 +332,8 @@ class MetadataTables:
         self._changed(file)
         if file is MetadataFile.TOPICS:
             self._topics_changed()
+        if file in _ACCESS:
+            self._tell_access_changed()
 
     def remove_group(self, group: str) -> bool:
         """Removes a group and its progress; False when there is no such group. Progress goes in any case.
@@ -295,6 +354,11 @@ class MetadataTables:
         self.consumer_offsets.remove_topic(topic, now_ms=self._clock.wall_ms())
         self._offsets_edited()
 
+    def forget_progress(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """The same of groups in topics: of each pair the group and the topic."""
+        self.consumer_offsets.remove_pairs(pairs, now_ms=self._clock.wall_ms())
+        self._offsets_edited()
+
     def collect_progress(self, leases: LeaseTable) -> None:
         """Moves the groups' progress into the offset table and its file, and tells the slaves."""
         resets, moves = leases.take_reset_offsets(), leases.take_moved_offsets()
@@ -312,7 +376,7 @@ class MetadataTables:
 
     def persist(self, file: MetadataFile) -> bool:
         """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
-        if file in self.damaged:
+        if file in self.damaged or (file in _ACCESS and self.by_file[file].version == DataVersion()):
             return False
         self._entries_written[file] = len(self.by_file[file])
         return self._files.persist(file, self.by_file[file].to_json())

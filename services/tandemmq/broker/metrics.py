@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.far_reads import FarReads
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
 from tandemmq.broker.parts import BrokerParts
@@ -102,6 +103,7 @@ class StoreMetrics:
         retention: RetentionFigures,
         disk_warning_ratio: Callable[[], float],
         damaged_entries: DamagedEntries,
+        far_reads: FarReads,
     ) -> None:
         self._store = store
         self._disk = disk
@@ -110,6 +112,7 @@ class StoreMetrics:
         self._retention = retention
         self._disk_warning_ratio = disk_warning_ratio
         self._damaged_entries = damaged_entries
+        self._far_reads = far_reads
 
     def tell_recovery(self, samples: MetricSamples) -> None:
         """Adds what is known from the first moment on."""
@@ -133,6 +136,8 @@ class StoreMetrics:
         samples.add("rocketmq_store_queue_entries_damaged_total", damaged.count)
         samples.add("rocketmq_store_queue_entries_mended_total", damaged.mended_count)
         samples.add("rocketmq_store_messages_unreadable_total", damaged.lost_count)
+        samples.add("rocketmq_store_far_read_bytes_total", self._far_reads.from_slave_bytes, "slave")
+        samples.add("rocketmq_store_far_read_bytes_total", self._far_reads.from_disk_bytes, "disk")
         samples.add("rocketmq_store_kept_tails", tail_count)
         for file, histogram in self._flush_seconds.items():
             samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
@@ -671,6 +676,7 @@ class BrokerMetrics:
             retention=retention,
             disk_warning_ratio=lambda: settings.current.disk_space_warning_level_ratio,
             damaged_entries=parts.damaged_entries,
+            far_reads=parts.far_reads,
         )
         self._clients = ClientMetrics(
             sessions=parts.sessions,

@@ -271,6 +271,12 @@ _STORE: Final = (
         "rocketmq_store_queue_entries_mended_total", "{entry}", "ConsumeQueue entries made again from the CommitLog."
     ),
     _counter(
+        "rocketmq_store_far_read_bytes_total",
+        "By",
+        "Bytes of the log that consumers read far behind its end and that were not in memory: from `slave` or `disk`.",
+        "source",
+    ),
+    _counter(
         "rocketmq_store_messages_unreadable_total",
         "{message}",
         "Places of queues that consumers pass over: no replica in reach holds a sound record.",
@@ -320,7 +326,7 @@ _BROKER: Final = (
     _counter(
         "rocketmq_broker_client_plane_events_total",
         "{event}",
-        "Connections accepted, and what the client plane's limits refused, by limit.",
+        "Connections accepted, and what the client plane's limits and clients' quotas refused, by name.",
         "event",
     ),
     _gauge(

@@ -16,12 +16,15 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
+from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.delayed_messages import DelayedMessages
+from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
@@ -39,8 +42,10 @@ from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
+from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, LiteTopics
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.subscription_group_table import (
@@ -75,6 +80,8 @@ READS_ONLY: Final = (
 """The refusal of a slave that serves reads. What puts nothing passes over it: `BrokerParts.read_refusal`."""
 
 # Topic, properties and fixed fields of a record beside its body.
+LITE_FOLLOWED_AT_ONCE: Final = 256
+UNKNOWN_END: Final = 1 << 62
 _RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 
 
@@ -384,13 +391,36 @@ class BrokerParts:
             live=self.members.serving_groups,
         )
         self.damaged_entries = DamagedEntries()
-        self.queues: QueueReader = StoreQueueReader(
+        queues = StoreQueueReader(
             self.store,
             self.damaged_entries,
             confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
         )
+        self.pages = CommitLogPages(
+            Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
+        )
+        self.far_reads = FarReads(
+            self.store,
+            self.pages,
+            near_bytes=memory_bytes() * settings.access_message_in_memory_max_ratio // 100,
+            now_ms=clock.monotonic_ms,
+            arrived=lambda topic: self.client_api.message_arrived(topic),
+            slaves=SlaveLogs(lambda: self.role.slaves(), self.members.member_metadata)
+            if settings.slave_read_enable
+            else None,
+        )
+        self.queues: QueueReader = queues
+        self.lite_topics = LiteTopics(queues, self.topics, log_cuts=lambda: self.store.log_cuts)
+        handed_out = StoreQueueReader(
+            self.store,
+            self.damaged_entries,
+            confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
+            far=self.far_reads,
+        )
+        queues.lite = handed_out.lite = self.lite_topics
         self.leases = LeaseTable(
             self.queues,
+            handed_out=handed_out,
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -400,9 +430,7 @@ class BrokerParts:
             store=self.store,
             reader=self.queues,
             disk=self.disk,
-            pages=CommitLogPages(
-                Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
-            ),
+            pages=self.pages,
             clock=clock,
             store_host=self.store_host,
         )
@@ -433,6 +461,9 @@ class BrokerParts:
             transaction_check_max=settings.transaction_check_max,
             transactions_max=settings.transactions_max,
             max_delay_ms=settings.max_delay_ms,
+            lite_topics_max=settings.max_lmq_consume_queue_num,
+            lite_subscriptions_max=settings.max_lite_subscription_count,
+            deduplication_ids_max=settings.deduplication_ids_max,
             auto_create_topic_queues=settings.default_topic_queue_nums if settings.auto_create_topic_enable else 0,
         )
         self._group_creations = CreationLimit(
@@ -440,9 +471,37 @@ class BrokerParts:
             per_client_per_second=settings.new_groups_per_client_per_second,
             count_max=settings.subscription_groups_max,
         )
-        self.group_calls = GroupCalls(self.members.client_of_group, now_ms=self.clock.monotonic_ms)
-        self.client_api = ClientApi(self, self.observability.tracing)
+        keys = read_keys(settings.auth_key_path)
+        self.access_changes = AccessChanges(self.tables, keys=keys, clock=self.clock)
+        self._seeds = read_seeds(settings.auth_seed_path)
+        self.access = self._client_access(keys) if settings.authentication_enabled and keys is not None else None
+        """Who may call the client API; None: whoever reaches it."""
+        self.group_calls = GroupCalls(
+            self.members.client_of_group,
+            now_ms=self.clock.monotonic_ms,
+            vouch=self.access.vouch if self.access is not None else None,
+        )
+        self.client_api = ClientApi(self, self.observability.tracing, self.access)
+        self.client_api.change_quotas(settings.quota_rules())
         self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
+
+    def _client_access(self, keys: SecretKeys) -> ClientAccess:
+        access = ClientAccess(
+            users=self.tables.users,
+            acls=self.tables.acls,
+            keys=keys,
+            authorizes=self.settings.authorization_enabled,
+            zones=SignatureZones(*self.settings.signature_zones()),
+            clock=self.clock,
+            timers=self.timers,
+            revoked=lambda: self.client_api.access_changed(),
+        )
+        self.tables.access_changed = access.changed
+        return access
+
+    def take_seeds(self) -> None:
+        """A master makes its first users, before it serves."""
+        self.access_changes.sow(self._seeds)
 
     def take_role(self, role: Role) -> None:
         """The role is this broker's from now on."""
@@ -477,6 +536,10 @@ class BrokerParts:
         return is_system_topic(name, cluster=self.identity.cluster, broker_name=self.identity.broker_name)
 
     # What the client API's handlers need beside
+
+    def read_far_from(self, broker_id: int) -> None:
+        """See `BrokerServices`. Only a master has slaves."""
+        self.far_reads.slave_id = broker_id if self.role.is_master else 0
 
     @property
     def read_refusal(self) -> str | None:
@@ -528,6 +591,38 @@ class BrokerParts:
         else:
             done(True)
 
+    def progress_pairs(self) -> Sequence[tuple[str, str]]:
+        """See `BrokerServices`."""
+        return [*self.leases.pairs(), *self.tables.consumer_offsets.pairs()]
+
+    def forget_progress(self, pairs: Sequence[tuple[str, str]], done: Callable[[bool], object]) -> None:
+        """See `BrokerServices`."""
+        for group, topic in pairs:
+            self.leases.forget_pair(group, topic)
+        self.tables.forget_progress(pairs)
+        self.when_resets_spread(lambda is_spread: self.when_progress_held(done) if is_spread else done(False))
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """Where a queue ends for who cuts progress that lies beyond. Logical queues are not known before they are
+        followed; see `follow_lite_topics`."""
+        return UNKNOWN_END if topic.startswith(LMQ_PREFIX) else self.store.queue_max_offset(topic, queue_id)
+
+    def lite_queue_end(self, topic: str, queue_id: int) -> int:
+        """The same once they are."""
+        return self.queues.max_offset(topic, queue_id)
+
+    async def follow_lite_topics(self) -> bool:
+        """Learns what lies in the lite topics, in turns; whether there are any topics of that type. A damaged entry
+        ends the reading of its topic until it is mended."""
+        parents = self.lite_topics.parents()
+        for parent in parents:
+            before = -1
+            while not self.lite_topics.follow(parent, LITE_FOLLOWED_AT_ONCE):
+                if before == (before := self.lite_topics.followed_count):
+                    break
+                await asyncio.sleep(0)
+        return bool(parents)
+
     def create_group(self, group: str, *, client_id: str) -> str | None:
         """Creates a consumer group because a client named it; or says why not."""
         refusal = self._group_creations.refusal(client_id, count=len(self.groups), now_ms=self.clock.monotonic_ms())
@@ -541,6 +636,7 @@ class BrokerParts:
 
     def _client_gone(self, client_id: str) -> None:
         self.leases.client_gone(client_id, now_ms=self.clock.monotonic_ms())
+        self.client_api.lite.client_gone(client_id)
 
     # Failures
 

@@ -18,7 +18,7 @@ import grpc
 from tandemmq.broker.audit.range_repair import Refusal, RepairRefused
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition
 from tandemmq.broker.tracing.send_tracer import TracedPutsPage
-from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.metadata.metadata_store import COMPARED, DataVersion, MetadataFile
 from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import HistoryCorrupt, LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
@@ -35,6 +35,7 @@ from tandemmq.proto.broker.v1 import (
 )
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
+from tandemmq.service.service_tls import aio_channel
 
 __all__ = [
     "EpochPromise",
@@ -52,6 +53,8 @@ _TABLES: Final = {
     MetadataFile.SUBSCRIPTION_GROUPS: metadata_service_pb2.METADATA_TABLE_SUBSCRIPTION_GROUPS,
     MetadataFile.CONSUMER_OFFSETS: metadata_service_pb2.METADATA_TABLE_CONSUMER_OFFSETS,
     MetadataFile.DELAY_OFFSETS: metadata_service_pb2.METADATA_TABLE_DELAY_OFFSETS,
+    MetadataFile.USERS: metadata_service_pb2.METADATA_TABLE_USERS,
+    MetadataFile.ACLS: metadata_service_pb2.METADATA_TABLE_ACLS,
 }
 
 
@@ -99,6 +102,7 @@ class PeerLog:
         "flushed_offset",
         "history",
         "promised_epoch",
+        "record_version",
         "replicas",
         "run",
         "segment_bytes",
@@ -115,6 +119,7 @@ class PeerLog:
         self.run = answer.run
         self.history = _history(answer.history)
         self.promised_epoch = answer.promised_epoch
+        self.record_version = answer.record_epoch, answer.record_renewals
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
         self.replicas = tuple(
@@ -170,7 +175,7 @@ class PeerClient:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        self._channel = aio_channel(endpoint, CHANNEL_OPTIONS, own_group=True)
         self._replica = replica_service_pb2_grpc.ReplicaServiceStub(self._channel)
         self._failover = failover_service_pb2_grpc.FailoverServiceStub(self._channel)
         self._metadata = metadata_service_pb2_grpc.MetadataServiceStub(self._channel)
@@ -305,14 +310,19 @@ class PeerClient:
         self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
     ) -> tuple[DataVersion, str | None]:
         """One table of the master, or with `accept_copy` of whoever it is. The text is None when its version is the
-        known one, or when the peer cannot read its own file."""
+        known one, or when the peer cannot read its own file; and empty when the peer's version has no such table."""
         request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file], accept_copy=accept_copy)
         if known is not None:
             request.known_version.state_version = known.state_version
             request.known_version.timestamp_ms = known.timestamp_ms
             request.known_version.counter = known.counter
         with self._asking("GetMetadataTable"):
-            answer = await self._metadata.GetMetadataTable(request, timeout=CALL_TIMEOUT_S)
+            try:
+                answer = await self._metadata.GetMetadataTable(request, timeout=CALL_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.INVALID_ARGUMENT and file not in COMPARED:
+                    return DataVersion(), ""
+                raise
         version = DataVersion(
             state_version=answer.version.state_version,
             timestamp_ms=answer.version.timestamp_ms,
@@ -432,7 +442,7 @@ class SourceLog:
             raise RepairRefused(
                 Refusal.NOT_AS_EXPECTED, f"{name} is no other member of this group that is registered now; start it"
             )
-        async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
+        async with aio_channel(endpoint, CHANNEL_OPTIONS, own_group=True) as channel:
             stub = replica_reader_service_pb2_grpc.ReplicaReaderServiceStub(channel)
             try:
                 with cancellation_wins():

@@ -8,6 +8,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX
+from tandemmq.core.delivery.queue_reader import FarBytes, QueueReader
 from tandemmq.core.message.record import MessageRecord
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.message.stored_message import StoredMessage, read_stored_message
@@ -104,24 +106,35 @@ class StoreQueueReader:
         damage: EntryDamage | None = None,
         *,
         confirmed_offset: Callable[[], int] | None = None,
+        far: FarBytes | None = None,
     ) -> None:
-        """`confirmed_offset`: the log's bytes below it outlive a change of master; None: all do."""
+        """`confirmed_offset`: the log's bytes below it outlive a change of master; None: all do. `far` None: all of the
+        log is read from the map, wherever that has to wait for the disk."""
         self._store = store
         self._damage: Final[EntryDamage] = damage or PassedOver()
         self._confirmed_offset: Final = confirmed_offset
+        self._far: Final[FarBytes | None] = far
+        self.lite: QueueReader | None = None
+        """Reads the logical queues of lite topics, which have no ConsumeQueue of their own."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First message still held."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.min_offset(topic, queue_id)
         return self._store.queue_min_offset(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """One past the last message."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.max_offset(topic, queue_id)
         return self._store.queue_max_offset(topic, queue_id)
 
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """See `QueueReader`. Entries ascend in the log. None is read where the whole queue is confirmed."""
         if self._confirmed_offset is None:
             return end
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.confirmed_end(topic, queue_id, start, end)
         queue = self._store.queues.get(topic, queue_id)
         confirmed_offset = self._confirmed_offset()
         if queue is None or queue.last_physical_end <= confirmed_offset:
@@ -137,6 +150,8 @@ class StoreQueueReader:
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
         """Up to `count` entries from `start`."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.entries(topic, queue_id, start, count)
         queue = self._store.consume_queue(topic, queue_id)
         return queue.read(start, count) if queue is not None else ()
 
@@ -154,11 +169,16 @@ class StoreQueueReader:
     ) -> list[StoredMessage | None]:
         """The message of each entry, its body still in the CommitLog: to be used before the event loop turns.
 
-        Ends before an entry that is damaged, which is noted. None for a place that is known to have no message.
+        Ends before an entry that is damaged, which is noted, and before one whose bytes are on their way from far. None
+        for a place that is known to have no message.
         """
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.messages(topic, queue_id, places, entries)
         piece, piece_start, piece_end = _NOTHING, 0, 0
         found: list[StoredMessage | None] = []
         min_offset = self._store.min_offset
+        far = self._far
+        far_end = 0 if far is None else self._store.end_offset - far.near_bytes
         raw_topic = topic.encode()
         for place, (physical_offset, size, _) in zip(places, entries):
             if size == FILLER_SIZE:
@@ -166,7 +186,13 @@ class StoreQueueReader:
             elif physical_offset < min_offset:
                 reason = f"it leads to {physical_offset}, before the log begins"
             else:
-                if not piece_start <= physical_offset < piece_end:
+                if physical_offset < far_end and (physical_offset < piece_start or physical_offset + size > piece_end):
+                    assert far is not None
+                    brought = far.piece(topic, physical_offset, size)
+                    if brought is None:
+                        return found
+                    piece, piece_start, piece_end = brought, physical_offset, physical_offset + len(brought)
+                elif not piece_start <= physical_offset < piece_end:
                     # Entries ascend, so the rest of the file serves all those that lie in it.
                     piece_start = physical_offset
                     piece = self._store.read_log(physical_offset, self._store.segment_bytes)
@@ -180,6 +206,8 @@ class StoreQueueReader:
                         found.append(message)
                         continue
                     reason = f"the record at {physical_offset} belongs to another place"
+                if far is not None and physical_offset < far_end and far.distrust(topic, physical_offset):
+                    return found
             if not self._damage.is_without_message(topic, queue_id, place):
                 self._damage.note(topic, queue_id, place, reason)
                 return found
@@ -188,6 +216,8 @@ class StoreQueueReader:
 
     def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
         """The whole record of an entry; None where there is none, or as long as the entry is damaged: that is noted."""
+        if self.lite is not None and topic.startswith(LMQ_PREFIX):
+            return self.lite.record(topic, queue_id, place, entry)
         try:
             record = self._store.message_at(entry.physical_offset, entry.size)
         except RecordCorrupt as error:

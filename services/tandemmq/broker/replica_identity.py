@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import structlog
 
+from tandemmq.core.replication.group_record import GroupRecord
 from tandemmq.core.replication.log_history import (
     EPOCH_FILE,
     REPLICA_FILE,
@@ -101,21 +102,35 @@ class ReplicaIdentity:
             await self._write_history(history)
 
     @property
-    def record_epoch(self) -> int:
-        """Greatest epoch of the group's record that this disk has seen; 0: none."""
-        return self._record.record_epoch
+    def record_version(self) -> tuple[int, int]:
+        """Epoch and renewals of the group's record that this disk has seen; (0, 0): none. Renewals that changed nothing
+        are not counted: a record that was put back behind one of them is as good as before."""
+        return self._record.record_epoch, self._record.record_renewals
 
-    async def see_record(self, epoch: int, disk_id: str) -> None:
-        """The group's record names this disk as the master of `epoch`: no byte of an earlier one is taken any more, and
-        none of that epoch from another disk, whatever was promised to whom."""
+    async def see_record(self, record: GroupRecord) -> None:
+        """The group's record names a disk as the master of its epoch: no byte of an earlier one is taken any more, and
+        none of that epoch from another disk, whatever was promised to whom. And it names who holds what was
+        acknowledged: an authority that is put back to an earlier set is known, after a restart as well."""
+        in_sync = tuple(sorted(replica.disk_id for replica in record.in_sync))
         async with self._writing:
             known = self._record
-            if epoch <= known.record_epoch:
+            is_older = (record.epoch, record.renewals) < self.record_version
+            if is_older or (record.epoch, in_sync) == (known.record_epoch, known.record_in_sync):
                 return
-            seen = replace(known, record_epoch=epoch)
-            if epoch >= self.greatest_epoch:
-                seen = replace(seen, promised_epoch=epoch, promised_to=disk_id)
+            seen = replace(known, record_epoch=record.epoch, record_renewals=record.renewals, record_in_sync=in_sync)
+            if record.epoch > known.record_epoch and record.epoch >= self.greatest_epoch:
+                seen = replace(seen, promised_epoch=record.epoch, promised_to=record.master.disk_id)
             await self._write_record(seen)
+
+    async def hold_to(self, version: tuple[int, int]) -> None:
+        """The authority was put back behind this epoch and its renewals: what it has is not believed at the next start
+        either."""
+        async with self._writing:
+            if version > self.record_version:
+                epoch, renewals = version
+                await self._write_record(
+                    replace(self._record, record_epoch=epoch, record_renewals=renewals, record_in_sync=())
+                )
 
     async def promise(self, epoch: int, disk_id: str) -> bool:
         """Takes no byte of an epoch before `epoch` from now on. False: as much was promised to another disk already."""

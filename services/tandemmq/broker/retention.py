@@ -18,6 +18,7 @@ from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lite_topics import LiteTopics, parent_of_lmq, split_lmq_name
 from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
@@ -34,6 +35,7 @@ log = structlog.get_logger(__name__)
 _INTERVAL_S: Final = 10.0
 _CLOCK_PATH: Final = "config/retentionClock.json"
 _TICKS_PER_SAVE: Final = 30
+_BEHIND_ALL: Final = 1 << 62
 _HOSTS_MAX: Final = 16
 
 
@@ -228,6 +230,7 @@ class MasterFloor:
         slave_count: int,
         transactions: Callable[[], Hold | None] = lambda: None,
         timers: TimerQueue | None = None,
+        lite: LiteTopics | None = None,
         absent_replicas: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._store = store
@@ -240,6 +243,7 @@ class MasterFloor:
         self._slave_count = slave_count
         self._transactions = transactions
         self._timers = timers
+        self._lite = lite
         self._absent_replicas = absent_replicas
         self._heard: dict[int, int] = {}
         """Last acknowledged offset by broker id."""
@@ -339,9 +343,16 @@ class MasterFloor:
         """Of each queue that groups have read the lowest place, and how many groups have read of each topic."""
         places: dict[tuple[str, int], _Place] = {}
         group_counts: dict[str, int] = {}
+        lite_parents: set[str] = set()
         for group, topic in dict.fromkeys([*self._leases.pairs(), *self._stored.pairs()]):
             offsets: dict[int, int] = self._stored.offsets_of(group, topic)
             offsets.update({state.queue_id: state.committed_offset for state in self._leases.progress_of(group, topic)})
+            if self._lite is not None and (parent := parent_of_lmq(topic)) is not None:
+                self._lite_place(self._lite, group, topic, offsets, places)
+                lite_parents.add(parent)
+                if turn.is_reached:
+                    await turn.pause()
+                continue
             if offsets:
                 group_counts[topic] = group_counts.get(topic, 0) + 1
             for queue_id, offset in offsets.items():
@@ -354,11 +365,29 @@ class MasterFloor:
                     places[topic, queue_id] = before._replace(group_count=before.group_count + 1)
             if turn.is_reached:
                 await turn.pause()
+        for parent in lite_parents:
+            # Of what is in no lite topic that a group reads nothing is kept.
+            config = self._topics.get(parent)
+            for queue_id in range(0 if config is None else config.read_queue_count):
+                places.setdefault((parent, queue_id), _Place(_BEHIND_ALL, "", 0))
         if self._timers is not None:
             lowest = self._timers.lowest_offset
             if lowest is not None:
                 places[TIMER_TOPIC, 0] = _Place(lowest, "a delayed message that waits for its time", 0)
         return places, group_counts
+
+    @staticmethod
+    def _lite_place(
+        lite: LiteTopics, group: str, lmq: str, offsets: dict[int, int], places: dict[tuple[str, int], _Place]
+    ) -> None:
+        """A group needs its parent's queue from the first message of a lite topic that it has not finished."""
+        place = lite.place(lmq, offsets[0]) if 0 in offsets else None
+        if place is None:
+            return
+        parent, lite_topic = split_lmq_name(lmq)
+        before = places.get((parent, place[0]))
+        if before is None or place[1] < before.offset:
+            places[parent, place[0]] = _Place(place[1], f"group {group} in lite topic {lite_topic}", 0)
 
     def _physical_offset(self, queue: ConsumeQueue, offset: int) -> int | None:
         """Where the first message from `offset` on lies; None when there is none. What cannot be read holds all."""

@@ -18,6 +18,7 @@ from tandemmq.broker.client_api.services import ApiOptions
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.logging import LevelSwitch
 from tandemmq.service.settings import SettingsError, changed_settings
@@ -188,6 +189,7 @@ def setting_appliers(
     store: MessageStore,
     observability: BrokerObservability,
     audit_read_rate: Callable[[int], None],
+    client_quotas: Callable[[QuotaRules], None],
     log_level: LevelSwitch | None,
 ) -> dict[str, Applier]:
     """Those of every broker, by key. `audit_read_rate` is told bytes a second.
@@ -196,6 +198,7 @@ def setting_appliers(
     """
     appliers: dict[str, Applier] = {
         "auditReadRate": lambda settings: audit_read_rate(settings.audit_read_rate),
+        "clientQuotas": lambda settings: client_quotas(settings.quota_rules()),
     }
     to_store = partial(_to_store, store)
     for key in (
@@ -224,6 +227,9 @@ _OF_API: Final = (
     "transactionsMax",
     "maxDelayTimeMills",
     "timerMaxDelaySec",
+    "maxLmqConsumeQueueNum",
+    "maxLiteSubscriptionCount",
+    "deduplicationIdsMax",
 )
 
 
@@ -258,6 +264,9 @@ def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
     api_options.transaction_check_interval_ms = settings.transaction_check_interval
     api_options.transaction_check_max = settings.transaction_check_max
     api_options.transactions_max = settings.transactions_max
+    api_options.lite_topics_max = settings.max_lmq_consume_queue_num
+    api_options.lite_subscriptions_max = settings.max_lite_subscription_count
+    api_options.deduplication_ids_max = settings.deduplication_ids_max
     api_options.max_delay_ms = settings.max_delay_ms
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from ipaddress import ip_network
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tandemmq.broker.failover.authority import check_authority
+from tandemmq.broker.failover.authority import EtcdTls, check_authority
+from tandemmq.core.access.signature import zone_offset
 from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.routing.values import parse_address
@@ -24,7 +27,7 @@ from tandemmq.http2.errors import Limits
 from tandemmq.http2.server import TlsMode
 from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServicePortSettings
 
 __all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
 
@@ -63,7 +66,11 @@ Milliseconds = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
-class BrokerSettings(ServiceSettings):
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+class BrokerSettings(ServicePortSettings):
     """Settings of one broker. Port 0 means any free port and is for tests; every port is explicit, none is derived."""
 
     # Identity
@@ -121,11 +128,50 @@ class BrokerSettings(ServiceSettings):
     )
     tls_cert_path: str = Field("", alias="tlsCertPath", description="Certificate chain for clients, PEM.")
     tls_key_path: str = Field("", alias="tlsKeyPath", description="Its private key, PEM.")
+    authentication_enabled: bool = Field(
+        False,
+        alias="authenticationEnabled",
+        description="Clients sign in with access key and secret key; the client port only. Raising a cluster from open "
+        "to closed: first give the clients their keys, which an open broker ignores.",
+    )
+    authorization_enabled: bool = Field(
+        False,
+        alias="authorizationEnabled",
+        description="And may do what policies allow their users, nothing else. Needs authenticationEnabled.",
+    )
+    auth_key_path: str = Field(
+        "",
+        alias="authKeyPath",
+        description="File with the key that seals users' secrets in the store: 32 bytes in base64, the same on all "
+        "brokers of the cluster. Several, one a line: the first seals, all of them open.",
+    )
+    auth_seed_path: str = Field(
+        "",
+        alias="authSeedPath",
+        description="File (YAML or JSON) of users and policies that a starting master makes if there never were any of "
+        "their names.",
+    )
+    signature_time_zones: str = Field(
+        "UTC,local",
+        alias="signatureTimeZones",
+        description="Zones in which clients may write the date they sign, separated by commas: UTC, local (this "
+        "machine's) or an offset such as +08:00. Java's, Go's and Python's clients write their local time without "
+        "saying so. A date counts for 15 minutes in each; naming many lets an overheard signature count for longer.",
+    )
     client_connections_max: int = Field(
         20_000, ge=1, alias="clientConnectionsMax", description="Client connections; more are closed at once."
     )
     client_streams_max: int = Field(
         4_000, ge=1, alias="clientStreamsMax", description="Open calls of one client connection."
+    )
+
+    client_quotas: str = Field(
+        "",
+        alias="clientQuotas",
+        description="What one user, client address or topic may have here, as entries separated by ';' such as "
+        "'topic:orders sentMessages=500 sentBytes=1000000; address:* connections=100'. Limits: sentMessages, "
+        "sentBytes, receivedMessages, receivedBytes (a second), connections (of an address), polls, leases. * is "
+        "each name by itself. Empty: none.",
     )
 
     # Store
@@ -240,6 +286,20 @@ class BrokerSettings(ServiceSettings):
         description="Who keeps the record of the group's master: file:FOLDER, etcd:HOST:PORT,HOST:PORT/PREFIX or "
         "kubernetes:LEASE; the same for all members. Empty: the master is who brokerRole says, and nobody takes over.",
     )
+    failover_authority_ca_path: str = Field(
+        "",
+        alias="failoverAuthorityCaPath",
+        description="Who signs etcd's certificates, PEM: calls to etcd are encrypted. Empty: they are plain.",
+    )
+    failover_authority_cert_path: str = Field(
+        "",
+        alias="failoverAuthorityCertPath",
+        description="Our certificate for an etcd that asks for one (--client-cert-auth), PEM. A renewed file is used "
+        "at once.",
+    )
+    failover_authority_key_path: str = Field(
+        "", alias="failoverAuthorityKeyPath", description="The private key of failoverAuthorityCertPath, PEM."
+    )
     failover_lease: int = Field(
         6_000,
         ge=1_000,
@@ -259,6 +319,19 @@ class BrokerSettings(ServiceSettings):
         alias="haMaxTimeSlaveNotCatchup",
         description="A slave that lacks the end of the log for so long leaves the in-sync set, in ms.",
     )
+    slave_read_enable: bool = Field(
+        False,
+        alias="slaveReadEnable",
+        description="A master gets what consumers read far behind the log's end from a slave, and spares its own disk. "
+        "Which slave: whichBrokerWhenConsumeSlowly of the consumer group.",
+    )
+    access_message_in_memory_max_ratio: int = Field(
+        40,
+        ge=0,
+        le=100,
+        alias="accessMessageInMemoryMaxRatio",
+        description="Percent of the memory that the newest messages are expected in; what lies before is far behind.",
+    )
     total_replicas: int = Field(
         2,
         ge=1,
@@ -267,6 +340,12 @@ class BrokerSettings(ServiceSettings):
     )
     slave_timeout: Milliseconds = Field(
         3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
+    )
+    ha_plaintext_peers: str = Field(
+        "",
+        alias="haPlaintextPeers",
+        description="Addresses or networks of slaves that have no certificate, such as RocketMQ's own, separated by "
+        "';'. With serviceTlsMode=enforcing reports from elsewhere count only after a proof under a certificate.",
     )
     ha_send_heartbeat_interval: Milliseconds = Field(
         5_000, alias="haSendHeartbeatInterval", description="Idle time before an HA heartbeat, in ms."
@@ -425,6 +504,31 @@ class BrokerSettings(ServiceSettings):
         description="Undecided half messages beyond which new ones are refused; each needs about 500 bytes of memory.",
     )
 
+    # Lite topics
+    max_lmq_consume_queue_num: int = Field(
+        1_000_000,
+        ge=1,
+        alias="maxLmqConsumeQueueNum",
+        description="Lite topics of this broker beyond which a message for a new one is refused with "
+        "LITE_TOPIC_QUOTA_EXCEEDED; each needs about 300 bytes of memory, and 1 KiB for each group that consumes it.",
+    )
+    max_lite_subscription_count: int = Field(
+        100_000,
+        ge=1,
+        alias="maxLiteSubscriptionCount",
+        description="Subscriptions of clients to lite topics beyond which new ones are refused with "
+        "LITE_SUBSCRIPTION_QUOTA_EXCEEDED.",
+    )
+
+    # Deduplication
+    deduplication_ids_max: int = Field(
+        1_000_000,
+        ge=1,
+        alias="deduplicationIdsMax",
+        description="Message ids that the deduplication windows of all topics remember (topic attribute "
+        "deduplication.window); beyond it the oldest go first. Each needs about 200 bytes of memory.",
+    )
+
     # NameServer registration
     broker_heartbeat_interval: Milliseconds = Field(
         1_000, alias="brokerHeartbeatInterval", description="Sign of life to each NameServer, in ms."
@@ -472,10 +576,28 @@ class BrokerSettings(ServiceSettings):
             raise ValueError("write it as host:port, for example collector:4317, or for TLS as https://collector:4317")
         return value
 
+    @field_validator("signature_time_zones")
+    @classmethod
+    def _are_zones(cls, value: str) -> str:
+        for part in value.split(","):
+            if part.strip() not in ("UTC", "local") and zone_offset(part.strip()) is None:
+                raise ValueError(f"'{part.strip()}' is no zone; write UTC, local, or an offset such as +08:00")
+        return value
+
     @field_validator("metrics_exporter_type")
     @classmethod
     def _are_exporters(cls, value: str) -> str:
         parse_exporter_types(value)
+        return value
+
+    @field_validator("ha_plaintext_peers")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        for part in _parts(value):
+            try:
+                ip_network(part)
+            except ValueError as error:
+                raise ValueError(f"{error}; write addresses or networks, for example 10.0.0.7;10.1.0.0/24") from error
         return value
 
     @field_validator("delete_when")
@@ -484,6 +606,12 @@ class BrokerSettings(ServiceSettings):
         for part in value.split(";"):
             if not part.strip().isdigit() or int(part) > 23:
                 raise ValueError(f"'{part}' is no hour of the day; write hours from 00 to 23 separated by ';'")
+        return value
+
+    @field_validator("client_quotas")
+    @classmethod
+    def _are_quotas(cls, value: str) -> str:
+        parse_quotas(value)
         return value
 
     @field_validator("message_delay_level")
@@ -522,6 +650,14 @@ class BrokerSettings(ServiceSettings):
                 problems.append("failoverAuthority: members find their master through the NameServers; set namesrvAddr")
             if problem := check_authority(self.failover_authority):
                 problems.append(problem)
+        authority_files = (self.failover_authority_cert_path, self.failover_authority_key_path)
+        if any(authority_files) and not (all(authority_files) and self.failover_authority_ca_path):
+            problems.append(
+                "failoverAuthorityCertPath and failoverAuthorityKeyPath belong together, and to "
+                "failoverAuthorityCaPath; name all three, or the last alone"
+            )
+        if self.failover_authority_ca_path and not self.failover_authority.startswith("etcd:"):
+            problems.append("failoverAuthorityCaPath: calls to etcd use it; set failoverAuthority=etcd:…, or remove it")
         if self.group_endpoint and parse_address(self.group_endpoint) is None:
             problems.append(f"groupEndpoint: '{self.group_endpoint}' is no host:port; correct it, or leave it out")
         if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
@@ -549,7 +685,17 @@ class BrokerSettings(ServiceSettings):
                     problems.append(f"{key}: tlsMode={self.tls_mode} needs it; name a PEM file")
             if self.client_front is ClientFront.GRPCIO:
                 problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
-        elif self.tls_cert_path or self.tls_key_path:
+        if self.authorization_enabled and not self.authentication_enabled:
+            problems.append(
+                "authorizationEnabled: nobody signs in, so nobody would be let in; set authenticationEnabled"
+            )
+        if self.authentication_enabled and not self.auth_key_path:
+            problems.append(
+                "authKeyPath: authenticationEnabled needs it; make a key (openssl rand -base64 32 > FILE) and name it"
+            )
+        if self.auth_seed_path and not self.auth_key_path:
+            problems.append("authKeyPath: users of authSeedPath have secrets, which it seals; name a file")
+        if self.tls_mode is TlsMode.DISABLED and (self.tls_cert_path or self.tls_key_path):
             problems.append("tlsMode: a certificate is named but not used; set permissive or enforcing")
         if ExporterType.OTLP_GRPC in self.metrics_options().types and not self.metrics_grpc_exporter_target:
             problems.append("metricsGrpcExporterTarget: metricsExporterType=OTLP_GRPC needs it; name a host:port")
@@ -589,7 +735,7 @@ class BrokerSettings(ServiceSettings):
     @property
     def name_servers(self) -> tuple[str, ...]:
         """NameServers as host:port."""
-        return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+        return tuple(_parts(self.namesrv_addr))
 
     def failover_options(self) -> FailoverOptions:
         """How long a master that is silent stays the master, and how small the in-sync set may be."""
@@ -601,12 +747,22 @@ class BrokerSettings(ServiceSettings):
             min_in_sync=self.in_sync_replicas or 1,
         )
 
+    def failover_authority_tls(self) -> EtcdTls | None:
+        """None: calls to etcd are plain."""
+        if not self.failover_authority_ca_path:
+            return None
+        return EtcdTls(
+            self.failover_authority_ca_path, self.failover_authority_cert_path, self.failover_authority_key_path
+        )
+
     @property
     def listen_ports(self) -> dict[str, int]:
         """Ports this role listens on, by key."""
         ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
         if self.may_be_master:
             ports["haListenPort"] = self.ha_listen_port
+        if self.open_listen_port:
+            ports["openListenPort"] = self.open_listen_port
         if self.external_listen_port:
             ports["externalListenPort"] = self.external_listen_port
         if ExporterType.PROM in self.metrics_options().types:
@@ -634,6 +790,16 @@ class BrokerSettings(ServiceSettings):
             connections=self.client_connections_max,
             concurrent_streams=self.client_streams_max,
         )
+
+    def quota_rules(self) -> QuotaRules:
+        """Who may have how much of the client plane."""
+        return parse_quotas(self.client_quotas)
+
+    def signature_zones(self) -> tuple[tuple[int, ...], bool]:
+        """Zones that are named, in minutes east of UTC; and whether this machine's own is."""
+        parts = {part.strip() for part in self.signature_time_zones.split(",")}
+        minutes = {0 if part == "UTC" else zone_offset(part) for part in parts - {"local"}}
+        return tuple(sorted(one for one in minutes if one is not None)), "local" in parts
 
     @property
     def max_delay_ms(self) -> int:
@@ -676,6 +842,8 @@ class BrokerSettings(ServiceSettings):
             transfer_batch_bytes=self.ha_transfer_batch_size,
             max_gap_not_in_sync_bytes=self.ha_max_gap_not_in_sync,
             sync_from_last_file=self.sync_from_last_file,
+            proof_needed=self.service_tls_mode is TlsMode.ENFORCING,
+            unproven_peers=tuple(ip_network(text) for text in _parts(self.ha_plaintext_peers)),
         )
 
     def slave_options(self) -> SlaveOptions:

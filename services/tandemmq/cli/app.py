@@ -84,6 +84,10 @@ _COMMANDS: Final = {
         "Consumer groups: create, list, describe, reset and delete them.",
         _CHANGE,
     ),
+    "user": LazyCommand(
+        "tandemmq.cli.commands.access:user_app", "Users of the client API: access keys and secret keys.", _CHANGE
+    ),
+    "acl": LazyCommand("tandemmq.cli.commands.access:acl_app", "What users may do with topics and groups.", _CHANGE),
     "broker": LazyCommand(
         "tandemmq.cli.commands.brokers:broker_app", "Brokers: list them, read and change their settings.", _CHANGE
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -24,9 +25,17 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.questions import OperationFailed
     from tandemmq.admin.rpc import Channels
-    from tandemmq.client import Producer
+    from tandemmq.client import Credentials, Producer
 
-__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "refuse_blindness", "with_cluster"]
+__all__ = [
+    "ClusterChoice",
+    "ClusterConnection",
+    "connection_on",
+    "open_connection",
+    "own_credentials",
+    "refuse_blindness",
+    "with_cluster",
+]
 
 
 class ClusterConnection(Protocol):
@@ -54,6 +63,17 @@ class ClusterConnection(Protocol):
     async def operations(self) -> Operations:
         """What can be asked of it and done to it. CommandError when nobody answers who knows the cluster."""
         ...
+
+
+def own_credentials() -> Credentials | None:
+    """What this command signs the client API's calls with: TANDEMMQ_ACCESS_KEY and TANDEMMQ_SECRET_KEY of the
+    environment, so that no secret stands in a command line. CommandError when one of them is missing."""
+    from tandemmq.client import AccessPointInvalid, Credentials
+
+    try:
+        return Credentials.from_environment(os.environ)
+    except AccessPointInvalid as error:
+        raise CommandError("the credentials are incomplete", cause=str(error), exit_code=EXIT_REFUSED) from error
 
 
 @contextlib.asynccontextmanager
@@ -120,7 +140,8 @@ class _Connection:
         from tandemmq.client import ClientOptions, Producer
         from tandemmq.service.loop_meter import SystemClock
 
-        return Producer(ClientOptions(access_points=access_points, dial=self._way.dial), SystemClock())
+        options = ClientOptions(access_points=access_points, dial=self._way.dial, credentials=own_credentials())
+        return Producer(options, SystemClock())
 
 
 def refuse_blindness(state: ClusterState) -> None:

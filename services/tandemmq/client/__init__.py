@@ -4,7 +4,7 @@ async with Producer(ClientOptions(parse_access_points("127.0.0.1:8081")), clock)
     receipt = await producer.send("orders", b"...", tag="paid")
 """
 
-from tandemmq.client.connection import ClientOptions, parse_access_points
+from tandemmq.client.connection import ClientOptions, Credentials, parse_access_points
 from tandemmq.client.errors import (
     AccessPointInvalid,
     BrokerRefused,
@@ -22,6 +22,7 @@ __all__ = [
     "BrokerRefused",
     "ClientError",
     "ClientOptions",
+    "Credentials",
     "EndpointUnreachable",
     "Producer",
     "ReceivedMessage",

@@ -51,12 +51,15 @@ class ClientSession:
         self._options = options
         self._settings = settings
         self._group = group
-        self._headers = (
+        self._headers: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", self.client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-protocol", "v2"),
             ("x-mq-client-version", _VERSION),
         )
+        self._clock = clock
+        self._signed_second = -1
+        self._signed_headers: tuple[tuple[str, str], ...] = self._headers
         self._kept: dict[str, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
         self._tasks = asyncio.TaskGroup()
@@ -84,7 +87,15 @@ class ClientSession:
         return route
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._headers
+        credentials = self._options.credentials
+        if credentials is None:
+            return self._headers
+        second = self._clock.wall_ms() // 1_000
+        if second != self._signed_second:
+            # A date has whole seconds: what is sent in one of them has one signature.
+            self._signed_second = second
+            self._signed_headers = (*self._headers, *credentials.headers(wall_ms=second * 1_000))
+        return self._signed_headers
 
     async def _keep_settings(self, endpoint: str) -> None:
         connection = self.connections.get(endpoint)

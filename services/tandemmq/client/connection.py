@@ -5,8 +5,9 @@ The edge to gRPC. Its errors become `EndpointUnreachable` here, and RocketMQ's s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
 import grpc
@@ -16,11 +17,20 @@ from opentelemetry.trace import TracerProvider
 
 from tandemmq.client.errors import AccessPointInvalid, BrokerRefused, EndpointUnreachable, TopicNotFound
 from tandemmq.client.spans import call_headers
+from tandemmq.core.access.signature import ALGORITHM, sign
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
 
-__all__ = ["ClientOptions", "Connection", "ConnectionPool", "TelemetryStream", "check_status", "parse_access_points"]
+__all__ = [
+    "ClientOptions",
+    "Connection",
+    "ConnectionPool",
+    "Credentials",
+    "TelemetryStream",
+    "check_status",
+    "parse_access_points",
+]
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _CHANNEL_OPTIONS: Final = (
@@ -214,6 +224,42 @@ class ConnectionPool:
 # How a client behaves; plain values, the same for producers and consumers.
 
 
+ACCESS_KEY_VARIABLE: Final = "TANDEMMQ_ACCESS_KEY"
+SECRET_KEY_VARIABLE: Final = "TANDEMMQ_SECRET_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user of the cluster's, and what it signs its calls with."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Credentials | None:
+        """Those of TANDEMMQ_ACCESS_KEY and TANDEMMQ_SECRET_KEY; None when neither is set. AccessPointInvalid if one is
+        missing."""
+        access_key, secret_key = environ.get(ACCESS_KEY_VARIABLE, ""), environ.get(SECRET_KEY_VARIABLE, "")
+        if not access_key and not secret_key:
+            return None
+        if not access_key or not secret_key:
+            missing = SECRET_KEY_VARIABLE if access_key else ACCESS_KEY_VARIABLE
+            raise AccessPointInvalid(f"{missing} is not set, and the other of the two is; set both or neither")
+        return cls(access_key, secret_key)
+
+    def headers(self, *, wall_ms: int) -> tuple[tuple[str, str], ...]:
+        """What signs a call that is made now."""
+        date = datetime.fromtimestamp(wall_ms // 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        signature = sign(self.secret_key.encode(), date).hex()
+        return (
+            ("x-mq-date-time", date),
+            (
+                "authorization",
+                f"{ALGORITHM} Credential={self.access_key}, SignedHeaders=x-mq-date-time, Signature={signature}",
+            ),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Times and limits of one client. The defaults are those of the official clients."""
@@ -235,6 +281,8 @@ class ClientOptions:
     tracer_provider: TracerProvider | None = None
     # Where a host:port is dialled instead, for one who stands outside the network the brokers' addresses belong to.
     dial: Callable[[str], str] | None = None
+    # Who signs the calls; None: nobody, which clusters without sign-in take.
+    credentials: Credentials | None = None
 
 
 def parse_access_points(text: str) -> tuple[str, ...]:

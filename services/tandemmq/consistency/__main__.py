@@ -25,10 +25,13 @@ from tandemmq.consistency.settings import (
     ProgressKind,
     SparkUnusable,
 )
+from tandemmq.core.access.identity import Role
 from tandemmq.core.audit.repair_plan import RepairPlan
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.service.command_line import VERSION, settings_of_command_line
 from tandemmq.service.logging import configure_logging, get_logger
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.service_tls import check_service_tls, tell_children
 from tandemmq.service.settings import check_folder_writable, effective_settings
 
 if TYPE_CHECKING:
@@ -51,13 +54,18 @@ def main() -> None:
             description="Proves that all replicas of every broker group hold the same log, and says what differs.",
             arguments=sys.argv[1:],
             environ=os.environ,
-            check=_place_problems,
+            check=lambda loaded: [
+                *_place_problems(loaded),
+                *check_service_tls(loaded, Role.CONSISTENCY, clock=SystemClock()),
+            ],
         )
     except SystemExit as ended:
         # 2 says that replicas differ; a mistyped setting must not.
         sys.exit(_EXIT_BROKEN if ended.code else 0)
     quiet = {"LOG_LEVEL": _QUIET} if settings.progress is ProgressKind.PERSON else {}
     configure_logging(quiet | os.environ, service="consistency")
+    # Workers and executors read replicas, too.
+    tell_children(settings, os.environ)
     try:
         summary = _run(settings)
     except ConsistencyError as error:

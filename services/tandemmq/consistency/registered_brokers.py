@@ -16,6 +16,7 @@ from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.proto.nameserver.v1.name_server_service_pb2_grpc import NameServerServiceStub
 from tandemmq.service.route_messages import broker_value
+from tandemmq.service.service_tls import sync_channel
 
 __all__ = ["registered_brokers"]
 
@@ -44,7 +45,7 @@ def registered_brokers(name_servers: Sequence[str], *, cluster: str) -> Discover
 
 
 def _ask(address: str) -> tuple[RegisteredBroker, ...]:
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with sync_channel(address, CHANNEL_OPTIONS) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_WAIT_FOR_READY_S)
         except grpc.FutureTimeoutError:

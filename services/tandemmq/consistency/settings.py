@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from tandemmq.consistency.digest_algorithms import DIGEST_ALGORITHMS
 from tandemmq.consistency.source_files.posix_files import ReadMode, SourceSpec, parse_source
 from tandemmq.core.audit.run_summary import Tier
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServiceTlsSettings
 
 __all__ = [
     "ConsistencyError",
@@ -74,7 +74,7 @@ class ProgressKind(StrEnum):
     PROGRAM = "program"
 
 
-class ConsistencySettings(ServiceSettings):
+class ConsistencySettings(ServiceTlsSettings):
     """Settings of one run. Durations take a unit (90s, 15m, 12h, 7d), sizes too (4MiB, 1GiB)."""
 
     cluster_name: str = Field(

@@ -1,4 +1,4 @@
-"""The sockets of connections without TLS, read and written without asyncio's transports (ADR 25).
+"""Sockets read and written without asyncio's transports (ADR 25); `tls_sockets` adds TLS to them.
 
 The loop watches one descriptor for all of them, an epoll of their own. When it is readable, one system call names the
 sockets that are ready, and each is read once:
@@ -7,6 +7,12 @@ sockets that are ready, and each is read once:
 
 A socket keeps its descriptor until the turn after its end. So no descriptor is used again before every socket of a poll
 that named it has been handled.
+
+All answers of a turn leave at its end, so a turn is as long as the least that everybody waits. Two bounds keep it short
+however much others send (ADR 44). A socket that shares the loop with others is read as many bytes at a time as were
+handled in `_READ_COST_S` lately: what requests cost is known only when they were handled, and a receive of 200 bytes
+may cost more than a body of 100 KiB. And after `_TURN_S` whoever was not served waits for the next turn, which serves
+one socket of each address, whoever was served longest ago first, before it serves a second of any.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Final
 
 from tandemmq.http2.connection import Connection
@@ -31,8 +37,16 @@ CLOSE_TIMEOUT_S: Final = 1.0
 """How long a peer may take to read the last words."""
 # Down to it DATA flows again: as in asyncio's transports, a quarter.
 _RESUME_BYTES: Final = WRITE_BUFFER_BYTES // 4
-# Sockets of one turn, some 20 ms of requests; the rest is ready in the next, behind all others of the loop.
+# Sockets of one poll; the rest is ready in the next, behind all others of the loop.
 _EVENTS_MAX: Final = 256
+# No socket is read any more when the requests of a turn have taken so long: some 200 sends, enough for what a turn
+# does once for all of them to be little for each.
+_TURN_S: Final = 0.003
+# What one read may cost in CPU time: between the half and the double of it the size stays.
+_READ_COST_S: Final = 0.0005
+_READ_BYTES_FIRST: Final = 32 << 10
+# A few receives: none smaller than a usual request, or it would be read in pieces.
+_READ_BYTES_MIN: Final = 1 << 10
 _READABLE: Final = 0x001  # EPOLLIN
 _WRITABLE: Final = 0x004  # EPOLLOUT
 
@@ -45,14 +59,32 @@ class PlainSockets:
         memory: memoryview,
         output: PendingOutput,
         connect: Callable[[str, float, Callable[[], None], Callable[[], None]], Connection],
+        disconnected: Callable[[Connection], None] = lambda _connection: None,
+        count: Callable[[str], None] = lambda _counter: None,
+        now: Callable[[], float] = monotonic,
+        cpu_time: Callable[[], float] = thread_time,
     ) -> None:
         """Every socket is read into `memory`. `connect` makes a connection: of its peer, the time, and what it calls
-        when it has output, and output that may wait. Raises OSError without a descriptor left."""
+        when it has output, and output that may wait; `disconnected` is told when it is gone, and `count` what made a
+        socket fail. Raises OSError without a descriptor left."""
         self.memory: Final = memory
         self.output: Final = output
         self.connect: Final = connect
+        self.disconnected: Final = disconnected
+        self.count: Final = count
+        self.now: Final = now
+        self.cpu_time: Final = cpu_time
+        self.is_shared: bool = False
+        """There are others beside the socket that is read."""
+        self.read_at: float = 0.0
+        """When a socket was read last."""
         self.loop: Final = asyncio.get_running_loop()
         self._sockets: dict[int, PlainSocket] = {}
+        # Ready in the last turn and not served; empty unless there is more to do than a turn may take.
+        self._unserved: list[int] = []
+        # Of turns that did not serve everybody; for telling who was served longest ago.
+        self._turn = 0
+        self._served_hosts: dict[str, int] = {}
         self._epoll = select.epoll()
         self.loop.add_reader(self._epoll.fileno(), self._on_ready)
 
@@ -65,9 +97,13 @@ class PlainSockets:
 
     def add(self, sock: socket.socket) -> None:
         """Serves a connected socket that does not block. OSError: the kernel cannot watch it; it is the caller's."""
+        self.serve(sock, PlainSocket)
+
+    def serve(self, sock: socket.socket, made: Callable[[PlainSockets, socket.socket, int], PlainSocket]) -> None:
+        """The same for a socket of another kind, which `made` makes with its descriptor."""
         fd = sock.fileno()
         self._epoll.register(fd, _READABLE)
-        self._sockets[fd] = PlainSocket(self, sock, fd)
+        self._sockets[fd] = made(self, sock, fd)
 
     def close(self) -> None:
         """Serves no more; all sockets are gone."""
@@ -92,11 +128,57 @@ class PlainSockets:
     def _on_ready(self) -> None:
         sockets = self._sockets
         if len(sockets) == 1:
+            self.is_shared = False
             # It is that one, whatever it is ready for: asking is a system call more for each message that is alone.
             next(iter(sockets.values())).on_ready(_READABLE | _WRITABLE)
             return
-        for fd, events in self._epoll.poll(0, _EVENTS_MAX):
+        self.is_shared = True
+        ready = self._epoll.poll(0, _EVENTS_MAX)
+        if self._unserved:
+            self._serve_fairly(ready)
+            return
+        turn_ends = self.read_at = 0.0
+        for index, (fd, events) in enumerate(ready):
             sockets[fd].on_ready(events)
+            if not turn_ends:
+                turn_ends = self.read_at and self.read_at + _TURN_S
+            elif self.read_at >= turn_ends:
+                self._unserved = [fd for fd, _ in ready[index + 1 :]]
+                return
+
+    def _serve_fairly(self, ready: list[tuple[int, int]]) -> None:
+        """A turn after one that did not come to everybody."""
+        sockets = self._sockets
+        events_of = dict.fromkeys([fd for fd in self._unserved if fd in sockets], _READABLE)
+        events_of.update(ready)
+        self._turn += 1
+        order = self._fair_order(list(events_of))
+        turn_ends = self.read_at = 0.0
+        for index, fd in enumerate(order):
+            served = sockets[fd]
+            served.served_in = self._served_hosts[served.host] = self._turn
+            served.on_ready(events_of[fd])
+            if not turn_ends:
+                turn_ends = self.read_at and self.read_at + _TURN_S
+            elif self.read_at >= turn_ends:
+                self._unserved = order[index + 1 :]
+                break
+        else:
+            self._unserved = []
+        if not self._unserved:
+            self._served_hosts.clear()
+
+    def _fair_order(self, fds: list[int]) -> list[int]:
+        """One socket of each address, then a second of each, and so on; who was served longest ago is first."""
+        sockets = self._sockets
+        rounds: dict[str, int] = {}
+        keys: list[tuple[int, int, int]] = []
+        for _, place in sorted([(sockets[fd].served_in, place) for place, fd in enumerate(fds)]):
+            host = sockets[fds[place]].host
+            number = rounds[host] = rounds.get(host, 0) + 1
+            keys.append((number, self._served_hosts.get(host, 0), place))
+        keys.sort()
+        return [fds[key[2]] for key in keys]
 
 
 class PlainSocket:
@@ -116,7 +198,13 @@ class PlainSocket:
         self._is_over = False
         # The peer does not read, so it is not read: its PINGs would pile up answers.
         self._is_paused = False
-        self._connection = sockets.connect(_peer_of(sock), monotonic(), self._has_output, self._has_waiting_output)
+        # So much is read at a time while there are others.
+        self._read_bytes = _READ_BYTES_FIRST
+        peer = _peer_of(sock)
+        self.host: Final = peer.rpartition(":")[0]
+        self.served_in: int = 0
+        """The turn that served it last, of those that did not serve everybody."""
+        self._connection = sockets.connect(peer, monotonic(), self._has_output, self._has_waiting_output)
         self._arm()
 
     def on_ready(self, events: int) -> None:
@@ -163,23 +251,45 @@ class PlainSocket:
     # Input
 
     def _read(self) -> None:
+        sockets = self._sockets
+        limit = self._read_bytes if sockets.is_shared else len(self._memory)
         try:
-            size = self._sock.recv_into(self._memory)
+            size = self._sock.recv_into(self._memory, limit)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             self._end()
             return
         if not size:
-            # No gRPC client stops writing and goes on reading: this one is gone.
-            self._close()
+            self._eof()
             return
         connection = self._connection
-        connection.receive(bytes(self._memory[:size]), monotonic())
+        now = sockets.read_at = sockets.now()
+        if size == limit and sockets.is_shared:
+            started = sockets.cpu_time()
+            self._received(size, now)
+            self._learn(sockets.cpu_time() - started)
+        else:
+            self._received(size, now)
         if connection.is_closed:
             self._has_output()  # its last words, then the end
         elif connection.next_deadline() < self._timer_at:
             self._arm()
+
+    def _received(self, size: int, now: float) -> None:
+        """Feeds what was read to the state machine."""
+        self._connection.receive(bytes(self._memory[:size]), now)
+
+    def _eof(self) -> None:
+        # No gRPC client stops writing and goes on reading: this one is gone.
+        self._close()
+
+    def _learn(self, cost_s: float) -> None:
+        """What a whole read cost."""
+        if cost_s > 2 * _READ_COST_S:
+            self._read_bytes = max(_READ_BYTES_MIN, self._read_bytes // 2)
+        elif cost_s < _READ_COST_S / 2:
+            self._read_bytes = min(len(self._memory), self._read_bytes * 2)
 
     # Output
 
@@ -305,6 +415,7 @@ class PlainSocket:
         self._sock.close()
         # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
         self._connection.lost()
+        self._sockets.disconnected(self._connection)
 
 
 def _peer_of(sock: socket.socket) -> str:

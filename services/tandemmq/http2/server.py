@@ -1,8 +1,8 @@
 """The asyncio part: a listening port, and the connections that asyncio's transports serve.
 
-Those are connections with TLS, and ones accepted elsewhere; `plain_sockets` serves all others. TLS is told from plain
-HTTP/2 by its first byte, as RocketMQ's proxy does it, so that one port serves both where the operator allows it. All
-answers of one turn of the loop go out in one write per connection.
+Those are connections that were accepted elsewhere; `plain_sockets` and `tls_sockets` serve all others. TLS is told from
+plain HTTP/2 by its first byte, as RocketMQ's proxy does it, so that one port serves both where the operator allows it.
+All answers of one turn of the loop go out in one write per connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, Usage
@@ -26,8 +26,9 @@ from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
 from tandemmq.http2.plain_sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, peer_text
 from tandemmq.http2.stream import Stream
+from tandemmq.http2.tls_sockets import TlsSocket
 
-__all__ = ["Server", "TlsMode"]
+__all__ = ["ConnectionGate", "Server", "TlsMode"]
 
 # One read may hold 100 usual requests, some 1.5 ms of the loop; more at once would make other connections wait. Larger
 # requests fill it: of half the size, batches of 32 KiB take 1.6 times the system calls and 4 % more instructions.
@@ -46,6 +47,19 @@ class TlsMode(StrEnum):
     ENFORCING = "enforcing"
 
 
+class ConnectionGate(Protocol):
+    """Who may have how many connections; peers are addresses the way gRPC writes them."""
+
+    def admits(self, peer: str, /) -> bool:
+        """Whether one more of this peer is served."""
+
+    def connected(self, peer: str, /) -> None:
+        """One more is."""
+
+    def disconnected(self, peer: str, /) -> None:
+        """One is gone."""
+
+
 class Server:
     """Serves one port. Event loop only.
 
@@ -58,18 +72,21 @@ class Server:
         new_stream: Callable[[Connection, int, list[Header], RequestShape], Stream],
         *,
         limits: Limits | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
         write_soon: Callable[[Callable[[], None]], object] | None = None,
+        gate: ConnectionGate | None = None,
     ) -> None:
-        """`tls` must offer ALPN "h2"; needed unless `tls_mode` is DISABLED. `write_soon` calls back when all that this
-        turn of the loop brought was handled; `call_soon` of the loop, unless somebody has better.
+        """`tls` gives the context of each new connection, which must offer ALPN "h2"; needed unless `tls_mode` is
+        DISABLED. `write_soon` calls back when all that this turn of the loop brought was handled; `call_soon` of the
+        loop, unless somebody has better. `gate` is asked for each connection; None: whoever comes is served.
         """
         assert tls is not None or tls_mode is TlsMode.DISABLED, "TLS needs a context"
         self.limits: Final = limits or Limits()
         self.usage: Final = Usage()
         self.counters: Final[Counter[str]] = Counter()
         self._new_stream: Final = new_stream
+        self._gate: Final = gate
         self._tls: Final = tls
         self._tls_mode: Final = tls_mode
         self._output: Final = PendingOutput(write_soon)
@@ -77,9 +94,7 @@ class Server:
         self._plain: PlainSockets | None = None
         self._protocols: set[_Protocol] = set()
         self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        # One read at a time on one thread: all connections read into the same memory. Not the bytearray itself, since
-        # asyncio's TLS reads record after record into slices of it, which would be copies.
+        # One read at a time on one thread: all connections read into the same memory.
         self._memory: Final = memoryview(bytearray(_READ_BYTES))
 
     @property
@@ -100,7 +115,9 @@ class Server:
             listener.bind((host, port))
             listener.listen(_BACKLOG)
             if self._plain is None:
-                self._plain = PlainSockets(self._memory, self._output, self.new_connection)
+                self._plain = PlainSockets(
+                    self._memory, self._output, self.new_connection, self._disconnected, self._count
+                )
         except OSError:
             listener.close()
             raise
@@ -132,8 +149,6 @@ class Server:
             await asyncio.sleep(0.01)
         for connected in self._connected():
             connected.abort()
-        for task in list(self._tasks):
-            task.cancel()
         # They are lost in a later turn of the loop.
         deadline = loop.time() + CLOSE_TIMEOUT_S
         while self.connection_count and loop.time() < deadline:
@@ -155,7 +170,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                sock, _address = listener.accept()
+                sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError as error:
@@ -165,8 +180,13 @@ class Server:
                     loop.remove_reader(listener)
                     loop.call_later(_OUT_OF_FILES_PAUSE_S, self._resume_accepting, listener)
                 return
-            if self.connection_count + len(self._tasks) >= self.limits.connections:
+            if self.connection_count >= self.limits.connections:
                 self.counters["connection_refused"] += 1
+                sock.close()
+                continue
+            if self._gate is not None and not self._gate.admits(peer_text(address)):
+                # Before a byte is read there is no other way to say so.
+                self.counters["connection_over_quota"] += 1
                 sock.close()
                 continue
             self.counters["connections_accepted"] += 1
@@ -208,30 +228,20 @@ class Server:
         self._undecided.pop(sock).cancel()
 
     def _connect(self, sock: socket.socket, *, use_tls: bool) -> None:
-        if use_tls:
-            task = asyncio.get_running_loop().create_task(self._handshake(sock))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
         assert self._plain is not None, "we listen"
         try:
-            self._plain.add(sock)
+            if use_tls:
+                assert self._tls is not None, "TLS has a context"
+                context, limit_s = self._tls(), self.limits.tls_handshake_timeout_s
+                self._plain.serve(sock, lambda sockets, own, fd: TlsSocket(sockets, own, fd, context, limit_s))
+            else:
+                self._plain.add(sock)
         except OSError:
             self.counters["connection_failed"] += 1
             sock.close()
 
-    async def _handshake(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(
-                partial(_Protocol, self),
-                sock,
-                ssl=self._tls,
-                ssl_handshake_timeout=self.limits.tls_handshake_timeout_s,
-            )
-        except (OSError, TimeoutError):
-            self.counters["tls_handshake_failed"] += 1
-            sock.close()
+    def _count(self, counter: str) -> None:
+        self.counters[counter] += 1
 
     # What connections ask for
 
@@ -239,6 +249,8 @@ class Server:
         self, peer: str, now: float, on_output: Callable[[], None], on_waiting_output: Callable[[], None]
     ) -> Connection:
         """The state machine of a connection of this server."""
+        if self._gate is not None:
+            self._gate.connected(peer)
         return Connection(
             self._new_stream,
             limits=self.limits,
@@ -257,6 +269,11 @@ class Server:
     def lost(self, protocol: _Protocol) -> None:
         """A connection is gone."""
         self._protocols.discard(protocol)
+        self._disconnected(protocol.connection)
+
+    def _disconnected(self, connection: Connection) -> None:
+        if self._gate is not None:
+            self._gate.disconnected(connection.peer)
 
     @property
     def output(self) -> PendingOutput:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
 from tandemmq.nameserver.metrics import NameServerMetrics
 from tandemmq.nameserver.name_server import serving
@@ -19,6 +20,7 @@ from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.loop_meter import LoopMeter, SystemClock
 from tandemmq.service.metrics.metric_exports import MetricExports
+from tandemmq.service.service_tls import check_service_tls
 from tandemmq.service.settings import check_ports_free, effective_settings
 from tandemmq.service.telemetry.otlp_sender import resource_attributes
 
@@ -33,7 +35,10 @@ def main() -> None:
         description="NameServer: knows which brokers live and which of them serves which queue.",
         arguments=sys.argv[1:],
         environ=os.environ,
-        check=lambda loaded: check_ports_free(loaded.bind_address, loaded.listen_ports),
+        check=lambda loaded: [
+            *check_ports_free(loaded.bind_address, loaded.listen_ports),
+            *check_service_tls(loaded, Role.NAME_SERVER, clock=SystemClock()),
+        ],
     )
     configure_logging(os.environ, service="nameserver")
     meter = LoopMeter()

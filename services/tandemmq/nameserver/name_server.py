@@ -16,6 +16,7 @@ from tandemmq.nameserver.servicers import NameServerServicer, client_api
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
+from tandemmq.service.service_tls import server_tls_of
 
 __all__ = ["serving"]
 
@@ -55,6 +56,8 @@ async def _serving(
         settings.bind_address,
         settings.listen_port,
         clock=clock,
+        tls=server_tls_of(settings, clock=clock),
+        open_port=settings.open_listen_port,
         probes={
             PROBE_STARTED: lambda: True,
             PROBE_LIVE: lambda: True,
@@ -63,7 +66,7 @@ async def _serving(
     )
     add_servicer = name_server_service_pb2_grpc.add_NameServerServiceServicer_to_server
     add_servicer(NameServerServicer(registry), server.aio_server)  # type: ignore[no-untyped-call]  # generated
-    server.add(client_api(registry.route))
+    server.add(client_api(registry.route), for_anybody=True)
     port = await server.start(service_names=(_SERVICE_NAME,))
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -12,10 +12,12 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
+import structlog
 
+from tandemmq.core.access.identity import Role
 from tandemmq.core.metadata.topic_table import group_name_problem
 from tandemmq.core.routing.route_table import HeartbeatStatus, RegistrationRefused
-from tandemmq.core.routing.values import RegisteredBroker, Registration, TopicRoute, parse_address
+from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, Registration, TopicRoute, parse_address
 from tandemmq.nameserver.route_registry import RouteRegistry
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
@@ -37,12 +39,15 @@ from tandemmq.service.route_messages import (
     version_value,
 )
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
+from tandemmq.service.service_tls import caller_of, claim_problem_of
 
 __all__ = ["NameServerServicer", "client_api"]
 
 # 32 hexadecimal digits of a uuid, and room for other forms.
 _DISK_ID_CHARACTERS_MAX: Final = 64
 _KNOWN_REPLICAS_MAX: Final = 256
+
+log = structlog.get_logger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -61,14 +66,16 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         problems = _registration_problems(registration)
         if problems:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
+        await _check_claim(registration.identity, context)
         answer = self._registry.register(registration)
         if isinstance(answer, RegistrationRefused):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal_text(answer))
         return pb.RegisterBrokerResponse(master=self._optional_broker(answer.master), order_topics=answer.order_topics)
 
     async def UnregisterBroker(  # noqa: N802
-        self, request: pb.UnregisterBrokerRequest, _context: _Context
+        self, request: pb.UnregisterBrokerRequest, context: _Context
     ) -> pb.UnregisterBrokerResponse:
+        await _check_claim(identity_value(request.identity), context)
         self._registry.unregister(
             identity_value(request.identity),
             incarnation=request.incarnation,
@@ -85,6 +92,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         connection = self._registry.open_connection()
         try:
             async for request in requests:
+                await _check_claim(identity_value(request.identity), context)
                 answer = self._registry.heartbeat(
                     identity_value(request.identity),
                     incarnation=request.incarnation,
@@ -184,6 +192,16 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "cluster or broker_name is empty: name the group to forget replicas of",
             )
+        caller = caller_of(context)
+        if (
+            caller is not None
+            and caller.role is Role.BROKER
+            and not caller.is_member_of(request.cluster, request.broker_name)
+        ):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"broker_name: a broker of {caller.group} does not decide which replicas {request.broker_name} has",
+            )
         forgotten = self._registry.forget_replicas(
             request.cluster,
             request.broker_name,
@@ -203,6 +221,13 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
 
     def _optional_broker(self, broker: RegisteredBroker | None) -> pb.RegisteredBroker | None:
         return self._broker(broker) if broker is not None else None
+
+
+async def _check_claim(identity: BrokerIdentity, context: _Context) -> None:
+    """A broker speaks for itself alone, if callers are known here."""
+    if problem := claim_problem_of(context, identity.cluster, identity.broker_name, identity.broker_id):
+        log.warning("registration_refused", identity=str(identity), peer=context.peer(), reason=problem)
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem}")
 
 
 def _registration_problems(registration: Registration) -> list[str]:

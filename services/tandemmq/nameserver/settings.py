@@ -7,12 +7,12 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
-from tandemmq.service.settings import ServiceSettings
+from tandemmq.service.service_tls import ServicePortSettings
 
 __all__ = ["NameServerSettings"]
 
 
-class NameServerSettings(ServiceSettings):
+class NameServerSettings(ServicePortSettings):
     """Settings of one NameServer. It has few: brokers state their own liveness timeouts, and little is stored."""
 
     listen_port: int = Field(
@@ -88,6 +88,8 @@ class NameServerSettings(ServiceSettings):
     def listen_ports(self) -> dict[str, int]:
         """Ports that are listened on, by key."""
         ports = {"listenPort": self.listen_port}
+        if self.open_listen_port:
+            ports["openListenPort"] = self.open_listen_port
         if ExporterType.PROM in self.metrics_options().types:
             ports["metricsPromExporterPort"] = self.metrics_prom_exporter_port
         return ports

@@ -17,6 +17,8 @@ from grpc_reflection.v1alpha import reflection
 from tandemmq.core.clock import Clock
 from tandemmq.service.grpc_front import generic_handler
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
+from tandemmq.service.service_tls import PermissionInterceptor, ServerTls, TlsMode
+from tandemmq.service.tls_front import TlsFront
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -75,16 +77,34 @@ class GrpcServer:
 
     Health: the empty service name and each service's own name answer NOT_SERVING until `set_serving(True)`; names in
     `probes` answer by their condition.
+
+    With `tls` each caller is judged by its certificate, see `tandemmq.service.service_tls`. On `open_port`, unless that
+    is 0, anybody is told of the health, and served what was added for anybody.
     """
 
-    def __init__(self, bind_address: str, port: int, *, clock: Clock, probes: Probes = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        bind_address: str,
+        port: int,
+        *,
+        clock: Clock,
+        probes: Probes = MappingProxyType({}),
+        tls: ServerTls | None = None,
+        open_port: int = 0,
+    ) -> None:
         self._bind_address = bind_address
         self._port = port
         self._clock = clock
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._tls = tls
+        self._front: TlsFront | None = None
+        interceptors = () if tls is None else (PermissionInterceptor(tls),)
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
+        self._open_port = open_port
+        self._open_server = grpc.aio.server(options=_OPTIONS)
         self._health = _Health(probes)
         self._service_names: list[str] = []
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for server in (self._server, self._open_server):
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
     @property
     def aio_server(self) -> grpc.aio.Server:
@@ -101,9 +121,10 @@ class GrpcServer:
         """0: the gRPC library does not tell."""
         return 0
 
-    def add(self, table: MethodTable) -> None:
+    def add(self, table: MethodTable, *, for_anybody: bool = False) -> None:
         """Serves the table's methods. Before `start`."""
-        self._server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
+        for server in (self._server, self._open_server) if for_anybody else (self._server,):
+            server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
         self._service_names.append(table.service_name)
 
     async def start(self, *, service_names: Sequence[str] = ()) -> int:
@@ -116,13 +137,36 @@ class GrpcServer:
         reflection.enable_server_reflection(
             (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
-        host = f"[{self._bind_address}]" if ":" in self._bind_address else self._bind_address
-        try:
-            port = self._server.add_insecure_port(f"{host}:{self._port}")
-        except RuntimeError as error:
-            raise ListenError(self._bind_address, self._port, _reason(str(error))) from error
+        if self._open_port:
+            self._bind(self._open_server, self._open_port)
+            await self._open_server.start()
+        if self._tls is not None and self._tls.mode is TlsMode.PERMISSIVE:
+            return await self._start_permissive(self._tls)
+        port = self._bind(self._server, self._port, None if self._tls is None else self._tls.credentials())
         await self._server.start()
         return port
+
+    def _bind(self, server: grpc.aio.Server, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
+        host = f"[{self._bind_address}]" if ":" in self._bind_address else self._bind_address
+        address = f"{host}:{port}"
+        try:
+            if credentials is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise ListenError(self._bind_address, port, _reason(str(error))) from error
+
+    async def _start_permissive(self, tls: ServerTls) -> int:
+        """The library cannot tell TLS from plain on one port: a front does, and hands connections on."""
+        self._front = front = TlsFront()
+        self._server.add_insecure_port(f"unix:{front.plain_path}")
+        self._server.add_secure_port(f"unix:{front.tls_path}", tls.credentials())
+        await self._server.start()
+        try:
+            return await front.start(self._bind_address, self._port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ListenError(self._bind_address, self._port, _reason(reason)) from error
 
     async def set_serving(self, is_serving: bool) -> None:
         """Readiness, as probes and clients see it."""
@@ -136,7 +180,14 @@ class GrpcServer:
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
         await self._health.enter_graceful_shutdown()
+        if self._front is not None:
+            self._front.stop_listening()
         await self._server.stop(limit_ms / 1_000)
+        # Last: probes are judged to the end.
+        if self._open_port:
+            await self._open_server.stop(None)
+        if self._front is not None:
+            await self._front.close()
 
 
 class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # grpc-stubs lacks it

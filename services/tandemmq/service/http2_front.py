@@ -21,7 +21,7 @@ from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
-from tandemmq.http2.server import Server, TlsMode
+from tandemmq.http2.server import ConnectionGate, Server, TlsMode
 from tandemmq.http2.stream import Stream, StreamMaker
 from tandemmq.service.grpc_front import OUTBOX_BYTES_MAX
 from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX, HealthService, ListenError
@@ -323,9 +323,10 @@ class Http2Front:
         *,
         clock: Clock,
         limits: Limits | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
         turns: LoopTurns | None = None,
+        gate: ConnectionGate | None = None,
     ) -> None:
         """`turns` are the loop's it will run on: answers are written at their ends."""
         self._bind_address = bind_address
@@ -340,6 +341,7 @@ class Http2Front:
             tls=tls,
             tls_mode=tls_mode,
             write_soon=(turns or LoopTurns()).write_soon,
+            gate=gate,
         )
         self._index.add(self._health.method_table())
 

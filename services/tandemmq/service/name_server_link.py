@@ -49,6 +49,7 @@ from tandemmq.service.route_messages import (
     version_message,
 )
 from tandemmq.service.rpc import cancellation_wins
+from tandemmq.service.service_tls import aio_channel
 
 __all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant", "RegistrationSuperseded"]
 
@@ -435,7 +436,7 @@ class _Link:
     def stub(self) -> name_server_service_pb2_grpc.NameServerServiceStub:
         """Its calls. The channel is made when it is first used, and connects then."""
         if self._stub is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+            self._channel = aio_channel(self.address, _CHANNEL_OPTIONS)
             self._stub = name_server_service_pb2_grpc.NameServerServiceStub(self._channel)
         return self._stub
 

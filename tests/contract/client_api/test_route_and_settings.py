@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from contract.client_api.conftest import Endpoint
 from contract.client_api.raw_client import RawClient
+from support.api_requests import message, receive_request
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
@@ -155,11 +156,52 @@ async def test_every_method_of_the_service_answers(client: RawClient) -> None:
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_lite_topics_are_unsupported(client: RawClient) -> None:
-    request = pb.SyncLiteSubscriptionRequest(topic=definition.Resource(name="orders"), lite_topic_set=["a"])
-    answer = await client.unary("SyncLiteSubscription", request, pb.SyncLiteSubscriptionResponse)
-    assert answer.status.code == Code.UNSUPPORTED
+async def test_lite_consumers_are_told_their_limits(client: RawClient) -> None:
     for role in (definition.LITE_PUSH_CONSUMER, definition.LITE_SIMPLE_CONSUMER):
         beat = pb.HeartbeatRequest(group=definition.Resource(name="group"), client_type=role)
-        answer_to_beat = await client.unary("Heartbeat", beat, pb.HeartbeatResponse)
-        assert answer_to_beat.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+        assert (await client.unary("Heartbeat", beat, pb.HeartbeatResponse)).status.code == Code.OK
+        settings = definition.Settings(client_type=role)
+        settings.subscription.group.name = "group"
+        async with client.telemetry() as stream:
+            await stream.write(pb.TelemetryCommand(settings=settings))
+            reply = await stream.read()
+        assert isinstance(reply, pb.TelemetryCommand)
+        subscription = reply.settings.subscription
+        assert subscription.fifo
+        assert (subscription.lite_subscription_quota, subscription.max_lite_topic_size) == (2_000, 64)
+        assert subscription.receive_batch_size == (32 if role == definition.LITE_PUSH_CONSUMER else 0)
+
+
+async def test_lite_topics_are_sent_subscribed_to_received_and_acknowledged(
+    endpoint: Endpoint, client: RawClient
+) -> None:
+    endpoint.broker.add_topic("sessions", message_type="LITE")
+    route = await client.query_route("sessions")
+    assert all(list(row.accept_message_types) == [definition.LITE] for row in route.message_queues)
+    subscribe = pb.SyncLiteSubscriptionRequest(
+        topic=definition.Resource(name="sessions"),
+        group=definition.Resource(name="group"),
+        lite_topic_set=["a", "b"],
+        action=definition.PARTIAL_ADD,
+    )
+    answer = await client.unary("SyncLiteSubscription", subscribe, pb.SyncLiteSubscriptionResponse)
+    assert answer.status.code == Code.OK
+    for lite_topic, body in (("a", b"1"), ("c", b"2"), ("b", b"3"), ("a", b"4")):
+        sent = message("sessions", body)
+        sent.system_properties.message_type = definition.LITE
+        sent.system_properties.lite_topic = lite_topic
+        assert (await client.send(sent)).status.code == Code.OK
+    received = await client.receive(receive_request("sessions"))
+    got = [(one.system_properties.lite_topic, one.body) for one in received.messages]
+    assert sorted(got) == [("a", b"1"), ("a", b"4"), ("b", b"3")]
+    assert got.index(("a", b"1")) < got.index(("a", b"4"))
+    ack = pb.AckMessageRequest(group=subscribe.group, topic=subscribe.topic)
+    for one in received.messages:
+        system = one.system_properties
+        ack.entries.add(
+            message_id=system.message_id, receipt_handle=system.receipt_handle, lite_topic=system.lite_topic
+        )
+    acknowledged = await client.unary("AckMessage", ack, pb.AckMessageResponse)
+    assert [entry.status.code for entry in acknowledged.entries] == [Code.OK] * 3
+    nothing = await client.receive(receive_request("sessions", poll_ms=1_000))
+    assert nothing.code == Code.MESSAGE_NOT_FOUND

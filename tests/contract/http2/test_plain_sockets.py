@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from support.http2_peer import unary_request
@@ -36,6 +37,10 @@ class Rig:
     errors: list[dict[str, Any]] = field(default_factory=list)
     peers: list[socket.socket] = field(default_factory=list)
     descriptors: set[int] = field(default_factory=set)
+    # What handlers say that they took.
+    spent_s: float = 0.0
+    # How often sockets were read.
+    reads: int = 0
 
     def connect(self) -> socket.socket:
         """A client's end of a new connection, whose first words are on their way."""
@@ -76,8 +81,14 @@ async def rigged() -> AsyncIterator[Rig]:
     def new_call(connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
         return Call(connection, stream_id, headers, shape)
 
+    def now() -> float:
+        rig.reads += 1
+        return monotonic() + rig.spent_s
+
     usage = Usage()
-    sockets = PlainSockets(memoryview(bytearray(128 << 10)), PendingOutput(None), connect)
+    sockets = PlainSockets(
+        memoryview(bytearray(128 << 10)), PendingOutput(None), connect, now=now, cpu_time=lambda: rig.spent_s
+    )
     rig = Rig(sockets, usage)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: rig.errors.append(context))
     try:
@@ -90,6 +101,19 @@ async def rigged() -> AsyncIterator[Rig]:
         for peer in rig.peers:
             peer.close()
     assert usage == Usage()
+
+
+def connect_from(rig: Rig, host: str) -> socket.socket:
+    """A client's end of a connection from an address of the loopback network."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        far = socket.create_connection(listener.getsockname(), source_address=(host, 0))
+        near, _ = listener.accept()
+    near.setblocking(False)
+    rig.sockets.add(near)
+    rig.peers.append(far)
+    far.sendall(GREETING + WIDE)
+    far.setblocking(False)
+    return far
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -266,3 +290,120 @@ async def test_output_of_one_that_fails_is_nothing_to_the_next() -> None:
     await until(lambda: all(writer.seen for writer in writers))
     assert [writer.seen for writer in writers] == [["failed on purpose"], ["written"], ["written"]]
     assert not output.is_waiting
+
+
+# Fairness
+
+
+def spends(rig: Rig, seconds: float, order: list[str]) -> Callable[[Stream], None]:
+    """A handler that takes so long, and notes whose call it was."""
+
+    def handle(call: Stream) -> None:
+        order.append(call.connection.peer.split(":")[1])
+        rig.spent_s += seconds
+        call.respond(b"answer")
+
+    return handle
+
+
+async def test_one_request_passes_by_all_that_another_address_sent_on_many_connections() -> None:
+    order: list[str] = []
+    async with rigged() as rig:
+        rig.handler = spends(rig, 0.001, order)
+        greedy = [connect_from(rig, "127.0.0.2") for _ in range(40)]
+        orderly = connect_from(rig, "127.0.0.3")
+        await until(lambda: rig.reads >= 41)
+        for peer in greedy:
+            peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(5)))
+        orderly.sendall(unary_request(1))
+        assert await answer_of(orderly) == b"answer"
+        # Two reads of the turn that was full, and one of the greedy address in the next.
+        assert order.index("127.0.0.3") <= 3 * 5
+        await until(lambda: len(order) == 40 * 5 + 1)
+
+
+async def test_addresses_share_a_full_loop_however_many_connections_each_has() -> None:
+    order: list[str] = []
+    async with rigged() as rig:
+        rig.handler = spends(rig, 0.002, order)
+        peers = {
+            host: [connect_from(rig, host) for _ in range(count)]
+            for host, count in (("127.0.0.2", 30), ("127.0.0.3", 3), ("127.0.0.4", 1))
+        }
+        await until(lambda: rig.reads >= 34)
+        first = 1
+        # Whoever has been answered asks again.
+        for _ in range(10):
+            for peer in peers["127.0.0.4"] + peers["127.0.0.3"]:
+                peer.sendall(unary_request(first))
+            for peer in peers["127.0.0.2"]:
+                peer.sendall(unary_request(first))
+            first += 2
+            order.clear()
+            await until(lambda: len(order) == 34)
+            served = list(order)
+            # Two to a turn: whoever has one is served among the first, and of three one each time.
+            assert served.index("127.0.0.4") < 6
+            assert [place for place, host in enumerate(served) if host == "127.0.0.3"][2] < 12
+
+
+async def test_a_connection_is_read_so_much_at_a_time_as_its_requests_allow() -> None:
+    order: list[str] = []
+    calls_of_reads: dict[int, int] = {}
+    async with rigged() as rig:
+
+        def handle(call: Stream) -> None:
+            if call.connection.peer.startswith("ipv4:127.0.0.2:"):
+                calls_of_reads[rig.reads] = calls_of_reads.get(rig.reads, 0) + 1
+            spends(rig, cost_s, order)(call)
+
+        rig.handler = handle
+        peer = connect_from(rig, "127.0.0.2")
+        connect_from(rig, "127.0.0.3")  # It is there, and that is enough.
+        await until(lambda: rig.reads >= 2)
+        requests = b"".join(unary_request(1 + 2 * number) for number in range(1_500))
+        cost_s = 0.002
+        half = len(requests) // 2
+        peer.sendall(requests[:half])
+        await until(lambda: len(order) > 700)
+        sizes = list(calls_of_reads.values())
+        assert sizes[0] > 8 * sizes[-2]
+        assert sizes[-2] * len(requests) / 1_500 <= 2 << 10
+        # What costs little is read in large pieces again.
+        calls_of_reads.clear()
+        cost_s = 0.0
+        peer.sendall(requests[half:])
+        await until(lambda: len(order) == 1_500)
+        assert max(calls_of_reads.values()) > 8 * sizes[-2]
+
+
+async def test_a_connection_that_is_alone_is_read_as_a_whole() -> None:
+    order: list[str] = []
+    async with rigged() as rig:
+        rig.handler = spends(rig, 1.0, order)
+        peer = connect_from(rig, "127.0.0.2")
+        await until(lambda: rig.reads >= 1)
+        before = rig.reads
+        peer.sendall(b"".join(unary_request(1 + 2 * number) for number in range(400)))
+        await until(lambda: len(order) == 400)
+        assert rig.reads == before + 1
+
+
+async def test_a_socket_that_ends_while_it_waits_for_its_turn_is_passed_over() -> None:
+    order: list[str] = []
+    async with rigged() as rig:
+
+        def handle(call: Stream) -> None:
+            spends(rig, 0.01, order)(call)
+            if len(order) == 2:
+                for sock in rig.sockets.open_now()[10:]:
+                    sock.abort()
+
+        rig.handler = handle
+        peers = [connect_from(rig, "127.0.0.2") for _ in range(20)]
+        await until(lambda: rig.reads >= 20)
+        for peer in peers:
+            peer.sendall(unary_request(1))
+        await until(lambda: len(rig.sockets) == 10 and len(order) >= 10)
+        assert len(order) <= 12
+        assert not rig.errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -62,7 +63,7 @@ class Answering(Stream):
 
 @asynccontextmanager
 async def serving(context: ssl.SSLContext, mode: TlsMode) -> AsyncIterator[tuple[Server, int]]:
-    server = Server(Answering, limits=LIMITS, tls=context, tls_mode=mode)
+    server = Server(Answering, limits=LIMITS, tls=lambda: context, tls_mode=mode)
     port = server.listen("127.0.0.1", 0)
     try:
         yield server, port
@@ -162,7 +163,7 @@ async def test_a_handshake_that_does_not_end(
 
 
 async def test_grpcio_s_client_over_tls(certificate: Path, server_context: ssl.SSLContext) -> None:
-    front = Http2Front("127.0.0.1", 0, clock=SystemClock(), tls=server_context, tls_mode=TlsMode.ENFORCING)
+    front = Http2Front("127.0.0.1", 0, clock=SystemClock(), tls=lambda: server_context, tls_mode=TlsMode.ENFORCING)
     front.add(Mirror().table())
     port = await front.start()
     credentials = grpc.ssl_channel_credentials((certificate / "cert.pem").read_bytes())
@@ -176,3 +177,132 @@ async def test_grpcio_s_client_over_tls(certificate: Path, server_context: ssl.S
         for size in (0, 100_000, 5 << 20):
             assert len((await unary(BytesValue(value=bytes(size)))).value) == size
     await front.stop(limit_ms=100)
+
+
+class Client:
+    """A TLS client whose bytes are in the test's hands."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.sock = socket.create_connection(("127.0.0.1", port))
+        self.sock.setblocking(False)
+
+    async def shake_hands(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self.flush()
+                await self.read()
+            else:
+                await self.flush()
+                return
+
+    async def flush(self, *, piece_bytes: int = 1 << 20) -> None:
+        data = self.outgoing.read()
+        for start in range(0, len(data), piece_bytes):
+            await asyncio.get_running_loop().sock_sendall(self.sock, data[start : start + piece_bytes])
+            await asyncio.sleep(0)
+
+    async def read(self) -> bytes:
+        async with asyncio.timeout(10):
+            data = await asyncio.get_running_loop().sock_recv(self.sock, 1 << 20)
+        self.incoming.write(data)
+        return data
+
+    async def answer(self) -> int:
+        """Bytes of DATA until the end of the answer."""
+        plain, pos, found = bytearray(), 0, 0
+        while True:
+            try:
+                while piece := self.tls.read(1 << 16):
+                    plain += piece
+            except ssl.SSLWantReadError:
+                pass
+            while pos + frames.FRAME_HEAD_BYTES <= len(plain):
+                head, flags, stream_id = frames.FRAME_HEAD.unpack_from(plain, pos)
+                if pos + frames.FRAME_HEAD_BYTES + (head >> 8) > len(plain):
+                    break
+                pos += frames.FRAME_HEAD_BYTES + (head >> 8)
+                found += head >> 8 if head & 0xFF == frames.DATA else 0
+                if stream_id and flags & frames.END_STREAM:
+                    return found
+            assert await self.read(), "closed before the answer's end"
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 100, 1 << 20])
+async def test_records_may_come_in_any_pieces(
+    certificate: Path, server_context: ssl.SSLContext, piece_bytes: int
+) -> None:
+    async with serving(server_context, TlsMode.PERMISSIVE) as (_, port):
+        client = Client(port, client_context(certificate, "h2"))
+        await client.shake_hands()
+        for part in (GREETING, frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20}), unary_request(1)):
+            client.tls.write(part)
+        client.tls.write(frames.window_update(0, 1 << 20))
+        await client.flush(piece_bytes=piece_bytes)
+        assert await client.answer() == 300_005
+        client.sock.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_request_may_come_with_the_end_of_the_handshake(
+    certificate: Path, server_context: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    context = client_context(certificate, "h2")
+    context.maximum_version = version
+    async with serving(server_context, TlsMode.ENFORCING) as (_, port):
+        client = Client(port, context)
+        while True:
+            try:
+                client.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await client.flush()
+                await client.read()
+        # In TLS 1.3 the client's last words have not left yet.
+        client.tls.write(GREETING + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20}))
+        client.tls.write(frames.window_update(0, 1 << 20) + unary_request(1))
+        await client.flush()
+        assert await client.answer() == 300_005
+        client.sock.close()
+
+
+async def test_what_is_no_record_ends_that_connection_alone(certificate: Path, server_context: ssl.SSLContext) -> None:
+    async with serving(server_context, TlsMode.ENFORCING) as (server, port):
+        good, bad = (Client(port, client_context(certificate, "h2")) for _ in range(2))
+        for client in (good, bad):
+            await client.shake_hands()
+            client.tls.write(GREETING + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20}))
+            await client.flush()
+        await asyncio.get_running_loop().sock_sendall(bad.sock, b"\x17\x03\x03\x00\x20" + bytes(32))
+        with suppress(ConnectionError):
+            while await bad.read():
+                pass
+        assert server.counters["tls_record_invalid"] == 1
+        good.tls.write(frames.window_update(0, 1 << 20) + unary_request(1))
+        await good.flush()
+        assert await good.answer() == 300_005
+        for client in (good, bad):
+            client.sock.close()
+
+
+async def test_a_client_that_hangs_up_in_the_handshake_is_counted_once(server_context: ssl.SSLContext) -> None:
+    async with serving(server_context, TlsMode.ENFORCING) as (server, port):
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.sendall(TLS_CLIENT_HELLO[:40])
+        await until(server, "tls_handshake_failed")
+        await asyncio.sleep(2 * LIMITS.tls_handshake_timeout_s)
+        assert server.counters["tls_handshake_failed"] == 1
+
+
+async def test_a_stop_does_not_wait_for_handshakes(server_context: ssl.SSLContext) -> None:
+    server = Server(Answering, limits=Limits(), tls=lambda: server_context, tls_mode=TlsMode.ENFORCING)
+    port = server.listen("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port)):
+        async with asyncio.timeout(20):
+            while not server.connection_count:
+                await asyncio.sleep(0)
+            await server.stop(limit_s=1_000)
+    assert server.connection_count == 0

@@ -80,11 +80,11 @@ async def desk() -> AsyncIterator[Desk]:
     time = ManualTime()
     broker = BrokerAssembly(clock=time, timers=time)
     broker.add_topic("orders")
-    broker.add_topic("lite", message_type="MIXED")
+    broker.add_topic("odd", message_type="MIXED")
     broker.add_topic("urgent", message_type="PRIORITY")
     broker.add_topic("closed", perm=4)
     # As a file of RocketMQ may have it.
-    broker.topics.load_json(broker.topics.to_json().replace("MIXED", "LITE"))
+    broker.topics.load_json(broker.topics.to_json().replace("MIXED", "ODD"))
     yield Desk(broker)
     broker.close()
 
@@ -127,7 +127,7 @@ async def test_a_dry_run_says_the_same_and_stores_nothing(desk: Desk) -> None:
 async def test_each_says_for_itself_why_it_cannot(desk: Desk) -> None:
     desk.bury({"UNIQ_KEY": "GOOD"})
     desk.put({"UNIQ_KEY": "NOWHERE"}, topic=LETTERS)
-    for topic in ("gone", "lite", "closed", "%RETRY%workers"):
+    for topic in ("gone", "odd", "closed", "%RETRY%workers"):
         desk.put({"UNIQ_KEY": topic, "DLQ_ORIGIN_TOPIC": topic}, topic=LETTERS)
     letters = await desk.resend(0, 1, 2, 3, 4, 5, 6, -1, 0)
     assert [letter.queue_offset for letter in letters] == [0, 1, 2, 3, 4, 5, 6, -1, 0]
@@ -137,7 +137,7 @@ async def test_each_says_for_itself_why_it_cannot(desk: Desk) -> None:
         [
             "does not say which topic",
             "topic gone, where it came from, does not exist",
-            "takes LITE messages",
+            "takes ODD messages",
             "no writable queue",
             "takes no new messages",
             "has no message there",

@@ -17,6 +17,7 @@ from tandemmq.broker.leases import LeaseCopy
 from tandemmq.broker.master.group_recovery import recover_metadata
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
 from tandemmq.broker.slave.metadata_pull import MetadataPull
+from tandemmq.core.access.users_and_policies import Acl, Action, Decision, PolicyEntry, Resource, User
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.subscription import EVERY_TAG
@@ -132,6 +133,9 @@ def full() -> MetadataTables:
     tables.put_group(SubscriptionGroupConfig("G"))
     tables.consumer_offsets.commit("G", "T", 3, 7, now_ms=5)
     tables.delay_offsets.advance(2, 9, now_ms=5)
+    tables.put_user(User("ann", "sealed"))
+    entry = PolicyEntry(Resource.parse("Topic:T"), frozenset({Action.PUB}), Decision.ALLOW)
+    tables.put_acl(Acl("User:ann", (entry,)))
     tables.persist_all()
     return tables
 
@@ -165,7 +169,14 @@ def texts(tables: MetadataTables) -> list[str]:
 def test_a_master_with_a_new_disk_takes_everything_from_its_slave_durably(full: MetadataTables) -> None:
     disk = new_disk()
     master = started(disk)
-    assert recover(master, full) == ["topic T", "group G", "progress of T@G", "delay level 2"]
+    assert recover(master, full) == [
+        "topic T",
+        "group G",
+        "progress of T@G",
+        "delay level 2",
+        "user ann",
+        "policies of User:ann",
+    ]
     assert recover(master, full) == []
     disk.crash(power_loss=True)
     assert texts(started(disk)) == texts(full)
@@ -182,6 +193,8 @@ def test_a_slave_keeps_its_tables_when_its_master_comes_with_none(full: Metadata
         "topics.json",
         "subscriptionGroup.json",
         "delayOffset.json",
+        "users.json",
+        "acls.json",
     ]
     recover(master, full)
     follow(full, master)

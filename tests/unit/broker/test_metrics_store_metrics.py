@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, new_store
+from tandemmq.broker.far_reads import FarReads
 from tandemmq.broker.metrics import StoreMetrics
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.histogram import Histogram
+from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.metrics.exposition import MetricSamples
 
 
@@ -19,6 +22,20 @@ class Figures:
 
     deleted_needed_bytes = 17
     clock_jumped_ms = -5_500
+
+
+class NoPages:
+    """Nothing is far behind here."""
+
+    async def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        raise AssertionError(ranges)
+
+    def are_resident(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        raise AssertionError(ranges)
+
+
+def far_reads(store: MessageStore) -> FarReads:
+    return FarReads(store, NoPages(), near_bytes=1 << 40, now_ms=lambda: 0, arrived=lambda _topic: None)
 
 
 class Store:
@@ -36,6 +53,7 @@ class Store:
             retention=Figures(),
             disk_warning_ratio=lambda: 0.9,
             damaged_entries=DamagedEntries(),
+            far_reads=far_reads(self.store),
         )
 
     def samples(self) -> MetricSamples:

@@ -20,6 +20,7 @@ from tandemmq.broker.peer_client import PeerUnavailable
 from tandemmq.broker.retention import MasterFloor, Retention, SlaveFloor
 from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.delivery.half_messages import TransactionId
+from tandemmq.core.delivery.lite_topics import lite_message, lmq_name
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.replication.log_history import LogExtent
@@ -74,6 +75,7 @@ class Master:
             slaves=lambda: self.slaves,
             slave_count=slave_count,
             transactions=self.broker.api.transactions.hold,
+            lite=self.broker.lite_topics,
             absent_replicas=lambda: self.absent,
         )
         self.retention = self.new_retention()
@@ -125,6 +127,29 @@ async def test_a_topic_that_nobody_reads_is_unread_from_its_oldest_message_on() 
     master = Master()
     first, *_ = master.put(3)
     assert await master.holds() == (None, None, first)
+
+
+async def test_a_lite_topic_holds_the_log_from_its_first_unfinished_message_on() -> None:
+    master = Master()
+    master.broker.add_topic("L", queue_count=2, message_type="LITE")
+    places = []
+    for lite_topic in ("a", "b", "a"):
+        assert master.broker.lite_topics.follow("L")
+        offset = master.broker.lite_topics.next_offset("L", lite_topic)
+        message = lite_message(outgoing_message(topic="L", queue_id=0, body=bytes(900)), lite_topic, offset)
+        places.append(master.store.put(message).physical_offset)
+    flush_all(master.store)
+    assert master.broker.lite_topics.follow("L")
+    assert await master.holds() == (None, None, places[0])  # Nobody reads it.
+    a, b = lmq_name("L", "a"), lmq_name("L", "b")
+    master.read(queues=1, count=1, topic=a)
+    assert await master.holds() == (None, places[2], None)
+    assert "group G in lite topic a" in await _reader(master)
+    master.broker.leases.open("H", b, (0,))
+    assert await master.holds() == (None, places[1], None)
+    master.read("H", queues=1, topic=b)
+    master.read(queues=1, topic=a)
+    assert await master.holds() == (None, None, None)
 
 
 async def test_the_group_that_has_read_least_holds_the_log() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import random
 
+import pytest
+
 from support.messages import outgoing_message
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.client_api.services import ApiOptions
-from tandemmq.broker.runtime_settings import RuntimeSettings, master_setting_appliers, setting_appliers
+from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused, master_setting_appliers, setting_appliers
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.service.logging import LevelSwitch
@@ -33,6 +36,7 @@ class Parts:
         self.leases = LeaseTable(self.queues, options=DeliveryOptions(), broker_name="broker-a", nonce=lambda: 1)
         self.api_options = ApiOptions()
         self.read_rates: list[int] = []
+        self.quotas: list[QuotaRules] = []
         self.observability = BrokerObservability(
             settings, identity=BrokerIdentity("cluster", "broker-a", 0), clock=ManualClock()
         )
@@ -41,6 +45,7 @@ class Parts:
             store=self.store,
             observability=self.observability,
             audit_read_rate=self.read_rates.append,
+            client_quotas=self.quotas.append,
             log_level=self.log_level,
         )
         if settings.is_master:
@@ -59,6 +64,7 @@ class Parts:
 def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() -> None:
     slaves = {
         "auditReadRate",
+        "clientQuotas",
         "clockJumpMax",
         "deleteWhen",
         "diskMaxUsedSpaceRatio",
@@ -101,6 +107,16 @@ def test_the_store_refuses_larger_messages_and_a_fuller_disk_at_once() -> None:
     assert parts.store.refusal is not None
     parts.change(diskSpaceWarningLevelRatio="0.9")
     assert parts.store.refusal is None
+
+
+def test_quotas_follow_and_bad_ones_are_refused_with_what_is_wrong() -> None:
+    parts = Parts()
+    parts.change(clientQuotas="topic:orders sentMessages=5; address:* connections=2")
+    [rules] = parts.quotas
+    assert str(rules) == "topic:orders sentMessages=5; address:* connections=2"
+    with pytest.raises(SettingsRefused, match=r"clientQuotas.*'messages=5' is no limit; write one of sentMessages"):
+        parts.settings.change({"clientQuotas": "topic:orders messages=5"})
+    assert len(parts.quotas) == 1
 
 
 def test_a_group_starts_where_the_setting_says_now() -> None:

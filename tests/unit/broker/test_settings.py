@@ -85,6 +85,30 @@ WRONG = {
         ["tlsCertPath=c"],
         ["tlsMode: a certificate is named but not used; set permissive or enforcing"],
     ),
+    "certificate for etcd without its key": (
+        [
+            "brokerRole=SYNC_MASTER",
+            "namesrvAddr=ns:9876",
+            "failoverAuthority=etcd:etcd:2379",
+            "failoverAuthorityCaPath=ca",
+            "failoverAuthorityCertPath=c",
+        ],
+        [
+            (
+                "failoverAuthorityCertPath and failoverAuthorityKeyPath belong together, and to "
+                "failoverAuthorityCaPath; name all three, or the last alone"
+            )
+        ],
+    ),
+    "certificates of an etcd that is not asked": (
+        [
+            "brokerRole=SYNC_MASTER",
+            "namesrvAddr=ns:9876",
+            "failoverAuthority=file:/groups",
+            "failoverAuthorityCaPath=ca",
+        ],
+        ["failoverAuthorityCaPath: calls to etcd use it; set failoverAuthority=etcd:…, or remove it"],
+    ),
     "disk levels out of order": (
         ["diskMaxUsedSpaceRatio=0.95"],
         ["diskMaxUsedSpaceRatio <= diskSpaceCleanForciblyRatio <= diskSpaceWarningLevelRatio must hold"],

@@ -21,6 +21,7 @@ from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.transactions import CLIENT_COMMANDS, TRANSACTION_ENDS
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
+    AclEntry,
     GroupChange,
     MessageDetail,
     MessageQuery,
@@ -32,12 +33,14 @@ from tandemmq.admin.operations.values import (
     TailResult,
     TestMessage,
     TopicChange,
+    UserChange,
 )
 from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 from tandemmq.http2.stream import Stream
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
+from tandemmq.proto.admin.v1.broker_access_service_pb2 import AclEntry as AclEntryMessage
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 
 __all__ = ["BoundedTail", "OperationsServicer"]
@@ -138,6 +141,10 @@ def _sent_message(request: pb.SendTestMessageRequest) -> TestMessage:
     if len(request.body) > BODY_BYTES_MAX:
         raise OperationFailed(FailureKind.INVALID, f"body: it has {len(request.body)} bytes, more than 4 MiB")
     return as_value(TestMessage, request)
+
+
+def _acl_entry(entry: AclEntryMessage) -> AclEntry:
+    return as_value(AclEntry, entry, policy_type=entry.policy_type or "Custom", decision=entry.decision or "Allow")
 
 
 def _inspected(request: pb.InspectMessageRequest, operations: Operations) -> Awaitable[MessageDetail]:
@@ -267,6 +274,27 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
             queue_offset=asked.queue_offset,
         ),
         "replies",
+    ),
+    "ListClusterUsers": lambda asked, to: _named(to.users(search=asked.search), "users", "unseen"),
+    "CreateClusterUser": lambda asked, to: to.create_user(as_value(UserChange, asked), dry_run=asked.dry_run),
+    "UpdateClusterUser": lambda asked, to: to.update_user(as_value(UserChange, asked), dry_run=asked.dry_run),
+    "DeleteClusterUser": lambda asked, to: to.delete_user(asked.username, dry_run=asked.dry_run),
+    "ListClusterAcls": lambda asked, to: _named(
+        to.acls(subject=asked.subject, resource=asked.resource), "acls", "unseen"
+    ),
+    "PutClusterAcl": lambda asked, to: to.put_acl(
+        asked.subject, [_acl_entry(entry) for entry in asked.entries], dry_run=asked.dry_run
+    ),
+    "DeleteClusterAcl": lambda asked, to: to.delete_acl(
+        asked.subject, tuple(asked.resources), policy_type=asked.policy_type, dry_run=asked.dry_run
+    ),
+    "CopyClusterUsers": lambda asked, to: to.copy_users(
+        asked.from_broker_name,
+        asked.to_broker_name,
+        tuple(asked.usernames),
+        only_users=asked.only_users,
+        only_acls=asked.only_acls,
+        dry_run=asked.dry_run,
     ),
     "StartVerification": lambda asked, to: to.verify(
         tier=_tier(asked.tier), groups=tuple(asked.groups), dry_run=asked.dry_run

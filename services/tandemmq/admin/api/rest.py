@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
 from starlette.types import Receive, Scope, Send
 
 from tandemmq.admin.api.actors import OPERATOR_ONLY, current_actor
@@ -22,8 +22,11 @@ from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.topics import MESSAGE_TYPES, TOPIC_ATTRIBUTES
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
+    Acl,
+    AclEntry,
     BrokerSettings,
     ChangeResult,
     Client,
@@ -56,6 +59,8 @@ from tandemmq.admin.operations.values import (
     Transaction,
     TransactionPage,
     Unseen,
+    User,
+    UserChange,
     Verification,
 )
 from tandemmq.admin.traces.reader import TraceFindings, TraceSource
@@ -536,6 +541,9 @@ class GroupBody(Body):
     priority_factor: int | None = Field(
         None, ge=0, le=100, description="Of PRIORITY topics: how many of a hundred receives go by priority."
     )
+    slow_broker_id: int | None = Field(
+        None, ge=0, description="The slave that reads what lies far behind, with slaveReadEnable; 0: the master itself."
+    )
     retry_delays_seconds: list[Annotated[int, Field(ge=1, le=86_400)]] = Field(
         default_factory=list,
         max_length=100,
@@ -694,6 +702,140 @@ def _target(body: ResetBody, *, now_ms: int) -> ResetTarget:
     return ResetTarget(earliest=body.earliest, latest=body.latest)
 
 
+# Users and policies over HTTP.
+
+_ACCESS_TAGS: Final[list[str | Enum]] = ["users and policies"]
+_Words = Annotated[str, Field(max_length=255)]
+
+
+class UserBody(Body):
+    """A user; what is not given stays as it is."""
+
+    password: SecretStr = Field(default=SecretStr(""), max_length=256, description="What clients call secret key.")
+    user_type: Literal["", "Super", "Normal"] = ""
+    user_status: Literal["", "enable", "disable"] = ""
+
+    def change(self, username: str) -> UserChange:
+        """Of this user."""
+        return UserChange(username, self.password.get_secret_value(), self.user_type, self.user_status)
+
+
+class AclEntryBody(Body):
+    """What a user may do with a resource."""
+
+    resource: _Words = Field(description="Topic:NAME, Group:NAME, NAME* for all that begin so, Topic:*, or *.")
+    actions: list[Literal["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"]] = Field(min_length=1)
+    decision: Literal["Allow", "Deny"] = "Allow"
+    source_ips: list[Annotated[str, Field(max_length=50)]] = Field(
+        default_factory=list, max_length=100, description="Addresses and networks (CIDR); empty: all."
+    )
+    policy_type: Literal["Custom", "Default"] = "Custom"
+
+
+class AclBody(Body):
+    """Entries to add, in place of those of the same type and resource."""
+
+    entries: list[AclEntryBody] = Field(min_length=1, max_length=1_000)
+
+
+class CopyUsersBody(Body):
+    """Which users, and where from and to."""
+
+    from_broker_name: _Words
+    to_broker_name: _Words
+    usernames: list[_Words] = Field(default_factory=list, max_length=1_000, description="Empty: all.")
+    only_users: bool = False
+    only_acls: bool = False
+
+
+@dataclass(frozen=True)
+class UsersDocument:
+    """Users, and who could not be asked."""
+
+    users: Sequence[User]
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True)
+class AclsDocument:
+    """Policies, and who could not be asked."""
+
+    acls: Sequence[Acl]
+    unseen: Sequence[Unseen]
+
+
+def add_access_routes(app: FastAPI, desk: OperationsDesk) -> None:
+    """Adds the routes."""
+    acting = operations_of(desk)
+    change: Final[dict[str, Any]] = {
+        "tags": _ACCESS_TAGS,
+        "responses": CHANGE_PROBLEMS,
+        "dependencies": [OPERATOR_ONLY],
+    }
+
+    @app.get("/api/v1/users", tags=_ACCESS_TAGS, responses=PROBLEMS)
+    async def users(
+        search: Annotated[str, Query(max_length=127, description="A part of the name.")] = "",
+        operations: Operations = acting,
+    ) -> UsersDocument:
+        """Users of the client API, without their secrets."""
+        return UsersDocument(*await operations.users(search=search))
+
+    @app.post("/api/v1/users/{username}", status_code=HTTPStatus.CREATED, **change)
+    async def create_user(
+        username: str, body: UserBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> ChangeResult:
+        """Makes a user on all masters."""
+        return await operations.create_user(body.change(username), dry_run=dry_run)
+
+    @app.patch("/api/v1/users/{username}", **change)
+    async def update_user(
+        username: str, body: UserBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> ChangeResult:
+        """Changes a user; clients notice within a second."""
+        return await operations.update_user(body.change(username), dry_run=dry_run)
+
+    @app.delete("/api/v1/users/{username}", **change)
+    async def delete_user(username: str, dry_run: DryRun = False, operations: Operations = acting) -> ChangeResult:
+        """Removes a user with its policies."""
+        return await operations.delete_user(username, dry_run=dry_run)
+
+    @app.post("/api/v1/users:copy", **change)
+    async def copy_users(body: CopyUsersBody, dry_run: DryRun = False, operations: Operations = acting) -> ChangeResult:
+        """Copies users with their secrets and policies to another broker group, which has the same key file."""
+        return await operations.copy_users(**body.model_dump(), dry_run=dry_run)
+
+    @app.get("/api/v1/acls", tags=_ACCESS_TAGS, responses=PROBLEMS)
+    async def acls(
+        subject: Annotated[str, Query(max_length=255, description="A part of the subject.")] = "",
+        resource: Annotated[str, Query(max_length=255, description="A part of the resource.")] = "",
+        operations: Operations = acting,
+    ) -> AclsDocument:
+        """What users may do."""
+        return AclsDocument(*await operations.acls(subject=subject, resource=resource))
+
+    @app.put("/api/v1/acls/{subject}", **change)
+    async def put_acl(
+        subject: str, body: AclBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> ChangeResult:
+        """Adds entries to the policies of a subject, `User:NAME`."""
+        entries = [AclEntry(**entry.model_dump()) for entry in body.entries]
+        return await operations.put_acl(subject, entries, dry_run=dry_run)
+
+    @app.delete("/api/v1/acls/{subject}", **change)
+    async def delete_acl(
+        subject: str,
+        resource: Annotated[
+            list[_Words], Query(max_length=1_000, description="Their resources; absent: all entries.")
+        ] = [],  # noqa: B006
+        policy_type: Literal["", "Custom", "Default"] = "",
+        dry_run: DryRun = False,
+        operations: Operations = acting,
+    ) -> ChangeResult:
+        """Removes entries of a subject."""
+        return await operations.delete_acl(subject, resource, policy_type=policy_type, dry_run=dry_run)
+
+
 # Topics over HTTP.
 
 _TOPIC_TAGS: Final[list[str | Enum]] = ["topics"]
@@ -707,7 +849,12 @@ class TopicBody(Body):
     read_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to receive from; 0: as it is.")
     write_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to send to; 0: as it is.")
     permission: int = Field(0, ge=0, le=7, description="4 to receive, 2 to send, together 6; 0: as it is.")
-    message_type: str = Field("", max_length=32, description="NORMAL or FIFO; empty: as it is.")
+    message_type: str = Field("", max_length=32, description=f"One of {', '.join(MESSAGE_TYPES)}; empty: as it is.")
+    attributes: dict[str, Annotated[str, Field(max_length=100)]] = Field(
+        {},
+        max_length=20,
+        description=f"Any of {', '.join(TOPIC_ATTRIBUTES)}; those left out stay, an empty value removes one.",
+    )
     broker_names: list[Annotated[str, Field(max_length=127)]] = Field(
         [], max_length=1_000, description="Only on these broker groups; empty: on all."
     )
@@ -768,6 +915,7 @@ def add_rest(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
     add_group_routes(app, desk, clock=clock)
     add_message_routes(app, desk, clock=clock)
     add_broker_routes(app, desk)
+    add_access_routes(app, desk)
     _describe_problems(app)
 
 

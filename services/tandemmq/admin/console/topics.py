@@ -40,7 +40,15 @@ from tandemmq.admin.console.messages import MessageForm, blank_message, read_mes
 from tandemmq.admin.console.plots import RANGES, time_range
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER, ORDINARY, RETRY, SYSTEM
+from tandemmq.admin.operations.topics import (
+    CATEGORIES,
+    DEAD_LETTER,
+    ORDINARY,
+    RETRY,
+    SYSTEM,
+    attributes_text,
+    read_attributes,
+)
 from tandemmq.admin.operations.values import (
     BrokerTopic,
     ChangeResult,
@@ -349,6 +357,8 @@ _CREATED_TYPES: Final = (
     ("DELAY", "DELAY"),
     ("TRANSACTION", "TRANSACTION"),
     ("MIXED", "MIXED, any of these"),
+    ("PRIORITY", "PRIORITY, urgent ones first"),
+    ("LITE", "LITE, many small queues"),
 )
 
 
@@ -365,6 +375,8 @@ class TopicForm:
     permission: str
     # Empty: as it is.
     message_type: str
+    # NAME=VALUE pairs; empty: as they are.
+    attributes: str
     # Each known broker group, and whether the topic is or is to be on it.
     brokers: tuple[tuple[str, bool], ...]
     # By field: name, read_queues, write_queues, brokers.
@@ -380,6 +392,7 @@ class TopicForm:
             ("write_queues", self.write_queues),
             ("permission", self.permission),
             ("message_type", self.message_type),
+            ("attributes", self.attributes),
             *(("broker", name) for name, checked in self.brokers if checked),
         )
 
@@ -393,13 +406,14 @@ class TopicForm:
             write_queue_count=int(self.write_queues or 0),
             permission=int(self.permission or 0),
             message_type=self.message_type,
+            attributes=read_attributes(filter(None, map(str.strip, self.attributes.split(",")))),
             broker_names=() if len(chosen) == len(self.brokers) else chosen,
         )
 
 
 def blank_topic(broker_names: Sequence[str]) -> TopicForm:
     """The form of a new topic: on all broker groups."""
-    return TopicForm(True, "", "", "", _READ_WRITE, "NORMAL", tuple((name, True) for name in broker_names), {})
+    return TopicForm(True, "", "", "", _READ_WRITE, "NORMAL", "", tuple((name, True) for name in broker_names), {})
 
 
 def topic_form_of(topic: TopicSummary, broker_names: Sequence[str]) -> TopicForm:
@@ -412,6 +426,7 @@ def topic_form_of(topic: TopicSummary, broker_names: Sequence[str]) -> TopicForm
         write_queues=_common(str(broker.write_queue_count) for broker in topic.brokers),
         permission=_common(str(broker.permission & 6) for broker in topic.brokers),
         message_type=_common(broker.message_type for broker in topic.brokers),
+        attributes=_common(attributes_text(broker.attributes) for broker in topic.brokers),
         brokers=tuple((name, name in on) for name in sorted({*broker_names, *on})),
         errors={},
     )
@@ -441,6 +456,10 @@ def read_topic_form(
     for field in ("read_queues", "write_queues"):
         if problem := _count_problem(form.text(field)):
             errors[field] = problem
+    try:
+        read_attributes(filter(None, map(str.strip, form.text("attributes").split(","))))
+    except ValueError as error:
+        errors["attributes"] = f"{str(error).capitalize()}."
     if known and not chosen & set(known):
         errors["brokers"] = "Choose at least one."
     permission = form.text("permission")
@@ -451,6 +470,7 @@ def read_topic_form(
         write_queues=form.text("write_queues"),
         permission=permission if permission in dict(PERMISSIONS) else "",
         message_type=form.text("message_type"),
+        attributes=form.text("attributes"),
         brokers=tuple((each, each in chosen) for each in known),
         errors=errors,
     )

@@ -226,6 +226,8 @@ class GroupOperations:
             problem = f"{change.retry_max_times} retries: from 0 to {_RETRIES_MAX:,}"
         if problem is None and not 0 <= (change.priority_factor or 0) <= _PRIORITY_FACTOR_MAX:
             problem = f"priority factor {change.priority_factor}: from 0 to {_PRIORITY_FACTOR_MAX}"
+        if problem is None and (change.slow_broker_id or 0) < 0:
+            problem = f"slow broker id {change.slow_broker_id}: 0 is the master itself, others are slaves"
         delays = change.retry_delays_seconds
         if problem is None and (len(delays) > _DELAYS_MAX or not all(1 <= one <= _DELAY_SECONDS_MAX for one in delays)):
             problem = f"retry delays: up to {_DELAYS_MAX}, each of 1 to {_DELAY_SECONDS_MAX:,} seconds"
@@ -389,6 +391,7 @@ def _group_request(
         retry_max_times=retries if change.retry_max_times is None else change.retry_max_times,
         consume_enable=enabled if change.enabled is None else change.enabled,
         priority_factor=change.priority_factor,
+        slow_broker_id=change.slow_broker_id,
         retry_delays_seconds=change.retry_delays_seconds,
     )
 
@@ -413,6 +416,8 @@ def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb
         words.append(state[after.consume_enable])
     if after.HasField("priority_factor") and before.priority_factor != after.priority_factor:
         words.append(f"priority factor {before.priority_factor} → {after.priority_factor}")
+    if after.HasField("slow_broker_id") and before.slow_broker_id != after.slow_broker_id:
+        words.append(f"far reads by broker {before.slow_broker_id} → {after.slow_broker_id}")
     return ", ".join(words) or NO_CHANGE
 
 

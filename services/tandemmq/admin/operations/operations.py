@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.access import AccessOperations
 from tandemmq.admin.operations.brokers import BrokerOperations
 from tandemmq.admin.operations.failovers import FailoverOperations
 from tandemmq.admin.operations.groups import GroupOperations, topics_together
@@ -22,11 +23,13 @@ from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
 from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, each_once
-from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, dead_letter_topic
+from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, attributes_text, dead_letter_topic
 from tandemmq.admin.operations.transactions import TransactionOperations
 from tandemmq.admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,
+    Acl,
+    AclEntry,
     BrokerSettings,
     ChangeResult,
     Client,
@@ -59,6 +62,8 @@ from tandemmq.admin.operations.values import (
     Transaction,
     TransactionPage,
     Unseen,
+    User,
+    UserChange,
     Verification,
 )
 from tandemmq.admin.rpc import Channels
@@ -147,6 +152,7 @@ class Operations:
         self._failovers = FailoverOperations(known, questions, clock=clock)
         self._kept_tails = KeptTailOperations(known, questions)
         self._transactions = TransactionOperations(known, questions)
+        self._access = AccessOperations(known, questions)
         self._verifier = verifier
 
     # Topics
@@ -183,6 +189,7 @@ class Operations:
                 permission=change.permission,
                 message_type=change.message_type,
                 broker_names=",".join(change.broker_names),
+                attributes=attributes_text(change.attributes),
             ),
         )
     )
@@ -219,6 +226,7 @@ class Operations:
                 retry_max_times="" if change.retry_max_times is None else str(change.retry_max_times),
                 enabled=_word(change.enabled),
                 priority_factor="" if change.priority_factor is None else str(change.priority_factor),
+                slow_broker_id="" if change.slow_broker_id is None else str(change.slow_broker_id),
                 retry_delays_seconds=",".join(map(str, change.retry_delays_seconds)),
             ),
         )
@@ -333,6 +341,93 @@ class Operations:
         broker has a stream of it."""
         return await self._transactions.command_client(
             client_id, command, broker_name=broker_name, topic=topic, queue_id=queue_id, queue_offset=queue_offset
+        )
+
+    # Users and policies
+
+    async def users(self, *, search: str = "") -> tuple[Sequence[User], Sequence[Unseen]]:
+        """Users of the client API by name, without their secrets; `search` is a part of the name."""
+        return await self._access.users(search=search)
+
+    @_changes(
+        lambda change: (
+            change.username,
+            _given(user_type=change.user_type, user_status=change.user_status),
+        )
+    )
+    async def create_user(self, change: UserChange, *, dry_run: bool = False) -> ChangeResult:
+        """Makes a user on all masters. REFUSED: there is one of that name."""
+        return await self._access.put_user(change, creates=True, dry_run=dry_run)
+
+    @_changes(
+        lambda change: (
+            change.username,
+            _given(
+                user_type=change.user_type, user_status=change.user_status, new_password=bool(change.password) or None
+            ),
+        )
+    )
+    async def update_user(self, change: UserChange, *, dry_run: bool = False) -> ChangeResult:
+        """Changes what is given of a user; clients notice within a second."""
+        return await self._access.put_user(change, creates=False, dry_run=dry_run)
+
+    @_changes(lambda username: (username, {}))
+    async def delete_user(self, username: str, *, dry_run: bool = False) -> ChangeResult:
+        """Removes a user with its policies from all masters."""
+        return await self._access.delete_user(username, dry_run=dry_run)
+
+    async def acls(self, *, subject: str = "", resource: str = "") -> tuple[Sequence[Acl], Sequence[Unseen]]:
+        """What users may do, by subject; both are parts of names."""
+        return await self._access.acls(subject=subject, resource=resource)
+
+    @_changes(
+        lambda subject, entries: (
+            subject,
+            _given(
+                entries="; ".join(f"{one.decision} {','.join(one.actions)} {one.resource}" for one in entries),
+            ),
+        )
+    )
+    async def put_acl(self, subject: str, entries: Sequence[AclEntry], *, dry_run: bool = False) -> ChangeResult:
+        """Adds entries to a subject's policies, in place of those of the same type and resource."""
+        return await self._access.put_acl(subject, entries, dry_run=dry_run)
+
+    @_changes(
+        lambda subject, resources=(), *, policy_type="": (
+            subject,
+            _given(resources=",".join(resources), policy_type=policy_type),
+        )
+    )
+    async def delete_acl(
+        self, subject: str, resources: Sequence[str] = (), *, policy_type: str = "", dry_run: bool = False
+    ) -> ChangeResult:
+        """Removes a subject's entries of some resources, or without any all of them."""
+        return await self._access.delete_acl(subject, resources, policy_type=policy_type, dry_run=dry_run)
+
+    @_changes(
+        lambda from_broker_name, to_broker_name, usernames=(), *, only_users=False, only_acls=False: (
+            f"{from_broker_name} to {to_broker_name}",
+            _given(usernames=",".join(usernames), only_users=only_users, only_acls=only_acls),
+        )
+    )
+    async def copy_users(
+        self,
+        from_broker_name: str,
+        to_broker_name: str,
+        usernames: Sequence[str] = (),
+        *,
+        only_users: bool = False,
+        only_acls: bool = False,
+        dry_run: bool = False,
+    ) -> ChangeResult:
+        """Copies users with their secrets and policies to another broker group, which has the same key file."""
+        return await self._access.copy(
+            from_broker_name,
+            to_broker_name,
+            usernames,
+            only_users=only_users,
+            only_acls=only_acls,
+            dry_run=dry_run,
         )
 
     # Kept tails

@@ -15,6 +15,7 @@ import grpc.aio
 from tandemmq.admin.cluster_state import BrokerState, ClusterState, NameServerState
 from tandemmq.admin.operations.values import PageRequest, Unseen
 from tandemmq.admin.rpc import (
+    BrokerAccessCalls,
     BrokerAdminCalls,
     BrokerOperationsCalls,
     Channels,
@@ -177,6 +178,7 @@ class BrokerPlanes:
         self.broker = broker
         self.admin = BrokerAdminCalls(channels, broker.metadata_endpoint)
         self.operations = BrokerOperationsCalls(channels, broker.metadata_endpoint)
+        self.access = BrokerAccessCalls(channels, broker.metadata_endpoint)
         self.messages = MessageQueryCalls(channels, broker.metadata_endpoint)
         self.failover = FailoverCalls(channels, broker.metadata_endpoint)
         self.replica = ReplicaCalls(channels, broker.metadata_endpoint)

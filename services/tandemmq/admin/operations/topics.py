@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
 
@@ -57,11 +57,13 @@ __all__ = [
     "RETRY",
     "RETRY_PREFIX",
     "SYSTEM",
+    "TOPIC_ATTRIBUTES",
     "RouteOperations",
     "TopicFacts",
     "TopicOperations",
     "TopicTable",
     "TopicTables",
+    "attributes_text",
     "broker_topic",
     "category_of",
     "changed_topic",
@@ -69,6 +71,7 @@ __all__ = [
     "difference_text",
     "extents_of",
     "permission_text",
+    "read_attributes",
     "retry_topic",
     "route_of",
     "system_names",
@@ -79,7 +82,15 @@ __all__ = [
 
 # What a change of a topic comes to on each broker: what it is afterwards, and in which words that is told.
 
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
+TOPIC_ATTRIBUTES: Final = {
+    "deduplication.window": "seconds in which a message id is stored once",
+    "lite.topic.expiration": "of LITE topics: minutes that a lite topic lives without a message; -1: for ever",
+    "transaction.timeout": "ms after which the producer of an undecided half message is asked",
+    "transaction.check.interval": "ms between two questions",
+    "transaction.check.max": "questions at most",
+}
+"""Attributes of a topic that may be set, beside its type."""
 PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
 """RocketMQ's bits, and what they mean. Bit 1, `inherit`, is for the brokers' own topics."""
 NO_CHANGE: Final = "no change"
@@ -100,6 +111,10 @@ def topic_problems(change: TopicChange) -> list[str]:
         problems.append(f"permission {change.permission}: choose one of {known}")
     if change.message_type and change.message_type not in MESSAGE_TYPES:
         problems.append(f"message type {change.message_type}: choose one of {', '.join(MESSAGE_TYPES)}")
+    known = ", ".join(TOPIC_ATTRIBUTES)
+    problems += [
+        f"attribute {name!r}: choose one of {known}" for name in change.attributes if name not in TOPIC_ATTRIBUTES
+    ]
     return problems
 
 
@@ -112,6 +127,7 @@ def changed_topic(change: TopicChange, broker_name: str, before: BrokerTopic | N
         write_queue_count=change.write_queue_count or old.write_queue_count,
         permission=change.permission or old.permission,
         message_type=change.message_type or old.message_type,
+        attributes={**old.attributes, **change.attributes},
     )
 
 
@@ -128,6 +144,9 @@ def difference_text(before: BrokerTopic | None, after: BrokerTopic) -> str:
         words.append(f"{permission_text(before.permission)} → {permission_text(after.permission)}")
     if before.message_type != after.message_type:
         words.append(f"type {before.message_type} → {after.message_type}")
+    for name, value in sorted(after.attributes.items()):
+        if (known := before.attributes.get(name, "")) != value:
+            words.append(f"{name} {known or 'not set'} → {value or 'not set'}")
     return ", ".join(words) or NO_CHANGE
 
 
@@ -146,6 +165,22 @@ def unread_queues(change: TopicChange, extents: Sequence[Extent]) -> list[str]:
     ]
 
 
+def attributes_text(attributes: Mapping[str, str]) -> str:
+    """`name=value` pairs, as `read_attributes` takes them."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(attributes.items()) if value)
+
+
+def read_attributes(pairs: Iterable[str]) -> dict[str, str]:
+    """Of `name=value` texts; `name=` removes it. ValueError, in words, for any other."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.strip().partition("=")
+        if not equals:
+            raise ValueError(f"attribute {pair!r}: write NAME=VALUE, or NAME= to remove it")
+        found[name.strip()] = value.strip()
+    return found
+
+
 def permission_text(bits: int) -> str:
     """`read and write`; with the bits if they are unusual."""
     return PERMISSIONS.get(bits, f"permission {bits}")
@@ -158,7 +193,9 @@ def _creation(topic: BrokerTopic) -> str:
         if read == write
         else f"{read or _DEFAULT} read and {write or _DEFAULT} write queues"
     )
-    return f"created with {queues}, {topic.message_type}, {permission_text(topic.permission)}"
+    words = [queues, topic.message_type, permission_text(topic.permission)]
+    words += [f"{name} {value}" for name, value in sorted(topic.attributes.items()) if value]
+    return f"created with {', '.join(words)}"
 
 
 # What a topic's name tells of it, and the topics that belong to a group.

@@ -22,6 +22,8 @@ from tandemmq.core.audit.run_summary import Tier
 __all__ = [
     "FIRST_PAGE",
     "AcceptedLoss",
+    "Acl",
+    "AclEntry",
     "BrokerSettings",
     "BrokerTopic",
     "Change",
@@ -64,6 +66,8 @@ __all__ = [
     "TopicSummary",
     "UnreadableRange",
     "Unseen",
+    "User",
+    "UserChange",
     "Verification",
     "VerificationState",
 ]
@@ -158,6 +162,8 @@ class BrokerTopic:
     # RocketMQ's bits: 4 read, 2 write, 1 inherit.
     permission: int
     message_type: str
+    # Other attributes by name.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +228,8 @@ class TopicChange:
     message_type: str = ""
     # Only on these broker groups; empty: on all.
     broker_names: Sequence[str] = ()
+    # Others by name, see TOPIC_ATTRIBUTES; those that are not named stay, an empty value removes one.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 # Groups
@@ -308,8 +316,66 @@ class GroupChange:
     enabled: bool | None = None
     # Of PRIORITY topics: how many of a hundred receives go by priority.
     priority_factor: int | None = None
+    # The slave that reads what lies far behind; 0: the master itself.
+    slow_broker_id: int | None = None
     # Between deliveries of a message that fails; the last one stays. Empty: as it is.
     retry_delays_seconds: Sequence[int] = ()
+
+
+# Users and policies
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the client API as its masters have it."""
+
+    # What clients call their access key.
+    username: str
+    # Super or Normal.
+    user_type: str
+    # enable or disable.
+    user_status: str
+    # Broker groups that do not have it, or not so; empty: all agree.
+    differs_on: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserChange:
+    """A user to make or change. Empty: as it is, or the default."""
+
+    username: str
+    # What clients call their secret key.
+    password: str = field(default="", repr=False)
+    user_type: str = ""
+    user_status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AclEntry:
+    """What a subject may do with a resource, in RocketMQ's words."""
+
+    # Topic:NAME, Group:NAME, Cluster:NAME, NAME* for all that begin so, Topic:* or *.
+    resource: str
+    actions: Sequence[str]
+    # Allow or Deny.
+    decision: str = "Allow"
+    # Addresses and networks; empty: all.
+    source_ips: Sequence[str] = ()
+    # Custom or Default.
+    policy_type: str = "Custom"
+    # When it was changed last.
+    changed_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """What a subject may do, as its masters have it."""
+
+    # User:NAME.
+    subject: str
+    entries: Sequence[AclEntry]
+    # Broker groups that do not have it, or not so; empty: all agree.
+    differs_on: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

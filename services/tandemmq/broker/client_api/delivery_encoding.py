@@ -32,6 +32,7 @@ from tandemmq.core.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_LITE_TOPIC,
     PROPERTY_PRIORITY,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
@@ -170,6 +171,7 @@ _TEXT_FIELDS: Final = {
     PROPERTY_BORN_HOST: _BORN_HOST,
     PROPERTY_SHARDING_KEY: tag_of(_System, "message_group"),
     PROPERTY_TRACE_CONTEXT: tag_of(_System, "trace_context"),
+    PROPERTY_LITE_TOPIC: tag_of(_System, "lite_topic"),
 }
 
 
@@ -420,6 +422,8 @@ class _Shape:
             self.message_type = definition.FIFO
         elif PROPERTY_PRIORITY in places:
             self.message_type = definition.PRIORITY
+        elif PROPERTY_LITE_TOPIC in places:
+            self.message_type = definition.LITE
         # What names a span, the application's own first.
         self.trace_contexts: list[int] = [
             place_of(name) for name in (TRACEPARENT, PROPERTY_TRACE_CONTEXT) if name in places

@@ -11,14 +11,16 @@ and each language finds another home for a message group. There the handler, who
 that it is for. What the owner does not answer, the handler refuses in the body: clients understand that.
 
 A call takes each of the two steps at most once, whatever routes say: `FORWARDED_HEADER` tells which it took. It keeps
-its caller's headers and what is left of its deadline.
+its caller's headers and what is left of its deadline. So the broker that answers signs the caller in itself, by the
+caller's own signature; only for the address it came from there is a word of ours, with a mark that brokers alone can
+make (`CALLER_HEADER`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 import structlog
@@ -26,7 +28,7 @@ import structlog
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.service.rpc import Call, StreamHandler
 
-__all__ = ["FORWARDED_HEADER", "SETTLING", "CallForwarder", "GroupCalls", "came_from_group"]
+__all__ = ["CALLER_HEADER", "FORWARDED_HEADER", "SETTLING", "CallForwarder", "GroupCalls", "came_from_group"]
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +37,9 @@ FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
 _BY_MEMBER: Final = "1"
 _BY_GROUP: Final = "2"
 # The connection's own, or made anew.
-_OWN_HEADERS: Final = frozenset({"te", "content-type", "user-agent", "host", FORWARDED_HEADER})
+CALLER_HEADER: Final = "x-tandemmq-caller"
+"""Address of the caller of a call that was passed on, when that was, and the mark of who says so."""
+_OWN_HEADERS: Final = frozenset({"te", "content-type", "user-agent", "host", FORWARDED_HEADER, CALLER_HEADER})
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 SETTLING: Final = frozenset({"AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"})
@@ -46,11 +50,16 @@ _LIMIT_S: Final = 30.0
 _MESSAGE_BYTES_MAX: Final = 64 << 20
 
 
+Vouch: TypeAlias = Callable[[Call], str]
+"""What tells another broker where a call, which is passed on to it, came from."""
+
+
 class _Calls:
     """Calls under way to other brokers, and one channel for each of these. Event loop only."""
 
-    def __init__(self, now_ms: Callable[[], int], *, channels_max: int) -> None:
+    def __init__(self, now_ms: Callable[[], int], *, channels_max: int, vouch: Vouch | None) -> None:
         self._now_ms = now_ms
+        self._vouch = vouch
         self._channels_max = channels_max
         # By endpoint, the one used last at the end.
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -84,6 +93,17 @@ class _Calls:
         if call is not None:
             call.on_cancel(lambda: _cancel(task))
         return task
+
+    def metadata_of(self, call: Call, step: str) -> list[tuple[str, str]]:
+        """What the other broker has to know of the caller, and which steps the call took."""
+        passed = [
+            (name, value)
+            for name, value in call.metadata.items()
+            if not name.startswith((":", "grpc-")) and name not in _OWN_HEADERS
+        ]
+        if self._vouch is not None:
+            passed.append((CALLER_HEADER, self._vouch(call)))
+        return [*passed, (FORWARDED_HEADER, call.header(FORWARDED_HEADER) + step)]
 
     def limit_s(self, call: Call) -> float:
         """What is left of the call's deadline."""
@@ -130,11 +150,16 @@ class CallForwarder:
     """
 
     def __init__(
-        self, master: Callable[[], str | None], *, now_ms: Callable[[], int], names: frozenset[str] | None = None
+        self,
+        master: Callable[[], str | None],
+        *,
+        now_ms: Callable[[], int],
+        names: frozenset[str] | None = None,
+        vouch: Vouch | None = None,
     ) -> None:
         self._master = master
         self._names = names
-        self._calls = _Calls(now_ms, channels_max=1)
+        self._calls = _Calls(now_ms, channels_max=1, vouch=vouch)
         self.forwarded_count = 0
 
     def takes(self, path: str, call: Call, data: bytes) -> bool:
@@ -172,7 +197,7 @@ class CallForwarder:
         return self._calls.channel(endpoint) if endpoint else None
 
     async def _pass_on(self, channel: grpc.aio.Channel, path: str, call: Call, data: bytes) -> None:
-        limit_s, metadata = self._calls.limit_s(call), _metadata_of(call, _BY_MEMBER)
+        limit_s, metadata = self._calls.limit_s(call), self._calls.metadata_of(call, _BY_MEMBER)
         try:
             await _answers(channel, path, data, call.send_encoded, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
@@ -190,7 +215,7 @@ class _ForwardedStream:
     def __init__(self, calls: _Calls, channel: grpc.aio.Channel, path: str, call: Call) -> None:
         self._call = call
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue(_UNREAD_MAX)
-        self._stream = channel.stream_stream(path, None, None)(None, metadata=_metadata_of(call, _BY_MEMBER))
+        self._stream = channel.stream_stream(path, None, None)(None, metadata=calls.metadata_of(call, _BY_MEMBER))
         calls.spawn(self._read(), call)
         calls.spawn(self._write())
 
@@ -260,9 +285,11 @@ class GroupCalls:
     is known to. Event loop only.
     """
 
-    def __init__(self, address: Callable[[str], str | None], *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, address: Callable[[str], str | None], *, now_ms: Callable[[], int], vouch: Vouch | None = None
+    ) -> None:
         self._address = address
-        self._calls = _Calls(now_ms, channels_max=_GROUPS_MAX)
+        self._calls = _Calls(now_ms, channels_max=_GROUPS_MAX, vouch=vouch)
         # By broker group, and whether it waits for messages.
         self._under_way: dict[tuple[str, bool], int] = {}
         self._bytes = 0
@@ -339,7 +366,7 @@ class GroupCalls:
             call.send_encoded(answer)
 
         try:
-            metadata = _metadata_of(call, _BY_GROUP)
+            metadata = self._calls.metadata_of(call, _BY_GROUP)
             await _answers(channel, _SERVICE + method, data, answered, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             self._failed(method)
@@ -358,16 +385,6 @@ def _no_answer(broker_name: str, reason: str) -> Outcome:
     return Outcome(
         Code.PROXY_TIMEOUT, f"broker group {broker_name}, which this is for, did not answer: {reason}", retryable=True
     )
-
-
-def _metadata_of(call: Call, step: str) -> list[tuple[str, str]]:
-    """What the other broker has to know of the caller, and which steps the call took."""
-    passed = [
-        (name, value)
-        for name, value in call.metadata.items()
-        if not name.startswith((":", "grpc-")) and name not in _OWN_HEADERS
-    ]
-    return [*passed, (FORWARDED_HEADER, call.header(FORWARDED_HEADER) + step)]
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

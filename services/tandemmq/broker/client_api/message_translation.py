@@ -51,8 +51,6 @@ _OF_OTHERS: Final = frozenset(
         "CORRELATION_ID",
         "DUP_INFO",
         "EXTEND_UNIQ_INFO",
-        "INNER_MULTI_DISPATCH",
-        "INNER_MULTI_QUEUE_OFFSET",
         "INSTANCE_ID",
         "MAX_OFFSET",
         "MIN_OFFSET",

@@ -33,6 +33,7 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.core.delivery.subscription import MessageFilter
+from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
@@ -66,7 +67,14 @@ class OffsetHandler:
         if refused is not None or isinstance(tag_filter, Outcome) or isinstance(until_ms, Outcome):
             _end_pull(call, refused or _NOT_FOUND, None)
             return
-        pull = _Pull(self, request, call, tag_filter, until_ms, f"\x00pull {next(self._numbers)}")
+        share: Share | None = None
+        if self._receive.is_limited:
+            quotas = self._receive.quotas
+            share = quotas.share_of(call, request.message_queue.topic.name)
+            if over := quotas.refused_receive(share):
+                quotas.hold(over, partial(_end_pull, call, over, None))
+                return
+        pull = _Pull(self, request, call, tag_filter, until_ms, f"\x00pull {next(self._numbers)}", share)
         call.on_cancel(pull.cancel)
         pull.look()
 
@@ -189,24 +197,47 @@ class OffsetHandler:
         pull.offset = pulled.next_offset
         if not pulled.records:
             if pulled.more or self._services.clock.monotonic_ms() < pull.until_ms:
+                if (over := self._one_more_poll(pull)) is not None:
+                    self._receive.quotas.hold(over, partial(pull.end, over))
+                    return
                 self._receive.wait_for(pull, look_again=pulled.more)
             else:
                 pull.end(_NOT_FOUND)
             return
         pull.call.send(pb.PullMessageResponse(status=status_of(OK)))
         encoder = DeliveryEncoder(topic=queue.topic, invisible_ms=0)
+        encoded_bytes = 0
         for record in pulled.records:
-            element = pb.PullMessageResponse.FromString(encoder.encode(record, handle="", attempt=1))
+            encoded = encoder.encode(record, handle="", attempt=1)
+            encoded_bytes += len(encoded)
+            element = pb.PullMessageResponse.FromString(encoded)
             # It is no delivery: there is nothing to acknowledge, and nothing is counted.
             for name in ("receipt_handle", "invisible_duration", "delivery_attempt"):
                 element.message.system_properties.ClearField(name)
             pull.call.send(element)
         pull.call.send(pb.PullMessageResponse(next_offset=pulled.next_offset))
         pull.call.finish()
+        self.poll_over(pull)
+        if pull.share is not None:
+            self._receive.quotas.pulled(pull.share, len(pulled.records), encoded_bytes)
 
     def left(self, pull: _Pull) -> None:
         """The caller is gone."""
+        self.poll_over(pull)
         self._receive.wait_no_longer(pull)
+
+    def _one_more_poll(self, pull: _Pull) -> Outcome | None:
+        if pull.share is None or pull.is_counted:
+            return None
+        over = self._receive.quotas.refused_poll(pull.share)
+        pull.is_counted = over is None
+        return over
+
+    def poll_over(self, pull: _Pull) -> None:
+        """It does not wait any more."""
+        if pull.is_counted and pull.share is not None:
+            pull.is_counted = False
+            self._receive.quotas.poll_ended(pull.share)
 
 
 class _Pull(WaitingPull):
@@ -220,6 +251,7 @@ class _Pull(WaitingPull):
         message_filter: MessageFilter,
         until_ms: int,
         name: str,
+        share: Share | None,
     ) -> None:
         super().__init__(topic=request.message_queue.topic.name, name=name, until_ms=until_ms)
         self._handler = handler
@@ -227,11 +259,15 @@ class _Pull(WaitingPull):
         self.call = call
         self.message_filter = message_filter
         self.offset: int = request.offset
+        # Whose quotas it is charged to; None: nobody has one.
+        self.share = share
+        self.is_counted = False
 
     def look(self) -> None:
         self._handler.look(self)
 
     def end(self, outcome: Outcome) -> None:
+        self._handler.poll_over(self)
         _end_pull(self.call, outcome, self.offset)
 
     def cancel(self) -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections import Counter
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
+import structlog
+
+from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
-from tandemmq.http2.server import TlsMode
+from tandemmq.http2.server import ConnectionGate, TlsMode
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Forwarder, Http2Front
 from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.rpc import MethodTable
 
-__all__ = ["ClientPlane", "ClientServer", "check_tls_files", "client_server_of"]
+__all__ = ["ClientPlane", "ClientServer", "TlsFiles", "check_access_files", "check_tls_files", "client_server_of"]
+
+log = structlog.get_logger(__name__)
+
+# How often files are looked at; only when somebody connects.
+_LOOK_INTERVAL_MS: Final = 1_000
 
 
 # Which server answers clients, by the settings; both run the same handlers.
@@ -51,7 +60,12 @@ class ClientServer(Protocol):
 
 
 def client_server_of(
-    settings: BrokerSettings, *, clock: Clock, port: int, turns: LoopTurns | None = None
+    settings: BrokerSettings,
+    *,
+    clock: Clock,
+    port: int,
+    turns: LoopTurns | None = None,
+    gate: ConnectionGate | None = None,
 ) -> ClientServer:
     """The server `clientFront` names, for `port`. OSError or ssl.SSLError if TLS files cannot be used."""
     if settings.client_front is ClientFront.GRPCIO:
@@ -61,9 +75,10 @@ def client_server_of(
         port,
         clock=clock,
         limits=settings.client_limits(),
-        tls=_tls_context(settings) if settings.tls_mode is not TlsMode.DISABLED else None,
+        tls=TlsFiles(settings, clock=clock).context if settings.tls_mode is not TlsMode.DISABLED else None,
         tls_mode=settings.tls_mode,
         turns=turns,
+        gate=gate,
     )
 
 
@@ -76,6 +91,65 @@ def check_tls_files(settings: BrokerSettings) -> list[str]:
     except (OSError, ssl.SSLError) as error:
         return [f"tlsCertPath, tlsKeyPath: {error.strerror or error}; name a PEM certificate and its unencrypted key"]
     return []
+
+
+class TlsFiles:
+    """The context of new connections, made anew when certificate or key have changed. Event loop only.
+
+    Connections that are open keep theirs. Files that do not fit together, as between the two writes of a renewal, are
+    asked after again; until they do, and for as long as they do not, the context stays.
+    """
+
+    def __init__(self, settings: BrokerSettings, *, clock: Clock) -> None:
+        """OSError or ssl.SSLError if the files cannot be used."""
+        self._settings = settings
+        self._clock = clock
+        self._marks = self._look()
+        self._context = _tls_context(settings)
+        self._looked_at_ms = clock.monotonic_ms()
+        self._is_bad = False
+
+    def context(self) -> ssl.SSLContext:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_at_ms >= _LOOK_INTERVAL_MS:
+            self._looked_at_ms = now_ms
+            try:
+                # Looked at first: what is written meanwhile is seen the next time.
+                marks = self._look()
+                if marks != self._marks:
+                    self._context = _tls_context(self._settings)
+                    self._marks, self._is_bad = marks, False
+                    log.info("tls_certificate_renewed", path=self._settings.tls_cert_path)
+            except (OSError, ssl.SSLError) as error:
+                if not self._is_bad:
+                    self._is_bad = True
+                    log.warning(
+                        "tls_certificate_not_renewed",
+                        path=self._settings.tls_cert_path,
+                        reason=str(error),
+                        remedy="tlsCertPath and tlsKeyPath have changed and do not fit together; the old ones serve on",
+                    )
+        return self._context
+
+    def _look(self) -> list[tuple[int, int, int]]:
+        paths = (self._settings.tls_cert_path, self._settings.tls_key_path)
+        return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in map(os.stat, paths)]
+
+
+def check_access_files(settings: BrokerSettings) -> list[str]:
+    """What is wrong with the key of users' secrets, or the file of the first users, for people to read."""
+    problems = []
+    for key, path, read in (
+        ("authKeyPath", settings.auth_key_path, read_keys),
+        ("authSeedPath", settings.auth_seed_path, read_seeds),
+    ):
+        try:
+            read(path)
+        except OSError as error:
+            problems.append(f"{key}={path}: {error.strerror or error}; name a file that this process may read")
+        except ValueError as error:
+            problems.append(f"{key}={path}: {error}")
+    return problems
 
 
 def _tls_context(settings: BrokerSettings) -> ssl.SSLContext:
@@ -94,12 +168,16 @@ class ClientPlane:
         self, settings: BrokerSettings, api: ClientApi, *, clock: Clock, turns: LoopTurns | None = None
     ) -> None:
         """OSError or ssl.SSLError if TLS files cannot be used."""
-        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns)
+        self._quotas = api.quotas
+        gate = api.quotas
+        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns, gate=gate)
         inside.add(api.method_table())
         # By the setting that names the port.
         self._servers: dict[str, ClientServer] = {"grpcServerPort": inside}
         if settings.external_listen_port:
-            outside = client_server_of(settings, clock=clock, port=settings.external_listen_port, turns=turns)
+            outside = client_server_of(
+                settings, clock=clock, port=settings.external_listen_port, turns=turns, gate=gate
+            )
             outside.add(api.external_method_table())
             self._servers["externalListenPort"] = outside
         # Called for every report of a slave: with one port there is no step in between.
@@ -133,8 +211,8 @@ class ClientPlane:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Connections accepted, and what limits refused, by name."""
-        added: Counter[str] = Counter()
+        """Connections accepted, and what limits and quotas refused, by name."""
+        added: Counter[str] = Counter(self._quotas.refused)
         for server in self._servers.values():
             added.update(server.counters)
         return dict(added)

@@ -14,13 +14,15 @@ noted by the lease table and looked up with `wake_visible`: after each call that
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
+from tandemmq.broker.client_api.lite import LiteHandler, waits_on
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.services import BrokerServices, Timer
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
 from tandemmq.broker.client_api.telemetry import admit_group, admitted_still, group_policy
@@ -40,10 +42,12 @@ from tandemmq.broker.client_api.validation import (
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX
 from tandemmq.core.delivery.poll_table import PollTable
 from tandemmq.core.delivery.queue_progress import Delivery, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
@@ -101,6 +105,7 @@ _UNLIMITED: Final = 1 << 31
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
+_TOO_MANY: Final = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
 _STOPPING: Final = Outcome(Code.FORBIDDEN, "the broker is stopping", retryable=True)
 
 
@@ -123,11 +128,22 @@ class _Receive:
     poll_until_ms: int
     fifo: bool
     max_attempts: int
+    # Who is to read what lies far behind; see `read_far_from`.
+    slow_broker_id: int
+    # Where it waits: its topic; of a LITE topic each client waits by itself.
+    waits_on: str
+    is_lite: bool = False
+    # What it was given, by the names under which it is leased; of any other topic one.
+    given: list[tuple[str, list[str]]] = field(default_factory=list)
     cancelled: bool = False
     # Grows with time; since when it waits for its turn behind filters that let few pass. 0: it does not.
     put_off_at: int = 0
     # None while tracing is off.
     trace: ReceiveTrace | None = None
+    # Whose quotas it is charged to; None: nobody has one.
+    share: Share | None = None
+    # It is counted among the polls of its share.
+    is_counted: bool = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # `offsets` is not compiled
@@ -167,8 +183,14 @@ class ReceiveHandler:
         dead_letters: DeadLetterQueues,
         meter: DeliveryMeter,
         tracer: ReceiveTracer | None,
+        quotas: ClientQuotas,
     ) -> None:
+        """`lite` is given before the first call."""
         self._services = services
+        self.quotas: Final = quotas
+        self.is_limited: bool = False
+        """Somebody has a quota of what is received."""
+        self.lite: LiteHandler
         self._dead_letters = dead_letters
         self._meter = meter
         self._tracer = tracer
@@ -210,6 +232,10 @@ class ReceiveHandler:
         if self._services.read_refusal is not None:
             self._end_each([receive], _STOPPING)
             return
+        if receive.is_lite:
+            # Leases that ended since the last look: it is looked for in lite topics that have something.
+            self._services.leases.expire(self._services.clock.monotonic_ms())
+            self.wake_visible()
         self._serve([receive])
         self.wake_visible()
 
@@ -235,13 +261,17 @@ class ReceiveHandler:
     def wake_visible(self) -> None:
         """Lets waiting receives look where messages became deliverable again."""
         for group, topic in self._services.leases.take_visible():
-            self._serve(self._polls.message_visible(topic, group))
+            if topic.startswith(LMQ_PREFIX):
+                for place in self.lite.visible(group, topic):
+                    self._serve(self._polls.message_visible(place, group))
+            else:
+                self._serve(self._polls.message_visible(topic, group))
         self._arm()
 
     def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
         """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
         if not self._polls.add(pull.topic, pull.name, pull.until_ms, pull):
-            pull.end(Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True))
+            pull.end(_TOO_MANY)
             return
         if look_again:
             self.message_arrived(pull.topic)
@@ -268,10 +298,10 @@ class ReceiveHandler:
         route = services.route(topic)
         return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
 
-    def end_polls(self) -> None:
-        """Answers everyone who waits: the broker stops serving."""
+    def end_polls(self, outcome: Outcome = _STOPPING) -> None:
+        """Answers everyone who waits: mostly since the broker stops serving."""
         while (deadline_ms := self._polls.next_deadline_ms()) is not None:
-            self._end_each(self._polls.expire(deadline_ms), _STOPPING)
+            self._end_each(self._polls.expire(deadline_ms), outcome)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -299,7 +329,13 @@ class ReceiveHandler:
         if isinstance(poll_until_ms, Outcome):
             return poll_until_ms
         client_id = call.header(CLIENT_ID_HEADER)
-        if refused := self._check_topic_readable(topic) or self._check_known(group, topic):
+        config = services.topics.get(topic)
+        is_lite = config is not None and config.message_type == "LITE"
+        problem = self.lite.receive_problem(group, topic) if is_lite else self._check_known(group, topic)
+        if refused := self._check_topic_readable(topic) or problem:
+            return refused
+        share = self.quotas.share_of(call, topic) if self.is_limited else None
+        if share is not None and (refused := self.quotas.refused_receive(share)):
             return refused
         if refused := admit_group(services, group, client_id=client_id):
             return refused
@@ -321,8 +357,12 @@ class ReceiveHandler:
             attempt_id=request.attempt_id,
             poll_until_ms=poll_until_ms,
             fifo=policy.fifo,
+            waits_on=waits_on(client_id, topic) if is_lite else topic,
+            is_lite=is_lite,
             # A dead letter cannot be written: the message comes again until there is a master.
             max_attempts=policy.max_attempts if not services.reads_only else _UNLIMITED,
+            slow_broker_id=policy.slow_broker_id,
+            share=share,
         )
 
     def _check_known(self, group: str, topic: str) -> Outcome | None:
@@ -356,7 +396,12 @@ class ReceiveHandler:
     def _lease(self, receive: _Receive) -> Received:
         """What is there for the receive, leased. Dead letters among it are taken care of."""
         services = self._services
+        if receive.is_lite:
+            received = self._lease_lite(receive)
+            services.persist_leases()
+            return received
         config = services.topics.get(receive.topic)
+        services.read_far_from(receive.slow_broker_id)
         received = services.leases.receive(
             group=receive.group,
             topic=receive.topic,
@@ -373,14 +418,67 @@ class ReceiveHandler:
             priority_factor=self._priority_factor(config, receive.group),
         )
         services.persist_leases()
+        self._bury(receive, receive.topic, received)
+        return received
+
+    def _bury(self, receive: _Receive, topic: str, received: Received) -> None:
+        """Has dead letters written. `topic`: the name under which they are leased."""
         for dead in received.dead_letters:
             self._dead_letters.move(
                 dead.record,
                 group=receive.group,
                 attempts=dead.attempt - 1,
-                done=partial(self._buried, receive.group, receive.topic, dead.handle),
+                done=partial(self._buried, receive.group, topic, dead.handle),
             )
-        return received
+
+    def _lease_lite(self, receive: _Receive) -> Received:
+        """What the client's lite topics have for it, each at most once: those that wait longest first."""
+        whole = Received([], [])
+        subscriber = self.lite.subscriber(receive.client_id, receive.group, receive.topic)
+        if subscriber is None:
+            return whole
+        leases, ready = self._services.leases, subscriber.ready
+        again = bool(receive.attempt_id) and subscriber.given_attempt_id == receive.attempt_id
+        given: list[str] = []
+        for lmq in subscriber.given if again else list(ready):
+            missing = receive.batch_size - len(whole.deliveries)
+            if missing <= 0 or whole.scan_cost >= _SCANNED_PER_TURN:
+                break
+            ready.pop(lmq, None)
+            if not again and leases.backlog_of(receive.group, lmq).inflight_count:
+                continue  # Somebody has something of it; it is ready again when that is settled.
+            found = leases.receive(
+                group=receive.group,
+                topic=lmq,
+                queue_ids=(0,),
+                tag_filter=receive.tag_filter,
+                batch_size=missing,
+                invisible_ms=receive.invisible_ms,
+                now_ms=self._services.clock.monotonic_ms(),
+                max_attempts=receive.max_attempts,
+                auto_renew=receive.auto_renew,
+                client_id=receive.client_id,
+                ordered=True,
+                attempt_id=receive.attempt_id,
+            )
+            self._bury(receive, lmq, found)
+            if found.deliveries:
+                given.append(lmq)
+                receive.given.append((lmq, [delivery.handle for delivery in found.deliveries]))
+            if found.more or found.held_back:
+                ready[lmq] = None
+            whole.deliveries += found.deliveries
+            whole.dead_letters += found.dead_letters
+            whole.more = whole.more or found.more
+            whole.held_back = whole.held_back or found.held_back
+            whole.scan_cost += found.scan_cost
+        if given and receive.attempt_id:
+            subscriber.given_attempt_id, subscriber.given = receive.attempt_id, given
+        elif again:
+            # All of it is settled: an ordinary receive.
+            subscriber.given_attempt_id, subscriber.given = "", []
+            return self._lease_lite(receive)
+        return whole
 
     def _priority_factor(self, config: TopicConfig | None, group: str) -> int:
         if config is None or config.message_type != "PRIORITY":
@@ -406,8 +504,8 @@ class ReceiveHandler:
         """One status, the messages, the time of delivery: clients collect the whole stream before they act."""
         call = receive.call
         trace_contexts: dict[int, list[bytes]] | None = None if receive.trace is None else {}
-        handles = [delivery.handle for delivery in deliveries]
-        call.on_undelivered(partial(self._give_back, receive.group, receive.topic, handles))
+        given = receive.given or [(receive.topic, [delivery.handle for delivery in deliveries])]
+        call.on_undelivered(partial(self._give_back, receive.group, given))
         encoder = DeliveryEncoder(
             topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
         )
@@ -426,6 +524,10 @@ class ReceiveHandler:
         elements.append(encoded_end(self._services.clock.wall_ms()))
         call.send_all_encoded(elements)
         call.finish()
+        if receive.share is not None:
+            self._poll_over(receive)
+            handles = [handle for _, some in given for handle in some]
+            self.quotas.received(receive.share, receive.group, handles, encoded_bytes)
         if self._tracer is not None and receive.trace is not None:
             self._tracer.delivered(
                 receive.trace,
@@ -437,7 +539,10 @@ class ReceiveHandler:
             )
 
     def _refuse(self, call: Call, group: str, topic: str, outcome: Outcome, trace: ReceiveTrace | None) -> None:
-        self._end(call, outcome)
+        if outcome.pause_ms:
+            self.quotas.hold(outcome, partial(self._end, call, outcome))
+        else:
+            self._end(call, outcome)
         if self._tracer is not None and trace is not None:
             failure = Failure(Code.Name(outcome.code), outcome.text)
             self._tracer.receive_refused(trace, call, topic=topic, group=group, failure=failure)
@@ -454,18 +559,21 @@ class ReceiveHandler:
                 group=group, topic=topic, handle=handle, now_ms=self._services.clock.monotonic_ms()
             )
             self._services.persist_leases()
+            if topic.startswith(LMQ_PREFIX):
+                self.lite.settled(group, topic)
             self.wake_visible()
 
-    def _give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
+    def _give_back(self, group: str, given: Sequence[tuple[str, list[str]]]) -> None:
         """The caller is gone before it got the answer: the next receive may have the messages at once.
 
         What it did get is delivered twice then, which is what at-least-once delivery means.
         """
         now_ms = self._services.clock.monotonic_ms()
-        for handle in handles:
-            self._services.leases.change_invisible(
-                group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
-            )
+        for topic, handles in given:
+            for handle in handles:
+                self._services.leases.change_invisible(
+                    group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
+                )
         self._services.persist_leases()
         self.wake_visible()
 
@@ -486,11 +594,12 @@ class ReceiveHandler:
                 continue
             receive.put_off_at = 0
             if receive.cancelled:
-                looking += self._polls.message_visible(receive.topic, receive.group)
+                looking += self._polls.message_visible(receive.waits_on, receive.group)
                 continue
             if refused := self._refused_meanwhile(receive):
+                self._poll_over(receive)
                 self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
-                looking += self._polls.message_visible(receive.topic, receive.group)
+                looking += self._polls.message_visible(receive.waits_on, receive.group)
                 continue
             received = self._look(receive)
             if not reads_all:
@@ -504,30 +613,45 @@ class ReceiveHandler:
                 # It took all there was, unless dead letters filled its batch or it may not look at more in one turn.
                 self._wait(receive, look_again=received.more or bool(received.dead_letters))
             if received.held_back:
-                self.message_held_back(receive.topic)
+                self.message_held_back(receive.waits_on)
 
     def _next_needed(self, receive: _Receive) -> list[_Waiting]:
         """Who waits for what a full batch left behind, if it left anything."""
-        topic, group = receive.topic, receive.group
+        topic, group = receive.waits_on, receive.group
+        if receive.is_lite:
+            subscriber = self.lite.subscriber(receive.client_id, group, receive.topic)
+            return self._polls.message_visible(topic, group) if subscriber is not None and subscriber.ready else []
         if self._polls.is_waited_for(topic, group) and self._services.leases.has_more(group=group, topic=topic):
             return self._polls.message_visible(topic, group)
         return []
 
     def _wait(self, receive: _Receive, *, look_again: bool) -> None:
-        if not self._polls.add(receive.topic, receive.group, receive.poll_until_ms, receive):
-            outcome = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
-            self._refuse(receive.call, receive.group, receive.topic, outcome, receive.trace)
+        refused: Outcome | None = None
+        if receive.share is not None and not receive.is_counted:
+            refused = self.quotas.refused_poll(receive.share)
+            receive.is_counted = refused is None
+        if refused is None and not self._polls.add(receive.waits_on, receive.group, receive.poll_until_ms, receive):
+            refused = _TOO_MANY
+        if refused is not None:
+            self._poll_over(receive)
+            self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
             return
         if receive.trace is not None and receive.trace.waiting_ns is None:
             receive.trace.waiting_ns = receive.trace.leased_ns
         if look_again:
-            self.message_arrived(receive.topic)
+            self.message_arrived(receive.waits_on)
+
+    def _poll_over(self, receive: _Receive) -> None:
+        if receive.is_counted and receive.share is not None:
+            receive.is_counted = False
+            self.quotas.poll_ended(receive.share)
 
     def _cancelled(self, receive: _Receive) -> None:
         receive.cancelled = True
+        self._poll_over(receive)
         if not self._polls.cancel(receive):
             # It had been woken and cannot look any more: somebody else should.
-            self._serve(self._polls.message_visible(receive.topic, receive.group))
+            self._serve(self._polls.message_visible(receive.waits_on, receive.group))
 
     def _look_at_arrived(self) -> None:
         """After the turn in which messages arrived."""
@@ -552,6 +676,7 @@ class ReceiveHandler:
             if isinstance(receive, WaitingPull):
                 receive.end(outcome)
             else:
+                self._poll_over(receive)
                 self._end(receive.call, outcome)
 
     def _arm(self) -> None:

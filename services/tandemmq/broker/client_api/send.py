@@ -3,19 +3,21 @@
 A request is stored whole or not at all: the first message that is refused refuses its companions, and a stored request
 is one run of records in one queue.
 
-A message group has one queue in the cluster, whatever language sends: clients hash differently, so the broker decides
-again, and passes the request on when the queue is another broker group's.
+A message group, and a lite topic, has one queue in the cluster, whatever language sends: clients hash differently, so
+the broker decides again, and passes the request on when the queue is another broker group's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
+from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
+from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.recall import RecallHandle
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
@@ -35,9 +37,10 @@ from tandemmq.broker.client_api.validation import (
 from tandemmq.broker.delayed_messages import DelayedMessages, timer_message
 from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
+from tandemmq.core.delivery.deduplication import Deduplication, Window
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.message.record_layout import InvalidProperty
-from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.metadata.topic_table import DEDUPLICATION_TOPIC, TopicConfig, deduplication_window_ms
 from tandemmq.core.routing.queue_choice import queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.trace_context import TRACEPARENT
@@ -45,7 +48,7 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
 
-__all__ = ["SendHandler"]
+__all__ = ["SendHandler", "refuse_send"]
 
 _TYPES_STORED: Final[tuple[int, ...]] = (
     definition.NORMAL,
@@ -53,6 +56,7 @@ _TYPES_STORED: Final[tuple[int, ...]] = (
     definition.DELAY,
     definition.TRANSACTION,
     definition.PRIORITY,
+    definition.LITE,
 )
 # By the topic's message type.
 _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
@@ -62,6 +66,7 @@ _TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "DELAY": (definition.DELAY,),
         "TRANSACTION": (definition.TRANSACTION,),
         "PRIORITY": (definition.PRIORITY,),
+        "LITE": (definition.LITE,),
         "MIXED": (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION),
     }
 )
@@ -78,8 +83,14 @@ _TRACEPARENT_START: Final = "00-"
 class SendHandler:
     """Serves SendMessage. No task, future or log line per message: the broker calls back when the put is settled."""
 
-    def __init__(self, services: BrokerServices, transactions: Transactions) -> None:
+    def __init__(
+        self, services: BrokerServices, transactions: Transactions, lite: LiteHandler, quotas: ClientQuotas
+    ) -> None:
         self._services = services
+        self._lite = lite
+        self._quotas = quotas
+        self.is_limited: bool = False
+        """Somebody has a quota of sends."""
         self._transactions = transactions
         # Asked for with every message.
         self._clock = services.clock
@@ -89,6 +100,9 @@ class SendHandler:
         self._options = services.options
         self._tracer = services.send_tracer
         self._destinations: dict[str, _Destination] = {}
+        self.deduplication = Deduplication(services.topics)
+        # Messages of topics with a window that wait for their first answer, by topic and id.
+        self._pending: dict[tuple[str, str], _FirstAnswer] = {}
 
     def send_message(self, messages: list[SentMessage], call: Call) -> None:
         """Stores the request's messages."""
@@ -109,19 +123,96 @@ class SendHandler:
                 self._transactions.send(messages, outgoing, call, traceparents)
             elif first.delivery_timestamp is None:
                 self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
+                if first.lite_topic:
+                    self._lite.appended(first.topic)
             else:
                 self._services.put(outgoing, self._delayed(messages, outgoing, call), call, traceparents)
             return
+        if isinstance(outgoing, _StoredOnce):
+            self._put_once(outgoing, call, traceparents)
+            return
         self._refused(messages, call, outgoing)
 
+    def _put_once(self, request: _StoredOnce, call: Call, traceparents: Sequence[str]) -> None:
+        """Stores messages of a topic with a deduplication window, or tells what became of those that came before."""
+        pending = [one for one in map(self._pending.get, request.keys) if one is not None]
+        if pending:
+            # The first of them is on its way: whatever becomes of it decides.
+            pending[0].waiting.append(partial(self._put_once, request, call, traceparents))
+            return
+        now_ms = self._clock.wall_ms()
+        found = [request.window.find(message_id, now_ms) for message_id in request.message_ids]
+        values = [value for value in found if value is not None]
+        if not values:
+            answer = _FirstAnswer(self, request, call)
+            self._pending.update(dict.fromkeys(request.keys, answer))
+            self._services.put(request.outgoing, answer, call, traceparents)
+            if request.messages[0].lite_topic:
+                self._lite.appended(request.messages[0].topic)
+        elif len(values) < len(found):
+            text = "some messages of the request were sent before, and others not: send the others by themselves"
+            self._refused(request.messages, call, Outcome(Code.BAD_REQUEST, text))
+        elif min(values) < 0:
+            self._put_mark(request, values, call)
+        else:
+            self._answer_duplicates(request, values, call, PutStatus.PUT_OK)
+
+    def _put_mark(self, request: _StoredOnce, values: list[int], call: Call) -> None:
+        """Nobody knows that the first ones outlive a failure: they do if a record behind them does."""
+        wall_ms = self._clock.wall_ms()
+        mark = OutgoingMessage(
+            topic=DEDUPLICATION_TOPIC,
+            queue_id=0,
+            body=request.message_ids[0].encode(),
+            properties=b"",
+            tags_code=0,
+            index_keys=(),
+            tag=None,
+            born_timestamp_ms=wall_ms,
+            born_host=self._services.store_host,
+        )
+
+        def done(results: list[AppendResult]) -> None:
+            status = results[0].status
+            if status is _PUT_OK:
+                for message_id, value in zip(request.message_ids, values):
+                    if value < 0:
+                        request.window.confirm(message_id, -1 - value)
+            self._answer_duplicates(request, values, call, status)
+
+        self._services.put([mark], done)
+
+    def _answer_duplicates(self, request: _StoredOnce, values: list[int], call: Call, status: PutStatus) -> None:
+        self.deduplication.duplicate_count += len(values)
+        offsets = [value if value >= 0 else -1 - value for value in values]
+        results = [AppendResult(status, -1, -1, offset, 0) for offset in offsets]
+        _SendAnswer(request.outgoing, call).answer(results)
+
+    def first_settled(
+        self, request: _StoredOnce, results: list[AppendResult], waiting: list[Callable[[], object]]
+    ) -> None:
+        """What became of messages of a topic with a window. Whoever sent them again meanwhile is told now."""
+        for key, result in zip(request.keys, results):
+            self._pending.pop(key, None)  # A request may have an id twice.
+            if result.status.stored:
+                offset = result.queue_offset
+                value = offset if result.status is _PUT_OK else -1 - offset
+                request.window.remember(key[1], value, result.store_timestamp_ms)
+        self.deduplication.keep_within(self._options.deduplication_ids_max)
+        for again in waiting:
+            again()
+
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
-        _refuse(messages, call, outcome)
+        if outcome.pause_ms:
+            self._quotas.hold(outcome, partial(refuse_send, messages, call, outcome))
+        else:
+            refuse_send(messages, call, outcome)
         if self._tracer is not None:
             topic = messages[0].topic if messages else ""
             message_ids = tuple([sent.message_id for sent in messages])
             self._tracer.refused(topic, message_ids, call, _traceparents(messages), Code.Name(outcome.code))
 
-    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | str | Outcome:
+    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | str | Outcome | _StoredOnce:
         """What is to be put, or the broker group that it is for, or why it is not."""
         if refused := check_client_id(call):
             return refused
@@ -152,15 +243,22 @@ class SendHandler:
                 if kind == _TRANSACTION and (refused := transaction_problem(sent) or self._transactions.refusal):
                     return refused
         message_group = first.message_group
-        if message_group and destination.is_ordered:
-            home = self._services.home_of(topic, message_group)
+        ordered_by = message_group if destination.is_ordered else ""
+        if destination.is_lite:
+            ordered_by = first.lite_topic
+            if refused := self._lite.refused(first):
+                return refused
+        if ordered_by:
+            home = self._services.home_of(topic, ordered_by)
             if home != self._broker_name:
                 return home
         if not destination.is_writable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
+        if self.is_limited and (refused := self._quotas.refused_send(messages, call)):
+            return refused
         # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
-        if message_group:
-            queue_id = queue_of_message_group(message_group, destination.queue_count)
+        if ordered_by or message_group:
+            queue_id = queue_of_message_group(ordered_by or message_group, destination.queue_count)
         elif destination.is_by_priority:
             if first.priority < 0:
                 return Outcome(Code.BAD_REQUEST, f"priority: {first.priority}; use 0 or more, larger is more urgent")
@@ -170,11 +268,23 @@ class SendHandler:
         peer = peer_of(call.peer)
         translation = destination.translation
         try:
-            return [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
+            outgoing = [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
+            if destination.is_lite:
+                outgoing = self._lite.outgoing(first, outgoing)
+            if destination.has_window and not self._is_deferred(first):
+                window = self.deduplication.window(destination.config)
+                if window is not None:
+                    return _StoredOnce(messages, outgoing, window)
+            return outgoing
         except InvalidProperty as error:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
         except NoTime as error:
             return Outcome(Code.BAD_REQUEST, str(error))
+
+    @staticmethod
+    def _is_deferred(sent: SentMessage) -> bool:
+        """It is stored elsewhere first, where windows do not look."""
+        return sent.message_type == _TRANSACTION or sent.delivery_timestamp is not None
 
     def _delayed(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], call: Call) -> PutAnswer:
         """Has the messages wait for their time, all of them if that of any lies ahead."""
@@ -212,7 +322,9 @@ class _Destination:
     __slots__ = (
         "_turn",
         "config",
+        "has_window",
         "is_by_priority",
+        "is_lite",
         "is_normal",
         "is_ordered",
         "is_writable",
@@ -230,8 +342,10 @@ class _Destination:
         self.config = config
         self.queue_count = config.write_queue_count
         self.is_normal = config.message_type == "NORMAL"
+        self.has_window = deduplication_window_ms(config) > 0
         self.is_ordered = config.message_type in ORDERED_TYPES
         self.is_by_priority = config.message_type == "PRIORITY"
+        self.is_lite = config.message_type == "LITE"
         self.is_writable = config.writable and config.write_queue_count > 0
 
     def next_queue(self) -> int:
@@ -274,6 +388,8 @@ def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
         if (sent.message_type == _TRANSACTION) != (first.message_type == _TRANSACTION):
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must all be TRANSACTION, or none")
+        if sent.lite_topic != first.lite_topic:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same lite topic")
         if sent.priority != first.priority:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same priority")
     return None
@@ -293,7 +409,7 @@ def _check_type(kind: int, config: TopicConfig) -> Outcome | None:
     return None
 
 
-def _refuse(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
+def refuse_send(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
     """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status."""
     status = status_of(outcome)
     response = pb.SendMessageResponse(status=status)
@@ -323,6 +439,36 @@ class _SendAnswer(PutAnswer):
                 call.finish()
                 return
         call.respond(_stored_response(message_ids, results))
+
+
+class _StoredOnce:
+    """A request to a topic with a deduplication window."""
+
+    __slots__ = ("keys", "message_ids", "messages", "outgoing", "window")
+
+    def __init__(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], window: Window) -> None:
+        self.messages = messages
+        self.outgoing = outgoing
+        self.window = window
+        self.message_ids = [sent.message_id for sent in messages]
+        self.keys = [(sent.topic, sent.message_id) for sent in messages]
+
+
+class _FirstAnswer(PutAnswer):
+    """Answers a request whose messages were put into a topic with a window, and those that came again meanwhile."""
+
+    __slots__ = ("_call", "_handler", "_request", "waiting")
+
+    def __init__(self, handler: SendHandler, request: _StoredOnce, call: Call) -> None:
+        self._handler = handler
+        self._request = request
+        self._call = call
+        self.waiting: list[Callable[[], object]] = []
+
+    def answer(self, results: list[AppendResult]) -> None:
+        """See `PutAnswer.answer`."""
+        _SendAnswer(self._request.outgoing, self._call).answer(results)
+        self._handler.first_settled(self._request, results, self.waiting)
 
 
 class _DelayedAnswer(PutAnswer):

@@ -71,6 +71,7 @@ class SentMessage:
         "has_digest",
         "is_born",
         "keys",
+        "lite_topic",
         "message_group",
         "message_id",
         "message_type",
@@ -90,6 +91,7 @@ class SentMessage:
         self.keys: list[str] = []
         self.message_id = ""
         self.message_group = ""
+        self.lite_topic = ""
         self.message_type = 0
         self.priority = NO_PRIORITY
         self.body_encoding = 0
@@ -119,6 +121,7 @@ class SentMessage:
         sent.keys = list(system.keys)
         sent.message_id = system.message_id
         sent.message_group = system.message_group
+        sent.lite_topic = system.lite_topic
         sent.message_type = system.message_type
         sent.body_encoding = system.body_encoding
         if system.HasField("priority"):

@@ -13,6 +13,7 @@ from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lite_topics import LiteTopics
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
@@ -43,6 +44,12 @@ class ApiOptions:
     # Queues of a topic that is made because a client asks for its route (`autoCreateTopicEnable` with
     # `defaultTopicQueueNums`); 0: none is made so.
     auto_create_topic_queues: int = 0
+    # Lite topics of this broker (`maxLmqConsumeQueueNum`), and its clients' subscriptions to them
+    # (`maxLiteSubscriptionCount`).
+    lite_topics_max: int = 1_000_000
+    lite_subscriptions_max: int = 100_000
+    # Message ids in the deduplication windows of all topics (`deduplicationIdsMax`).
+    deduplication_ids_max: int = 1_000_000
 
 
 class Timer(Protocol):
@@ -119,8 +126,22 @@ class BrokerServices(Protocol):
         """What is delivered and not yet acknowledged."""
 
     @property
+    def lite_topics(self) -> LiteTopics:
+        """The logical queues in topics of the type LITE."""
+
+    def progress_pairs(self) -> Sequence[tuple[str, str]]:
+        """Each group and topic of which progress is known, perhaps twice."""
+
+    def forget_progress(self, pairs: Sequence[tuple[str, str]], done: Callable[[bool], object]) -> None:
+        """Groups start anew in topics: of each pair the group and the topic. Calls `done` with True once that outlives
+        a loss of power and a change of master, with False if it may not."""
+
+    @property
     def delayed(self) -> DelayedMessages:
         """Messages that wait for their delivery time."""
+
+    def read_far_from(self, broker_id: int) -> None:
+        """The next receive is to get what lies far behind the log's end from that slave; 0: from our own disk."""
 
     @property
     def sessions(self) -> ClientSessions:

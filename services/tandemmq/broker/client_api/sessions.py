@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tandemmq.core.delivery.lite_topics import LITE_TOPIC_CHARACTERS_MAX
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 __all__ = [
@@ -103,6 +104,7 @@ class ClientSessions:
 
 RECEIVE_BATCH_MAX: Final = 32
 
+_LITE_CONSUMERS: Final = (definition.LITE_PUSH_CONSUMER, definition.LITE_SIMPLE_CONSUMER)
 _PUSH_POLLING_MS: Final = 20_000
 _PRODUCER_ATTEMPTS: Final = 3
 _PRODUCER_BACKOFF_INITIAL_MS: Final = 10
@@ -126,6 +128,10 @@ class GroupPolicy(NamedTuple):
     max_attempts: int
     # Waits before the second, the third; the last one stays. Empty: RocketMQ's.
     retry_delays_seconds: tuple[int, ...] = ()
+    # The slave that reads what lies far behind the log's end; 0: the master itself.
+    slow_broker_id: int = 1
+    # Lite topics of one client.
+    lite_client_quota: int = 2_000
 
 
 def merged_settings(
@@ -141,8 +147,13 @@ def merged_settings(
         _exponential_backoff(merged.backoff_policy, _PRODUCER_ATTEMPTS)
         return merged
     assert group_policy is not None, "a subscription belongs to a group"
-    merged.subscription.fifo = group_policy.fifo
-    if settings.client_type == definition.PUSH_CONSUMER:
+    is_lite = settings.client_type in _LITE_CONSUMERS
+    # Each lite topic is given in its order, whatever the group.
+    merged.subscription.fifo = group_policy.fifo or is_lite
+    if is_lite:
+        merged.subscription.lite_subscription_quota = group_policy.lite_client_quota
+        merged.subscription.max_lite_topic_size = LITE_TOPIC_CHARACTERS_MAX
+    if settings.client_type in (definition.PUSH_CONSUMER, definition.LITE_PUSH_CONSUMER):
         merged.subscription.receive_batch_size = RECEIVE_BATCH_MAX
         merged.subscription.long_polling_timeout.FromMilliseconds(_PUSH_POLLING_MS)
     if settings.user_agent.language == definition.NODE_JS:

@@ -35,6 +35,7 @@ from tandemmq.core.delivery.lease_state import (
     encode_broker_name,
     read_handle,
 )
+from tandemmq.core.delivery.lite_topics import lmq_name, parent_of_lmq
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
 
@@ -64,11 +65,17 @@ _RECEIPT_HANDLE_BYTE: Final = _RECEIPT_HANDLE[0]
 
 
 class AckRequest:
-    """One request. `entries` has message id and handle of each as they are encoded, in a request and in an answer."""
+    """One request. `entries` has message id and handle of each as they are encoded, in a request and in an answer.
 
-    __slots__ = ("entries", "group", "handles", "topic")
+    `lite_topics` has the lite topic of each; empty where none has one.
+    """
 
-    def __init__(self, group: str, topic: str, handles: list[str], entries: list[bytes]) -> None:
+    __slots__ = ("entries", "group", "handles", "lite_topics", "topic")
+
+    def __init__(
+        self, group: str, topic: str, handles: list[str], entries: list[bytes], lite_topics: list[str] | None = None
+    ) -> None:
+        self.lite_topics: Final = lite_topics
         self.group: Final = group
         self.topic: Final = topic
         self.handles: Final = handles
@@ -129,7 +136,8 @@ def _any(data: bytes) -> AckRequest:
     entries = request.entries[:]
     handles = [entry.receipt_handle for entry in entries]
     encoded = [_encoded(entry.message_id.encode(), handle.encode()) for entry, handle in zip(entries, handles)]
-    return AckRequest(request.group.name, request.topic.name, handles, encoded)
+    lite_topics = [entry.lite_topic for entry in entries] if any(entry.lite_topic for entry in entries) else None
+    return AckRequest(request.group.name, request.topic.name, handles, encoded, lite_topics)
 
 
 def _encoded(message_id: bytes, handle: bytes) -> bytes:
@@ -155,8 +163,11 @@ class SettleHandler:
         dead_letters: DeadLetterQueues,
         *,
         settled: Callable[[], None],
+        lite_settled: Callable[[str, str], None],
         tracer: ReceiveTracer | None,
     ) -> None:
+        """`lite_settled` is told of acknowledgements in lite topics, by group and logical queue."""
+        self._lite_settled = lite_settled
         self._services = services
         self._clock = services.clock
         self._leases = services.leases
@@ -188,7 +199,11 @@ class SettleHandler:
         if not self._unanswered:
             # Leases end by the millisecond, not by the microsecond: one time will do for a turn.
             self._turn_ms = self._clock.monotonic_ms()
-        outcomes = self._acknowledged(request.group, request.topic, handles, call)
+        outcomes = (
+            self._acknowledged(request.group, request.topic, handles, call)
+            if request.lite_topics is None
+            else self._acknowledged_lite(request, request.lite_topics, call)
+        )
         if isinstance(outcomes, Outcome):
             self._refuse_ack(request, call, outcomes)
             return
@@ -233,6 +248,24 @@ class SettleHandler:
                     outcomes.append(OK if is_finished else _unknown_handle(handle))
                 return outcomes
         return self._refused(group, topic, call) or [_unknown_handle(handle) for handle in handles]
+
+    def _acknowledged_lite(self, request: AckRequest, lite_topics: list[str], call: Call) -> list[Outcome] | Outcome:
+        """The same where entries name lite topics."""
+        group, topic = request.group, request.topic
+        if refused := self._refused(group, topic, call):
+            return refused
+        outcomes: list[Outcome] = []
+        settled: dict[str, None] = {}
+        for handle, lite_topic in zip(request.handles, lite_topics):
+            lmq = _leased_under(topic, lite_topic)
+            if self._leases.acknowledge(group=group, topic=lmq, handle=handle, now_ms=self._turn_ms):
+                outcomes.append(OK)
+                settled[lmq] = None
+            else:
+                outcomes.append(_unknown_handle(handle))
+        for lmq in settled:
+            self._lite_settled(group, lmq)
+        return outcomes
 
     def answer_acknowledged(self) -> None:
         """Writes what was acknowledged since the last call, then says so."""
@@ -286,10 +319,11 @@ class SettleHandler:
         if outcome is OK:
             changed = self._services.leases.change_invisible(
                 group=group,
-                topic=topic,
+                topic=_leased_under(topic, request.lite_topic),
                 handle=request.receipt_handle,
                 invisible_ms=invisible_ms,
                 now_ms=self._services.clock.monotonic_ms(),
+                counts=not request.suspend,
             )
             self._services.persist_leases()
             if changed is None:
@@ -336,11 +370,12 @@ class SettleHandler:
             no_answer = partial(self._end_forward, request, call, began_ns=None)
             self._services.group_calls.pass_on(_FORWARD, call, broker_name=owner, refused=no_answer)
             return
+        lmq = _leased_under(topic, request.lite_topic)
         leased = self._services.leases.leased(
-            group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.monotonic_ms()
+            group=group, topic=lmq, handle=request.receipt_handle, now_ms=self._services.clock.monotonic_ms()
         )
         if leased is None:
-            if self._was_moved(group, topic, request.receipt_handle):
+            if self._was_moved(group, lmq, request.receipt_handle):
                 self._services.when_progress_held(partial(self._end_held_forward, request, call, None))
             else:
                 self._end_forward(request, call, _unknown_handle(request.receipt_handle), began_ns=None)
@@ -356,12 +391,15 @@ class SettleHandler:
         if outcome is OK:
             # The lease may have ended while the copy was written; then the message is delivered once more and the
             # next forward finds it moved already.
-            self._services.leases.acknowledge(
+            lmq = _leased_under(request.topic.name, request.lite_topic)
+            is_finished = self._services.leases.acknowledge(
                 group=request.group.name,
-                topic=request.topic.name,
+                topic=lmq,
                 handle=request.receipt_handle,
                 now_ms=self._services.clock.monotonic_ms(),
             )
+            if is_finished and request.lite_topic:
+                self._lite_settled(request.group.name, lmq)
             self._services.persist_leases()
             self._services.when_progress_held(partial(self._end_held_forward, request, call, began_ns))
         else:
@@ -399,9 +437,13 @@ class SettleHandler:
     def _was_moved(self, group: str, topic: str, handle: str) -> bool:
         """Whether an earlier forward did it and only its answer was lost; clients repeat a forward until it is OK."""
         receipt = read_handle(handle)
-        return receipt is not None and self._dead_letters.was_moved(
-            group, topic, receipt.queue_id, receipt.queue_offset
-        )
+        if receipt is None:
+            return False
+        parent = parent_of_lmq(topic)
+        if parent is not None:
+            place = self._services.lite_topics.place(topic, receipt.queue_offset)
+            return place is not None and self._dead_letters.was_moved(group, parent, place[0], place[1])
+        return self._dead_letters.was_moved(group, topic, receipt.queue_id, receipt.queue_offset)
 
     def _refused(self, group: str, topic: str, call: Call, *, puts: bool = False) -> Outcome | None:
         if refused := check_client_id(call) or check_group(group) or check_topic(topic):
@@ -440,6 +482,11 @@ class SettleHandler:
             if new_handle is not None:
                 self._tracer.handle_changed(trace, new_handle)
             self._tracer.settled((trace,), wait=wait)
+
+
+def _leased_under(topic: str, lite_topic: str) -> str:
+    """The name under which a message is leased."""
+    return lmq_name(topic, lite_topic) if lite_topic else topic
 
 
 def encoded_ack(entries: list[bytes], outcomes: list[Outcome]) -> bytes:

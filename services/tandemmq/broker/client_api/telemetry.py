@@ -49,6 +49,8 @@ def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
         fifo=config.consume_message_orderly,
         max_attempts=config.max_attempts,
         retry_delays_seconds=config.retry_delays_seconds,
+        slow_broker_id=config.which_broker_when_consume_slowly,
+        lite_client_quota=config.lite_client_quota,
     )
 
 
@@ -90,7 +92,14 @@ RECONNECT: Final = pb.TelemetryCommand(reconnect_endpoints_command=pb.ReconnectE
 Answered: TypeAlias = Callable[[pb.TelemetryCommand], object]
 
 _CLIENT_TYPES_OFFERED: Final = frozenset(
-    {definition.PRODUCER, definition.PUSH_CONSUMER, definition.SIMPLE_CONSUMER, definition.PULL_CONSUMER}
+    {
+        definition.PRODUCER,
+        definition.PUSH_CONSUMER,
+        definition.SIMPLE_CONSUMER,
+        definition.PULL_CONSUMER,
+        definition.LITE_PUSH_CONSUMER,
+        definition.LITE_SIMPLE_CONSUMER,
+    }
 )
 
 
@@ -150,14 +159,6 @@ class TelemetryHandler:
             self._services.sessions.terminate(call.header(CLIENT_ID_HEADER))
             self._services.persist_leases()
         call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
-        call.finish()
-
-    def sync_lite_subscription(self, request: pb.SyncLiteSubscriptionRequest, call: Call) -> None:
-        """Lite topics are not offered: no topic takes LITE messages, and no client of those roles is let in."""
-        outcome = check_client_id(call) or Outcome(
-            Code.UNSUPPORTED, f"lite topics are not offered; consume topic {request.topic.name} as it is"
-        )
-        call.send(pb.SyncLiteSubscriptionResponse(status=status_of(outcome)))
         call.finish()
 
     def end_streams(self) -> None:

@@ -62,6 +62,8 @@ class Outcome(NamedTuple):
     # Whether the same request may succeed later or at another broker group. For readers and metrics: on the wire the
     # code alone tells.
     retryable: bool = False
+    # The answer is held back for so long: clients differ in how long they wait by themselves, and some do not.
+    pause_ms: int = 0
 
 
 OK: Final = Outcome(Code.OK, "OK")
@@ -139,6 +141,7 @@ _NORMAL: Final[int] = definition.NORMAL
 _FIFO: Final[int] = definition.FIFO
 _PRIORITY: Final[int] = definition.PRIORITY
 _DELAY: Final[int] = definition.DELAY
+_LITE: Final[int] = definition.LITE
 _DECLARED_TYPES: Final[frozenset[int]] = frozenset((definition.TRANSACTION, definition.LITE, definition.PRIORITY))
 
 # Tags, and names of properties, that were found good, as far as they are short: most messages have one of a few. Each
@@ -220,7 +223,9 @@ def declared_type(sent: SentMessage) -> int:
         return _DELAY
     if sent.message_group:
         return _FIFO
-    return _NORMAL if sent.priority == NO_PRIORITY else _PRIORITY
+    if sent.priority != NO_PRIORITY:
+        return _PRIORITY
+    return _LITE if sent.lite_topic else _NORMAL
 
 
 def check_body_digest(kind: int, checksum: str, body: bytes) -> Outcome | None:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
@@ -32,6 +33,7 @@ __all__ = [
     "Authority",
     "AuthorityUnavailable",
     "BlockingCalls",
+    "EtcdTls",
     "FileAuthority",
     "Held",
     "SwapLost",
@@ -256,6 +258,26 @@ def _sync_folder(folder: Path) -> None:
 
 # The setting.
 
+
+@dataclass(frozen=True, slots=True)
+class EtcdTls:
+    """PEM files: who signs etcd's certificates and, where etcd asks for one (`--client-cert-auth`), our own."""
+
+    ca_path: str
+    cert_path: str = ""
+    key_path: str = ""
+
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        """Of the signer, the certificate and the key; "" is none."""
+        return self.ca_path, self.cert_path, self.key_path
+
+    def stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Another value when a file was replaced or written. OSError: a file is away."""
+        found = (os.stat(path) for path in self.paths if path)
+        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
+
+
 _SYNTAX: Final = "`file:FOLDER`, `etcd:HOST:PORT,HOST:PORT[/PREFIX]` or `kubernetes:LEASE`"
 _PREFIX_DEFAULT: Final = "tandemmq"
 _ENDPOINT: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
@@ -290,8 +312,8 @@ def check_authority(text: str) -> str:
     return ""
 
 
-def open_authority(text: str, *, cluster: str, broker_name: str) -> Authority:
-    """Keeps the record of the group `broker_name` where `failoverAuthority` says. Dials nobody yet.
+def open_authority(text: str, *, cluster: str, broker_name: str, tls: EtcdTls | None = None) -> Authority:
+    """Keeps the record of the group `broker_name` where `failoverAuthority` says. Dials nobody yet. `tls` is for etcd.
 
     ValueError, with the field and the remedy: the text names no authority, or a Lease outside a pod.
     """
@@ -306,7 +328,7 @@ def open_authority(text: str, *, cluster: str, broker_name: str) -> Authority:
 
         endpoints, _, prefix = place.partition("/")
         key = "/".join(("", prefix or _PREFIX_DEFAULT, quote(cluster, safe=""), quote(broker_name, safe="")))
-        return EtcdAuthority(endpoints.split(","), key)
+        return EtcdAuthority(endpoints.split(","), key, tls=tls)
     from tandemmq.broker.failover.kubernetes_lease import lease_of_pod
 
     return lease_of_pod(place, cluster=cluster, broker_name=broker_name)

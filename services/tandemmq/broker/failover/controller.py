@@ -337,11 +337,12 @@ class Failover:
         """The record has changed, somebody says: it is read at once."""
         self._poked.set()
 
-    async def claim(self, epoch: int) -> int:
+    async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
         """See `FailoverSeat`: of a start that has heard its group and holds the best log in reach."""
         member = self._member
         async with self._turn:
             if not member.epoch:
+                member.others_saw(seen)
                 try:
                     await self._read()
                 except AuthorityUnavailable as error:
@@ -361,7 +362,7 @@ class Failover:
             nonce=self._nonce,
             is_home_master=host.is_home_master,
             options=self._options,
-            known_epoch=host.member.record_epoch,
+            known=host.member.record_version,
         )
         try:
             while not host.is_stopping:
@@ -507,7 +508,7 @@ class Failover:
         except (SwapLost, AuthorityUnavailable) as error:
             log.info("claim_lost", epoch=record.epoch, reason=str(error))
             return False
-        await host.member.see_record(record.epoch, record.master.disk_id)
+        await host.member.see_record(record)
         member.claimed(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._arm_fence()
         log.warning("master_claimed", epoch=record.epoch, reason=record.reason)
@@ -815,7 +816,9 @@ class Failover:
         version = None if self._held is None else self._held.version
         self._member.heard(record, version, now_ms=self._now_ms())
         if record is not None:
-            await self._host.member.see_record(record.epoch, record.master.disk_id)
+            await self._host.member.see_record(record)
+        if (newer := self._member.put_back_behind) is not None:
+            await self._host.member.hold_to(newer)
 
     def _lead_clients(self) -> None:
         """Beside everything else: nothing waits for it."""

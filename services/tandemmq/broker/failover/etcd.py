@@ -2,17 +2,21 @@
 
 A read is linearizable, and asks the next endpoint when one does not answer. A swap is sent once, to the endpoint that
 has just answered a read: sent again it could find its own first copy, and call a swap lost that was applied.
+
+With `EtcdTls` calls are encrypted. Its files are looked at before each call, and channels are made anew once they are
+others: a renewed certificate needs no restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import grpc
 
-from tandemmq.broker.failover.authority import CALL_LIMIT_S, AuthorityUnavailable, Held, SwapLost
+from tandemmq.broker.failover.authority import CALL_LIMIT_S, AuthorityUnavailable, EtcdTls, Held, SwapLost
 from tandemmq.core.replication.group_record import GroupRecord, RecordUnreadable
 from tandemmq.proto.etcdserverpb import kv_pb2 as pb
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
@@ -39,11 +43,14 @@ _SEARCH_LIMIT_S: Final = CALL_LIMIT_S / 2
 
 
 class EtcdAuthority:
-    """One key. Its version is its mod_revision, in decimal."""
+    """One key. Its version is its mod_revision, in decimal. `tls` None: calls are plain."""
 
-    def __init__(self, endpoints: Sequence[str], key: str) -> None:
+    def __init__(self, endpoints: Sequence[str], key: str, *, tls: EtcdTls | None = None) -> None:
         self._endpoints = tuple(endpoints)
         self._key = key
+        self._tls = tls
+        self._stamp: tuple[tuple[int, int, int], ...] = ()
+        self._credentials: grpc.ChannelCredentials | None = None
         # Who answered last is asked first.
         self._first = 0
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -55,6 +62,7 @@ class EtcdAuthority:
     async def swap(self, before: Held | None, record: GroupRecord) -> Held:
         """See `Authority`."""
         deadline_s = asyncio.get_running_loop().time() + CALL_LIMIT_S
+        # The read looks at the certificates: the swap goes where it went, by the same channel.
         revision = int(before.version) if before is not None else 0
         found = await self._range(_SEARCH_LIMIT_S)
         if _revision(found) != revision:
@@ -88,6 +96,7 @@ class EtcdAuthority:
     async def _range(self, limit_s: float) -> pb.RangeResponse:
         """From the first endpoint that answers, which is `self._first` then. AuthorityUnavailable: none within the
         limit."""
+        await self._renew_credentials()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         request = pb.RangeRequest(key=self._key.encode())
@@ -106,11 +115,34 @@ class EtcdAuthority:
             return answer
         raise AuthorityUnavailable(f"failoverAuthority: no endpoint of etcd answers: {', '.join(failures)}")
 
+    async def _renew_credentials(self) -> None:
+        """Channels with other files than there are now make way. Those in use stay while the files cannot be read."""
+        if self._tls is None:
+            return
+        try:
+            stamp = self._tls.stamp()
+            if stamp == self._stamp:
+                return
+            ca, cert, key = (Path(path).read_bytes() if path else None for path in self._tls.paths)
+        except OSError as error:
+            if self._credentials is not None:
+                return
+            raise AuthorityUnavailable(
+                f"failoverAuthority: {error.filename} cannot be read ({error.strerror}); it is named by "
+                "failoverAuthorityCaPath, failoverAuthorityCertPath or failoverAuthorityKeyPath"
+            ) from error
+        await self.close()
+        self._stamp, self._credentials = stamp, grpc.ssl_channel_credentials(ca, key, cert)
+
     def _stub(self, endpoint: str) -> kv_pb2_grpc.KVStub:
         """Made at the first call, which is on the event loop."""
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(endpoint, self._credentials, options=_CHANNEL_OPTIONS)
+            self._channels[endpoint] = channel
         return kv_pb2_grpc.KVStub(channel)
 
 

@@ -74,8 +74,9 @@ class GroupRecovery:
     PeerUnavailable: what is needed cannot be had now. `cut_progress` brings what groups have consumed beyond a queue's
     end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in reach has, by file;
     with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the master of an epoch, of
-    the given one or a later one, which it returns; 0: somebody else is master. `is_in_sync`: the group's record has our
-    disk in the in-sync set.
+    the given one or a later one, which it returns; 0: somebody else is master, or the authority has an older record
+    than those who answered have seen, the second argument. `is_in_sync`: the group's record has our disk in the in-sync
+    set.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class GroupRecovery:
         cut_progress: Callable[[], Awaitable[None]],
         damaged_tables: Callable[[], Mapping[str, str]] = dict,
         accept_damage: Callable[[], object] = lambda: None,
-        claim: Callable[[int], Awaitable[int]] | None = None,
+        claim: Callable[[int, tuple[int, int]], Awaitable[int]] | None = None,
         is_in_sync: Callable[[], bool] = lambda: False,
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
@@ -223,7 +224,7 @@ class GroupRecovery:
                 pause_s = ASK_PAUSE_S
                 continue
             if isinstance(step, Serve) and self._claim is not None:
-                epoch = await self._claim(step.epoch)
+                epoch = await self._claim(step.epoch, start.record_version)
                 if not epoch:
                     return False
                 step = replace(step, epoch=epoch)
@@ -525,6 +526,7 @@ def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Rela
         serving=theirs.serving,
         remembers=theirs.replicas,
         promised_epoch=theirs.promised_epoch,
+        record_version=theirs.record_version,
     )
 
 
@@ -606,8 +608,9 @@ async def recover_metadata(
         if file is MetadataFile.CONSUMER_OFFSETS and not with_progress:
             continue
         _, text = await peer.metadata_table(file, None, accept_copy=True)
-        if text is None:
-            log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)
+        if not text:
+            if text is None:
+                log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)
             continue
         try:
             if file is MetadataFile.CONSUMER_OFFSETS:

@@ -184,7 +184,7 @@ class HaListener:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         peer = connection_end(address[0], address[1])
-        if len(self._links) >= SLAVES_MAX:
+        if len(self._links) >= SLAVES_MAX and not self._make_room():
             log.warning("slave_refused", peer=peer, reason="too many replication connections", limit=SLAVES_MAX)
             sock.close()
             return
@@ -205,6 +205,19 @@ class HaListener:
         asyncio.get_running_loop().add_reader(sock, self._readable, link)
         log.info("slave_connected", peer=peer, link=link_id)
         self._after_input()
+
+    def _make_room(self) -> bool:
+        """Closes a connection that has not said who it is, the oldest of the host that has most of them: whoever opens
+        many, and says nothing, is in its own way first."""
+        now_ms = self._clock.monotonic_ms()
+        unknown: dict[str, list[_HaLink]] = {}
+        for link in self._links.values():
+            if not self._replica.is_expected(link.link_id, now_ms=now_ms):
+                unknown.setdefault(link.peer.rpartition(":")[0], []).append(link)
+        if not unknown:
+            return False
+        self._lost(max(unknown.values(), key=len)[0], "it did not say who it is, and others want to connect")
+        return True
 
     def _readable(self, link: _HaLink) -> None:
         try:

@@ -61,8 +61,9 @@ class FailoverSeat(Protocol):
     def is_in_sync(self) -> bool:
         """The group's record has this broker's disk in the in-sync set."""
 
-    async def claim(self, epoch: int) -> int:
-        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is."""
+    async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
+        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
+        has an older record than other members, who have `seen` one of this epoch and these renewals."""
 
     def superseded(self, reason: str) -> None:
         """Another master took the group over, somebody says."""
@@ -119,6 +120,7 @@ class MasterRole:
             slave_count=parts.settings.total_replicas - 1,
             transactions=parts.client_api.transactions.hold,
             timers=parts.message_timers.queue,
+            lite=parts.lite_topics,
             absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in parts.member.replicas},
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
@@ -177,7 +179,7 @@ class MasterRole:
             accepts_loss=accepts_loss,
             alone_with_store=parts.workers.alone_with_store,
             fetch_metadata=self._fetch_metadata,
-            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.store.queue_max_offset),
+            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.queue_end),
             damaged_tables=lambda: {file.value: text for file, text in parts.tables.damaged.items()},
             accept_damage=parts.tables.accept_damage,
             connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
@@ -375,6 +377,9 @@ class MasterRole:
             parts.is_whole = self.recovery.is_whole
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.
+        if await parts.follow_lite_topics():
+            await cut_progress(parts.tables, self.leases, parts.lite_queue_end)
+        parts.client_api.lite.role_changed()
         await asyncio.to_thread(self.leases.load)
         self._merge_progress()
         # Only then: a tick beside it would find a half-filled table and no journal.
@@ -383,6 +388,7 @@ class MasterRole:
         parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
         await self._recover_transactions()
+        await self._read_deduplication_windows()
         await parts.message_timers.take_over()
         parts.log_end.note(parts.store.end_offset)
         if self.progress is not None:
@@ -401,6 +407,13 @@ class MasterRole:
             await asyncio.sleep(0)
         for record in transactions.take_missing():
             parts.store.put(record)
+
+    async def _read_deduplication_windows(self) -> None:
+        parts = self._parts
+        for _ in parts.client_api.deduplication.restore(
+            parts.queues, now_ms=parts.clock.wall_ms(), ids_max=parts.options.deduplication_ids_max
+        ):
+            await asyncio.sleep(0)
 
     async def answer_sends(self, deadline_ms: int) -> None:
         """Answers what slaves and disk still confirm until the deadline, and fails the rest; after a failure all."""

@@ -146,6 +146,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         if request.HasField("priority_factor"):
             factor = {ATTRIBUTE_PRIORITY_FACTOR: str(request.priority_factor)}
             config = replace(config, attributes=MappingProxyType({**config.attributes, **factor}))
+        if request.HasField("slow_broker_id"):
+            config = replace(config, which_broker_when_consume_slowly=request.slow_broker_id)
         try:
             if request.retry_delays_seconds:
                 config = config.with_retry_delays(tuple(request.retry_delays_seconds))
@@ -188,6 +190,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 consume_message_orderly=group.consume_message_orderly,
                 consume_enable=group.consume_enable,
                 priority_factor=group.priority_factor,
+                slow_broker_id=group.which_broker_when_consume_slowly,
                 member_count=member_counts[name],
                 retry_delays_seconds=group.retry_delays_seconds,
             )
@@ -232,6 +235,11 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         attributes = dict(before.attributes)
         if request.message_type:
             attributes[ATTRIBUTE_MESSAGE_TYPE] = request.message_type
+        for name, value in request.attributes.items():
+            if value:
+                attributes[name] = value
+            else:
+                attributes.pop(name, None)
         return replace(
             before,
             read_queue_count=request.read_queue_count or before.read_queue_count,
@@ -254,6 +262,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             permission=topic.perm,
             message_type=topic.message_type,
             queues=extents,
+            attributes={name: value for name, value in topic.attributes.items() if name != ATTRIBUTE_MESSAGE_TYPE},
         )
 
     async def _written(self, context: _Context) -> None:

@@ -12,6 +12,7 @@ from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.kept_tails import KeptTails
 from tandemmq.broker.parts import BrokerParts
+from tandemmq.broker.peer_api.access import BrokerAccessServicer
 from tandemmq.broker.peer_api.admin import AdminServicer
 from tandemmq.broker.peer_api.failover import FailoverServicer
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
@@ -26,6 +27,7 @@ from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.proto.admin.v1 import (
+    broker_access_service_pb2_grpc,
     broker_admin_service_pb2_grpc,
     broker_operations_service_pb2_grpc,
     message_query_service_pb2_grpc,
@@ -51,6 +53,7 @@ SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.FailoverService",
     "tandemmq.admin.v1.BrokerAdminService",
     "tandemmq.admin.v1.BrokerOperationsService",
+    "tandemmq.admin.v1.BrokerAccessService",
     "tandemmq.admin.v1.MessageQueryService",
     "tandemmq.admin.v1.TraceService",
 )
@@ -67,6 +70,7 @@ class MetadataPlane:
     repair: ReplicaRepairServicer
     admin: AdminServicer
     operations: BrokerOperationsServicer
+    access: BrokerAccessServicer
     queries: MessageQueryServicer
     traces: TraceServicer
     failover: FailoverServicer
@@ -100,6 +104,7 @@ class MetadataPlane:
                 proof=ReplicaProof(log=parts.store, replica=parts.member, role=lambda: parts.role),
                 role=lambda: parts.role,
                 traced_puts=parts.send_tracer.traced_puts if parts.send_tracer is not None else None,
+                pages=parts.pages,
             ),
             reader=audit.reader,
             repair=audit.repair,
@@ -119,6 +124,7 @@ class MetadataPlane:
                 refusal=lambda: parts.refusal,
                 clock=parts.clock,
             ),
+            access=BrokerAccessServicer(parts.access_changes, refusal=lambda: parts.refusal),
             queries=MessageQueryServicer(queries),
             traces=_traces_of(parts, queries),
             failover=FailoverServicer(failover, identity=parts.identity, authority=parts.settings.failover_authority),
@@ -133,6 +139,7 @@ class MetadataPlane:
         replica_repair_service_pb2_grpc.add_ReplicaRepairServiceServicer_to_server(self.repair, aio_server)
         broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(self.admin, aio_server)
         broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(self.operations, aio_server)
+        broker_access_service_pb2_grpc.add_BrokerAccessServiceServicer_to_server(self.access, aio_server)
         message_query_service_pb2_grpc.add_MessageQueryServiceServicer_to_server(self.queries, aio_server)
         failover_service_pb2_grpc.add_FailoverServiceServicer_to_server(self.failover, aio_server)
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self.traces, aio_server)

@@ -9,6 +9,7 @@ import grpc
 
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.peer_client import history_messages
+from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import LocalLog, ReplicaProof
 from tandemmq.broker.tracing.send_tracer import TracedPuts
@@ -16,6 +17,7 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
+from tandemmq.service.service_tls import claim_problem_of
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -54,13 +56,16 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         proof: ReplicaProof,
         role: Callable[[], ReplicaRole],
         traced_puts: TracedPuts | None = None,
+        pages: Pages | None = None,
     ) -> None:
+        """`pages` brings what is read into memory, so that no disk stops the loop; None: all of it is there."""
         self._log = log
         self._identity = identity
         self._replica = replica
         self._role = role
         self._proof = proof
         self._traced_puts = traced_puts
+        self._pages = pages
 
     async def GetLogExtent(  # noqa: N802
         self,
@@ -81,6 +86,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             broker_name=self._identity.broker_name,
             replicas=[_remembered(memory) for memory in self._replica.replicas],
             promised_epoch=self._replica.greatest_epoch,
+            record_epoch=self._replica.record_version[0],
+            record_renewals=self._replica.record_version[1],
         )
 
     async def GetRangeDigests(  # noqa: N802
@@ -103,6 +110,9 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         context: _Context,
     ) -> pb.VerifyReplicaResponse:
         await self._check_group(request.cluster, request.broker_name, context)
+        # Its reports will count as that member's.
+        if problem := claim_problem_of(context, self._identity.cluster, self._identity.broker_name, request.broker_id):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"broker_id: {problem}")
         equal = await self._proof.verify(
             ReplicaMemory(
                 broker_id=request.broker_id,
@@ -189,6 +199,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         wanted = await self._checked(request.range, context)
         offset = wanted.start_offset
         while offset < wanted.end_offset:
+            if self._pages is not None:
+                await self._pages.fetch([(offset, min(wanted.end_offset, offset + PIECE_BYTES))])
             piece = self._log.read_log(offset, min(PIECE_BYTES, wanted.end_offset - offset))
             if not piece:
                 await context.abort(grpc.StatusCode.OUT_OF_RANGE, f"range: offset {offset} is no longer held")

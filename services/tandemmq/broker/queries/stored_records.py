@@ -80,6 +80,10 @@ class CommitLogPages:
             async with self._reads:
                 await asyncio.to_thread(_read_all, absent)
 
+    def are_resident(self, ranges: Sequence[LogRange]) -> bool:
+        """Touching these bytes waits for no disk. What cannot be read counts as here, as `fetch` leaves it."""
+        return all(self._is_resident(*piece) for piece in self._pieces(ranges))
+
     def _pieces(self, ranges: Sequence[LogRange]) -> list[tuple[OpenFile, int, int]]:
         """The ranges joined where they are near, cut where a file ends: file, offset within it, length."""
         joined: list[list[int]] = []

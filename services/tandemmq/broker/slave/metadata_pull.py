@@ -213,7 +213,7 @@ class MetadataPull:
             version, text = await peer.metadata_table(file, table.version)
             if not self._accepted():
                 return
-            if text is None:
+            if not text:
                 continue
             marks = table.marks if isinstance(table, ConsumerOffsetTable) else None
             try:

@@ -26,6 +26,7 @@ from tandemmq.service.rpc import Call
 
 __all__ = ["SlaveRole"]
 
+_LITE_S: Final = 1.0
 _LOOK_S: Final = 0.25
 _WRITES_LIMIT_S: Final = 5.0
 """A write that waits for room on a full disk keeps no other role from beginning."""
@@ -86,7 +87,7 @@ class SlaveRole:
     async def _cut_progress(self) -> None:
         # What it knows better the master had its chance to take.
         self._reads.end("a master is followed")
-        await cut_progress(self._parts.tables, self._copy, self._parts.store.queue_max_offset)
+        await cut_progress(self._parts.tables, self._copy, self._parts.queue_end)
 
     # What it tells
 
@@ -220,6 +221,7 @@ class SlaveRole:
         ]
         if not is_trusted:
             self._tasks.append(tasks.create_task(self._trust_tail_when_caught_up()))
+        self._tasks.append(tasks.create_task(self._follow_lite_topics()))
         pull = self._traced_puts_pull()
         if pull is not None:
             self._tasks.append(tasks.create_task(pull.run()))
@@ -231,6 +233,12 @@ class SlaveRole:
         while not self.follower.caught_up_epoch:
             await asyncio.sleep(_LOOK_S)
         await self._to_its_end(asyncio.to_thread(self._parts.store.trust_tail))
+
+    async def _follow_lite_topics(self) -> None:
+        """So that it need not read them all when it becomes master."""
+        while True:
+            await self._parts.follow_lite_topics()
+            await asyncio.sleep(_LITE_S)
 
     def _traced_puts_pull(self) -> TracedPutsPull | None:
         """The slave's part of the traces its master keeps."""

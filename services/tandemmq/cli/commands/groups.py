@@ -185,6 +185,13 @@ def group_create(
             min=0, max=100, help="Of PRIORITY topics: how many of a hundred receives go by priority. Default: as it is."
         ),
     ] = None,
+    slow_broker_id: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="The slave that reads what lies far behind, with slaveReadEnable; 0: the master. Default: as it is.",
+        ),
+    ] = None,
     retry_delays: Annotated[
         str,
         typer.Option(
@@ -211,6 +218,7 @@ def group_create(
         retry_max_times=retries,
         enabled=enabled,
         priority_factor=priority_factor,
+        slow_broker_id=slow_broker_id,
         retry_delays_seconds=_delays(retry_delays),
     )
     tell_changes(cluster.ask(lambda operations: operations.put_group(change, dry_run=dry_run)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.options import parse_duration_s
 
@@ -236,7 +236,9 @@ async def _round_trip(
             masters = await _topic_everywhere(connection, topic)
             step = "no connection to the access point yet"
             options = ClientOptions(
-                access_points=access_points or tuple(each.client_endpoint for each in masters), dial=connection.dial
+                access_points=access_points or tuple(each.client_endpoint for each in masters),
+                dial=connection.dial,
+                credentials=own_credentials(),
             )
             consumer = SimpleConsumer(options, clock, group=group, subscriptions={topic: "*"})
             async with Producer(options, clock) as producer, consumer, asyncio.TaskGroup() as tasks:

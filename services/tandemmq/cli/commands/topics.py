@@ -57,13 +57,17 @@ def topic_tables(detail: TopicDetail, *, now_ms: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from tandemmq.admin.operations.topics import attributes_text
+
     routes = (
         Text("every NameServer that answers gives the same route")
         if detail.routes_agree
         else Text("NameServers disagree about its route; see `tandemmq topic routes`", style="bold yellow")
     )
+    attributes = sorted({text for each in detail.summary.brokers if (text := attributes_text(each.attributes))})
     return Group(
         topics_table([detail.summary]),
+        *([Text(f"attributes: {' / '.join(attributes)}")] if attributes else []),
         "",
         _queues_table(detail.extents, now_ms=now_ms),
         "",
@@ -135,7 +139,7 @@ def _agreed(values: Iterable[str]) -> str:
 
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics, on all masters.")
 
-TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
 _LIMIT: Final = 1_000
 
@@ -158,6 +162,15 @@ def topic_create(
     message_type: Annotated[
         str, typer.Option("--type", help=f"One of {', '.join(TOPIC_TYPES)}. Default: NORMAL, or as it is.")
     ] = "",
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="NAME=VALUE",
+            help="Repeatable, such as deduplication.window=3600; a wrong name is told which there are. NAME= removes it. "
+            "Default: as they are.",
+        ),
+    ] = None,
     brokers: Annotated[
         list[str] | None,
         typer.Option(
@@ -178,9 +191,16 @@ def topic_create(
       tandemmq topic create orders --queues 4 --type FIFO
 
       tandemmq topic create orders --read-queues 8 --write-queues 4 --dry-run
+
+      tandemmq topic create sessions --type LITE --attribute lite.topic.expiration=60
     """
+    from tandemmq.admin.operations.topics import read_attributes
     from tandemmq.admin.operations.values import TopicChange
 
+    try:
+        named = read_attributes(attributes or ())
+    except ValueError as error:
+        raise CommandError(str(error), remedy="see --help", exit_code=EXIT_REFUSED) from error
     if message_type and message_type not in TOPIC_TYPES:
         raise CommandError(
             f"there is no topic type {message_type}",
@@ -200,6 +220,7 @@ def topic_create(
         permission=PERMISSIONS.get(permission, 0),
         message_type=message_type,
         broker_names=tuple(brokers or ()),
+        attributes=named,
     )
     tell_changes(cluster.ask(lambda operations: operations.put_topic(change, dry_run=dry_run)))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 import typer
 
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.ending import OutputClosed
 from tandemmq.cli.failure import CommandError
 from tandemmq.cli.options import TopicArgument
@@ -515,7 +515,12 @@ async def _produce(
     console = Console(stderr=True)
     access_points = await _prepare(connection, options.topic, console)
     count = ProduceCount()
-    client = ClientOptions(access_points=access_points, sends_in_flight_max=options.inflight, dial=connection.dial)
+    client = ClientOptions(
+        access_points=access_points,
+        sends_in_flight_max=options.inflight,
+        dial=connection.dial,
+        credentials=own_credentials(),
+    )
 
     def line() -> str:
         seconds = asyncio.get_running_loop().time() - started_s
@@ -553,7 +558,7 @@ async def _consume(
         return f"{count.received:,} received{repeated}, {count.received / max(seconds, 0.001):,.0f}/s"
 
     consumer = SimpleConsumer(
-        ClientOptions(access_points=access_points, dial=connection.dial),
+        ClientOptions(access_points=access_points, dial=connection.dial, credentials=own_credentials()),
         SystemClock(),
         group=group,
         subscriptions={topic: tag},

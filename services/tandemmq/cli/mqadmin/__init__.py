@@ -82,6 +82,24 @@ MQADMIN_COMMANDS: Final = {
         "cluster_commands:get_sync_state_set", "Show which replicas hold what was acknowledged, group by group."
     ),
     "electMaster": _of("cluster_commands:elect_master", "Make a broker of a group that fails over its master."),
+    "createUser": _of("access_commands:create_user", "Create a user on all masters."),
+    "updateUser": _of("access_commands:update_user", "Change a user on all masters."),
+    "deleteUser": _of("access_commands:delete_user", "Remove a user with its policies from all masters."),
+    "getUser": _of("access_commands:get_user", "Show a user. Its secret is never shown."),
+    "listUser": _of("access_commands:list_user", "List users. Their secrets are never shown."),
+    "copyUser": _of(
+        "access_commands:copy_user",
+        "Copy users, with their secrets, from one master to another that has the same key file.",
+    ),
+    "createAcl": _of("access_commands:create_acl", "Say what a user may do with some resources, on all masters."),
+    "updateAcl": _of("access_commands:update_acl", "Say anew what a user may do with some resources, on all masters."),
+    "deleteAcl": _of(
+        "access_commands:delete_acl",
+        "Remove what was said of a user and some resources, or all of it, from all masters.",
+    ),
+    "getAcl": _of("access_commands:get_acl", "Show what a user may do."),
+    "listAcl": _of("access_commands:list_acl", "List what users may do."),
+    "copyAcl": _of("access_commands:copy_acl", "Copy policies from one master to another, of users that are there."),
 }
 """By RocketMQ's name."""
 

@@ -97,7 +97,10 @@ def update_sub_group(
     retry_queues: Annotated[str, typer.Option("--retryQueueNums", "-q", help="Ignored.")] = "",
     retry_policy: Annotated[str, typer.Option("--groupRetryPolicy", "-p", help="Ignored.")] = "",
     broker_id: Annotated[str, typer.Option("--brokerId", "-i", help="Ignored.")] = "",
-    slow_broker: Annotated[str, typer.Option("--whichBrokerWhenConsumeSlowly", "-w", help="Ignored.")] = "",
+    slow_broker: Annotated[
+        int | None,
+        typer.Option("--whichBrokerWhenConsumeSlowly", "-w", min=0, help="The slave that reads what lies far behind."),
+    ] = None,
     notify: Annotated[str, typer.Option("--notifyConsumerIdsChanged", "-a", help="Ignored.")] = "",
     attributes: Annotated[str, typer.Option("--attributes", help="Ignored.")] = "",
     dry_run: DryRunOption = False,
@@ -112,12 +115,13 @@ def update_sub_group(
         raise refuse("where is the group to be?", remedy="give -c, the name of the cluster")
     note_ignored([("-b", broker_addr)], "a group is on all masters")
     ignored = [("-m", from_min), ("-d", broadcast), ("-q", retry_queues), ("-p", retry_policy), ("-i", broker_id)]
-    note_ignored([*ignored, ("-w", slow_broker), ("-a", notify), ("--attributes", attributes)], "it is not kept here")
+    note_ignored([*ignored, ("-a", notify), ("--attributes", attributes)], "it is not kept here")
     change = GroupChange(
         group,
         ordered=consume_orderly.truth if consume_orderly is not None else None,
         retry_max_times=retry_max_times,
         enabled=consume_enable.truth if consume_enable is not None else None,
+        slow_broker_id=slow_broker,
     )
 
     async def put(connection: ClusterConnection) -> tuple[ChangeResult, GroupSummary | None]:

@@ -171,7 +171,9 @@ def update_topic(
     permission: Annotated[int, typer.Option("--perm", "-p", min=0, max=7, help="2: write, 4: read, 6: both.")] = 0,
     attributes: Annotated[
         str,
-        typer.Option("--attributes", "-a", help=f"{_MESSAGE_TYPE}NORMAL, FIFO, DELAY, TRANSACTION, MIXED or PRIORITY."),
+        typer.Option(
+            "--attributes", "-a", help=f"{_MESSAGE_TYPE}NORMAL, FIFO, DELAY, TRANSACTION, MIXED, PRIORITY or LITE."
+        ),
     ] = "",
     order: Annotated[TrueFalse | None, typer.Option("--order", "-o", case_sensitive=False)] = None,
     unit: Annotated[TrueFalse | None, typer.Option("--unit", "-u", case_sensitive=False)] = None,
@@ -197,7 +199,8 @@ def update_topic(
             remedy=f"give -a {_MESSAGE_TYPE}FIFO",
         )
     note_ignored([("-u", unit), ("-s", has_unit_sub)], "there are no units here")
-    change = TopicChange(topic, read_queues, write_queues, permission, _message_type(attributes))
+    message_type, others = _attributes(attributes)
+    change = TopicChange(topic, read_queues, write_queues, permission, message_type, attributes=others)
 
     async def put(connection: ClusterConnection) -> tuple[ChangeResult, TopicSummary | None]:
         state = await connection.read_state()
@@ -211,6 +214,7 @@ def update_topic(
             change.permission,
             change.message_type,
             names,
+            change.attributes,
         )
         result = await operations.put_topic(made, dry_run=dry_run)
         return result, None if dry_run else (await operations.topic(topic)).summary
@@ -325,13 +329,21 @@ def _rocketmq_permission(bits: int) -> str:
     return permission_text(bits).upper().replace("I", "X")
 
 
-def _message_type(attributes: str) -> str:
-    found = ""
-    for part in filter(None, attributes.split(",")):
-        found = part.removeprefix(_MESSAGE_TYPE)
-        if found == part or found not in TOPIC_TYPES:
+def _attributes(text: str) -> tuple[str, dict[str, str]]:
+    """The message type, and other attributes: `+name=value` sets one, `-name` removes it."""
+    from tandemmq.admin.operations.topics import TOPIC_ATTRIBUTES
+
+    message_type, others = "", {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part[1:].partition("=")
+        if part.startswith(_MESSAGE_TYPE) and part.removeprefix(_MESSAGE_TYPE) in TOPIC_TYPES:
+            message_type = part.removeprefix(_MESSAGE_TYPE)
+        elif name in TOPIC_ATTRIBUTES and (part.startswith("-") or (part.startswith("+") and value)):
+            others[name] = value if part.startswith("+") else ""
+        else:
             raise refuse(
                 f"attribute {part!r} is not known here",
-                remedy=f"give {_MESSAGE_TYPE} and one of {', '.join(TOPIC_TYPES)}",
+                remedy=f"give {_MESSAGE_TYPE} and one of {', '.join(TOPIC_TYPES)}, or +NAME=VALUE or -NAME, of "
+                f"{', '.join(TOPIC_ATTRIBUTES)}",
             )
-    return found
+    return message_type, others

@@ -22,6 +22,7 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
+from tandemmq.service.service_tls import sync_channel
 
 __all__ = ["CHANNEL_OPTIONS", "BrokerSource"]
 
@@ -91,7 +92,7 @@ class BrokerSource:
     @contextmanager
     def connect(cls, spec: SourceSpec) -> Iterator[Self]:
         """For the length of the block. The first call finds out whether anybody is there."""
-        with grpc.insecure_channel(spec.location, options=CHANNEL_OPTIONS) as channel:
+        with sync_channel(spec.location, CHANNEL_OPTIONS) as channel:
             yield cls(spec, ReplicaReaderServiceStub(channel))
 
     def facts(self) -> ReplicaFacts:

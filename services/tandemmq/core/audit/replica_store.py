@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
-from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.metadata.metadata_store import COMPARED, MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
 from tandemmq.core.storage.consume_queue import ENTRY, QueueEntry, first_false
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
@@ -288,9 +288,7 @@ def inspect_replica(
     )
 
 
-def metadata_texts(
-    files: ReplicaFiles, wanted: Iterable[MetadataFile] = MetadataFile
-) -> dict[MetadataFile, str | None]:
+def metadata_texts(files: ReplicaFiles, wanted: Iterable[MetadataFile] = COMPARED) -> dict[MetadataFile, str | None]:
     """Texts of metadata files, or of their .bak where the broker would take that; None: there is neither."""
     sizes = {entry.name: entry.size for entry in files.list_folder("config") if not entry.is_folder}
     texts: dict[MetadataFile, str | None] = {}

@@ -75,11 +75,14 @@ class LeaseTable:
         broker_name: str,
         nonce: Callable[[], int],
         stored_offset: Callable[[str, str, int], int | None] = lambda _group, _topic, _queue_id: None,
+        handed_out: QueueReader | None = None,
     ) -> None:
         """`nonce` gives 64 unpredictable bits. `stored_offset` is the replicated progress of (group, topic, queue id),
-        where a group resumes that this table does not know: after a failover, or when its files were lost.
+        where a group resumes that this table does not know: after a failover, or when its files were lost. `handed_out`
+        reads what receives are given, and may let them wait for it; default: `queues`, which reads all else.
         """
         self._queues = queues
+        self._handed_out = handed_out or queues
         self._stored_offset = stored_offset
         self._options = options
         self._broker_name = encode_broker_name(broker_name)
@@ -88,7 +91,7 @@ class LeaseTable:
 
     def clear(self) -> None:
         """Forgets everything: the files belong to another master's table from now on."""
-        self._state = LeaseState(self._queues, options=self._options, stored_offset=self._stored_offset)
+        self._state = LeaseState(self._handed_out, options=self._options, stored_offset=self._stored_offset)
         self._unseen_clients: set[str] = set()
         """Had leases before the restart and did not ask for anything since."""
         self._grace_end_ms: int | None = None
@@ -244,8 +247,11 @@ class LeaseTable:
             finished.append(lease is not None)
         return finished
 
-    def change_invisible(self, *, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int) -> str | None:
-        """Ends the lease `invisible_ms` from now, 0 at once. The new handle, or None as in `acknowledge`.
+    def change_invisible(
+        self, *, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int, counts: bool = True
+    ) -> str | None:
+        """Ends the lease `invisible_ms` from now, 0 at once. The new handle, or None as in `acknowledge`. Without
+        `counts` it was no failure: the next delivery is the same attempt again.
 
         The handle given stops working, and the server does not renew the lease any more.
         """
@@ -258,7 +264,7 @@ class LeaseTable:
             before.queue,
             [offset],
             nonce=self._nonce(),
-            attempt=before.attempt,
+            attempt=before.attempt if counts else max(0, before.attempt - 1),
             granted_ms=now_ms,
             deadline_ms=now_ms + invisible_ms,
             client_id=before.client_id,
@@ -287,6 +293,11 @@ class LeaseTable:
         entries = self._state.reader.entries(topic, lease.queue.queue_id, offset, 1)
         record = self._state.reader.record(topic, lease.queue.queue_id, offset, entries[0]) if entries else None
         return None if record is None else LeasedRecord(record, handle, lease.attempt, lease.queue.queue_id, offset)
+
+    def is_leased(self, group: str, topic: str, handle: str, now_ms: int) -> bool:
+        """Whether the handle's lease runs."""
+        subscription = self._state.subscriptions.get((group, topic))
+        return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
@@ -467,6 +478,12 @@ class LeaseTable:
         for subscription in [one for one in self._state.subscriptions.values() if one.topic == topic]:
             self._state.forget(subscription)
         self._resets = [reset for reset in self._resets if reset.topic != topic]
+
+    def forget_pair(self, group: str, topic: str) -> None:
+        """The same for one group."""
+        subscription = self._state.subscriptions.get((group, topic))
+        if subscription is not None:
+            self._state.forget(subscription)
 
     def forget_group(self, group: str) -> None:
         """The group was removed: a later one of its name starts anew, and what it has in hand cannot be settled."""

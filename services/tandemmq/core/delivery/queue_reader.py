@@ -9,7 +9,7 @@ from tandemmq.core.message.record import MessageRecord
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.storage.consume_queue import QueueEntry
 
-__all__ = ["QueueReader"]
+__all__ = ["FarBytes", "QueueReader"]
 
 
 class QueueReader(Protocol):
@@ -43,3 +43,17 @@ class QueueReader(Protocol):
 
     def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
         """The whole record of an entry; None where there is none, or as long as the entry is damaged."""
+
+
+class FarBytes(Protocol):
+    """Brings what lies far behind the log's end, `near_bytes` and more; see ADR 50."""
+
+    @property
+    def near_bytes(self) -> int:
+        """So much of the log's end is read from the map."""
+
+    def piece(self, topic: str, offset: int, size: int) -> memoryview | None:
+        """The log from `offset` on, `size` bytes at least; None: they come, and receives of the topic look again."""
+
+    def distrust(self, topic: str, offset: int) -> bool:
+        """The bytes there are not the record they should be. True: they were another replica's, and our own come."""

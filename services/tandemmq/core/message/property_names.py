@@ -16,6 +16,13 @@ PROPERTY_SHARDING_KEY: Final = "__SHARDINGKEY"
 PROPERTY_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 """Priority of a message in a PRIORITY topic: 0 or more, larger is more urgent."""
 
+PROPERTY_LITE_TOPIC: Final = "__LITE_TOPIC"
+"""Lite topic of a message in a LITE topic."""
+PROPERTY_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+"""Name of the logical queue that the message is in as well: `%LMQ%$topic$lite topic`."""
+PROPERTY_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+"""Its offset there."""
+
 # Where and when it was born, and how it is stored.
 PROPERTY_WAIT: Final = "WAIT"
 """"false": the sender waits neither for the disk nor for a slave. Absent means true."""

@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 from tandemmq.core.storage.disk import Disk
 
 __all__ = [
+    "COMPARED",
     "DataVersion",
     "InvalidGroup",
     "InvalidTopic",
@@ -66,6 +67,18 @@ class MetadataFile(Enum):
     SUBSCRIPTION_GROUPS = "subscriptionGroup.json"
     CONSUMER_OFFSETS = "consumerOffset.json"
     DELAY_OFFSETS = "delayOffset.json"
+    USERS = "users.json"
+    """Ours: RocketMQ keeps users and policies in RocksDB."""
+    ACLS = "acls.json"
+
+
+COMPARED: Final = (
+    MetadataFile.TOPICS,
+    MetadataFile.SUBSCRIPTION_GROUPS,
+    MetadataFile.CONSUMER_OFFSETS,
+    MetadataFile.DELAY_OFFSETS,
+)
+"""What an audit of replicas reads. Users and policies stay where they are; a broker of an older version has none."""
 
 
 class LoadedFrom(Enum):

@@ -153,6 +153,11 @@ class ConsumerOffsetTable:
         """Forgets a deleted topic. If one of its name is made later, groups start anew in it."""
         self._remove([one for one in self._offsets if one.startswith(f"{topic}@")], now_ms)
 
+    def remove_pairs(self, pairs: Iterable[tuple[str, str]], *, now_ms: int) -> None:
+        """Forgets groups in topics: of each pair the group and the topic."""
+        found = dict.fromkeys(f"{topic}@{group}" for group, topic in pairs)
+        self._remove([one for one in found if one in self._offsets], now_ms)
+
     def remove_group(self, group: str, *, now_ms: int) -> None:
         """Forgets a removed group. A later group of its name starts anew."""
         self._remove([one for one in self._offsets if one.endswith(f"@{group}")], now_ms)

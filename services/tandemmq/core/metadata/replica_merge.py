@@ -132,6 +132,10 @@ class NamedTable(Generic[NamedT]):
     def __len__(self) -> int:
         return len(self._entries.held)
 
+    def was_removed(self, name: str) -> bool:
+        """An operator removed an entry of the name, not too long ago to be remembered; there may be one again."""
+        return name in self._entries.removals
+
     def put(self, config: NamedT, *, now_ms: int) -> bool:
         """Adds or changes an entry; False when it was just so already. Raises what its `check` does."""
         config.check()

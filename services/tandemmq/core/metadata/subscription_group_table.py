@@ -17,6 +17,9 @@ from tandemmq.core.metadata.metadata_store import InvalidGroup, JavaObject, Java
 from tandemmq.core.metadata.replica_merge import NamedTable
 
 __all__ = [
+    "ATTRIBUTE_LITE_BIND_TOPIC",
+    "ATTRIBUTE_LITE_CLIENT_QUOTA",
+    "ATTRIBUTE_LITE_MODEL",
     "ATTRIBUTE_PRIORITY_FACTOR",
     "RETRY_DELAYS_MAX",
     "CreationLimit",
@@ -25,6 +28,15 @@ __all__ = [
 ]
 
 ATTRIBUTE_PRIORITY_FACTOR: Final = "priority.factor"
+ATTRIBUTE_LITE_BIND_TOPIC: Final = "lite.bind.topic"
+"""The one LITE topic that the group may consume; absent: any."""
+ATTRIBUTE_LITE_MODEL: Final = "lite.sub.model"
+"""`Shared`, or `Exclusive`: of a group one client at a time has a lite topic, the one that subscribed last."""
+ATTRIBUTE_LITE_CLIENT_QUOTA: Final = "lite.sub.client.quota"
+"""Lite topics that one client of the group may subscribe to."""
+_LITE_MODELS: Final = ("Shared", "Exclusive")
+_LITE_CLIENT_QUOTA: Final = 2_000
+_LITE_CLIENT_QUOTA_MAX: Final = 100_000
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_NAME_LENGTH: Final = 255
 
@@ -78,6 +90,22 @@ class SubscriptionGroupConfig:
         that what is urgent does not starve the rest. 100 unless the attribute is a number from 0 to 100."""
         text = self.attributes.get(ATTRIBUTE_PRIORITY_FACTOR, "")
         return min(int(text), 100) if text.isascii() and text.isdigit() else 100
+
+    @property
+    def lite_bind_topic(self) -> str:
+        """The one LITE topic that it may consume; empty: any."""
+        return self.attributes.get(ATTRIBUTE_LITE_BIND_TOPIC, "")
+
+    @property
+    def lite_exclusive(self) -> bool:
+        """One client at a time has a lite topic."""
+        return self.attributes.get(ATTRIBUTE_LITE_MODEL, "") == "Exclusive"
+
+    @property
+    def lite_client_quota(self) -> int:
+        """Lite topics that one client may subscribe to."""
+        text = self.attributes.get(ATTRIBUTE_LITE_CLIENT_QUOTA, "")
+        return int(text) if text.isascii() and text.isdigit() else _LITE_CLIENT_QUOTA
 
     @property
     def retry_delays_seconds(self) -> tuple[int, ...]:
@@ -135,6 +163,15 @@ class SubscriptionGroupConfig:
         factor = self.attributes.get(ATTRIBUTE_PRIORITY_FACTOR, "100")
         if not (factor.isascii() and factor.isdigit() and int(factor) <= 100):
             raise InvalidGroup(f"group {self.group_name}: {ATTRIBUTE_PRIORITY_FACTOR} {factor}; use 0 to 100")
+
+        model = self.attributes.get(ATTRIBUTE_LITE_MODEL, _LITE_MODELS[0])
+        if model not in _LITE_MODELS:
+            raise InvalidGroup(f"group {self.group_name}: {ATTRIBUTE_LITE_MODEL} {model!r}; use Shared or Exclusive")
+        quota = self.attributes.get(ATTRIBUTE_LITE_CLIENT_QUOTA, "1")
+        if not (quota.isascii() and quota.isdigit() and 0 < int(quota) <= _LITE_CLIENT_QUOTA_MAX):
+            raise InvalidGroup(
+                f"group {self.group_name}: {ATTRIBUTE_LITE_CLIENT_QUOTA} {quota}; use 1 to {_LITE_CLIENT_QUOTA_MAX}"
+            )
 
     def to_fields(self) -> dict[str, JavaValue]:
         """RocketMQ's JSON object, fields in its order."""

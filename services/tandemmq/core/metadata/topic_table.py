@@ -16,11 +16,14 @@ from tandemmq.core.metadata.replica_merge import NamedTable
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 
 __all__ = [
+    "ATTRIBUTE_DEDUPLICATION_WINDOW",
+    "ATTRIBUTE_LITE_EXPIRATION",
     "ATTRIBUTE_MESSAGE_TYPE",
     "ATTRIBUTE_TRANSACTION_CHECK_INTERVAL",
     "ATTRIBUTE_TRANSACTION_CHECK_MAX",
     "ATTRIBUTE_TRANSACTION_TIMEOUT",
     "AUTO_CREATE_TOPIC",
+    "DEDUPLICATION_TOPIC",
     "GROUP_NAME_LENGTH_MAX",
     "MAX_QUEUE_COUNT",
     "MESSAGE_TYPES",
@@ -35,6 +38,7 @@ __all__ = [
     "TOPIC_NAME_LENGTH_MAX",
     "TopicConfig",
     "TopicTable",
+    "deduplication_window_ms",
     "group_name_problem",
     "is_system_topic",
     "system_subscription_groups",
@@ -57,7 +61,13 @@ ATTRIBUTE_TRANSACTION_TIMEOUT: Final = "transaction.timeout"
 """In place of the broker's `transactionTimeOut`, ms; likewise the next two, a time in ms and a count."""
 ATTRIBUTE_TRANSACTION_CHECK_INTERVAL: Final = "transaction.check.interval"
 ATTRIBUTE_TRANSACTION_CHECK_MAX: Final = "transaction.check.max"
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY")
+ATTRIBUTE_LITE_EXPIRATION: Final = "lite.topic.expiration"
+"""Of a LITE topic: minutes that a lite topic lives without a new message; -1: for ever."""
+LITE_EXPIRATION_MINUTES_MAX: Final = 43_200
+ATTRIBUTE_DEDUPLICATION_WINDOW: Final = "deduplication.window"
+"""Seconds in which a message id is stored once; 0, or absent: ids are not looked at."""
+DEDUPLICATION_WINDOW_S_MAX: Final = 86_400
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_NAME_LENGTH: Final = 127
@@ -119,6 +129,20 @@ class TopicConfig:
             raise InvalidTopic(
                 f"topic {self.topic_name}: message type {self.message_type!r}; use one of {', '.join(MESSAGE_TYPES)}"
             )
+        expiration = self.attributes.get(ATTRIBUTE_LITE_EXPIRATION, "-1")
+        is_number = expiration.isascii() and expiration.isdigit()
+        if expiration != "-1" and not (is_number and 0 < int(expiration) <= LITE_EXPIRATION_MINUTES_MAX):
+            raise InvalidTopic(
+                f"topic {self.topic_name}: {ATTRIBUTE_LITE_EXPIRATION} {expiration!r}; use -1 for ever, or 1 to "
+                f"{LITE_EXPIRATION_MINUTES_MAX} minutes"
+            )
+
+        window = self.attributes.get(ATTRIBUTE_DEDUPLICATION_WINDOW, "0")
+        if not (window.isascii() and window.isdigit() and int(window) <= DEDUPLICATION_WINDOW_S_MAX):
+            raise InvalidTopic(
+                f"topic {self.topic_name}: {ATTRIBUTE_DEDUPLICATION_WINDOW} {window!r}; use 0 for none, or up to "
+                f"{DEDUPLICATION_WINDOW_S_MAX} seconds"
+            )
 
     def to_fields(self) -> dict[str, JavaValue]:
         """RocketMQ's JSON object, fields in its order."""
@@ -146,6 +170,12 @@ class TopicConfig:
             topic_filter_type=fields.text("topicFilterType", "SINGLE_TAG"),
             topic_sys_flag=fields.integer("topicSysFlag", 0),
         )
+
+
+def deduplication_window_ms(config: TopicConfig) -> int:
+    """How long a message id of the topic is remembered; 0: not at all."""
+    text = config.attributes.get(ATTRIBUTE_DEDUPLICATION_WINDOW, "")
+    return min(int(text), DEDUPLICATION_WINDOW_S_MAX) * 1_000 if text.isascii() and text.isdigit() else 0
 
 
 class TopicTable(NamedTable[TopicConfig]):
@@ -176,6 +206,8 @@ SYSTEM_GROUPS: Final = (
 )
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Delayed messages wait in its one queue, as in RocketMQ."""
+DEDUPLICATION_TOPIC: Final = "rmq_sys_deduplication"
+"""A record in its one queue means: all that lies before it outlives a failure once it does. RocketMQ has none."""
 TIMER_OP_TOPIC: Final = "rmq_sys_wheel_timer_op"
 """Names those that were delivered or recalled. RocketMQ has none: it keeps that in local files."""
 _SYSTEM_PREFIX: Final = "rmq_sys_"

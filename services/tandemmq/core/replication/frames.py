@@ -21,6 +21,7 @@ Master to slave, a transfer, 12 + size bytes:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
@@ -176,6 +177,21 @@ class MasterOptions:
     """`syncFromLastFile`: give a fresh slave the last CommitLog file only, as RocketMQ does."""
     proof_lifetime_ms: int = 30_000
     """How long a proven end waits for the connection that reports it."""
+    proof_needed: bool = False
+    """A first report that nobody proved is refused: who reports is known by a certificate, or does not count."""
+    unproven_peers: tuple[IPv4Network | IPv6Network, ...] = ()
+    """`haPlaintextPeers`: from there a report counts without a proof, as stock Java slaves' do."""
+
+    def takes_unproven(self, peer: str) -> bool:
+        """Whether a slave at `peer`, host:port, needs no proof."""
+        if not self.proof_needed:
+            return True
+        host = peer.rpartition(":")[0].strip("[]")
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False  # A name: in tests.
+        return any(address in network for network in self.unproven_peers)
 
     def __post_init__(self) -> None:
         assert self.needed_slaves >= 0, "needed_slaves counts slaves"

@@ -226,6 +226,10 @@ class ReplicaRecord:
     """Disk id of the master that this epoch was promised to."""
     record_epoch: int = 0
     """Greatest epoch that the group's record had; 0: none was ever seen."""
+    record_renewals: int = 0
+    """Of that epoch, the write that made the in-sync set what it is. An authority that has less was put back."""
+    record_in_sync: tuple[str, ...] = ()
+    """Disk ids of that set, in order."""
 
     def next_run(self) -> ReplicaRecord:
         """As it is written at the next start."""
@@ -255,6 +259,8 @@ class ReplicaRecord:
             "brokerId": self.broker_id,
             "promised": {"epoch": self.promised_epoch, "diskId": self.promised_to},
             "recordEpoch": self.record_epoch,
+            "recordRenewals": self.record_renewals,
+            "recordInSync": list(self.record_in_sync),
             "replicas": {
                 str(memory.broker_id): {
                     "diskId": memory.disk_id,
@@ -298,6 +304,8 @@ class ReplicaRecord:
                 promised_epoch=int(document["promised"]["epoch"]),
                 promised_to=str(document["promised"]["diskId"]),
                 record_epoch=int(document.get("recordEpoch", 0)),
+                record_renewals=int(document.get("recordRenewals", 0)),
+                record_in_sync=tuple(map(str, document.get("recordInSync", ()))),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordDamaged(f"{REPLICA_FILE} is no replica record: {error!r}") from error

@@ -12,6 +12,9 @@ What counts as an acknowledgement. A report is *proven* for a put when the put's
 when the slave's log was verified: over the metadata plane it stated the digest of its tail and which connection is its
 own, `verified` remembered both, and the first report on that connection is that end. A proof serves once, and soon.
 
+With `proof_needed` a first report without a proof is refused: the metadata plane knows who proves by its certificate,
+the wire knows nobody. `unproven_peers` are excepted.
+
 Why a proof names its connection. Ends are often equal: of all slaves of a master that rests, of all that are empty.
 Known by its end alone, one slave would pass for another, and its next connection would count beside its last one.
 
@@ -270,6 +273,14 @@ class MasterReplica:
         """Slaves that have reported, in the order they did."""
         return [self._view(session) for session in self._started]
 
+    def is_expected(self, link: int, *, now_ms: int) -> bool:
+        """The link's slave has reported, or has proven that the connection is its own."""
+        session = self._sessions.get(link)
+        if session is None:
+            return False
+        proofs = self._proofs.values()
+        return session.started or any(proof.peer == session.peer and proof.expiry_ms > now_ms for proof in proofs)
+
     def acked_offset(self, link: int) -> int:
         """What one slave acknowledged; -1 for an unknown link, and for one that has not reported."""
         session = self._sessions.get(link)
@@ -279,6 +290,12 @@ class MasterReplica:
 
     def _start(self, session: MasterSession, reported_offset: int, *, now_ms: int) -> None:
         broker_id = self._proven_owner(session.peer, reported_offset, now_ms=now_ms)
+        if broker_id is None and not self._options.takes_unproven(session.peer):
+            raise RemoteProtocolError(
+                "unproven_report",
+                "no member of this group proved over the metadata plane, with its certificate, that this connection is "
+                "its own and its log ends there",
+            )
         disk_id = "" if broker_id is None else self._proofs[broker_id].disk_id
         session.start(reported_offset, broker_id=broker_id, disk_id=disk_id)
         self._events.append(SlaveStarted(session.link, session.peer, session.start_offset, broker_id))

@@ -108,6 +108,8 @@ class ReplicaAnswer:
     remembers: tuple[ReplicaMemory, ...] = ()
     promised_epoch: int = 0
     """The greatest that it knows of, or promised to a master that starts."""
+    record_version: tuple[int, int] = (0, 0)
+    """Epoch and renewals of the newest record of the group that its disk has seen."""
 
     @property
     def rank(self) -> _Rank:
@@ -248,6 +250,11 @@ class MasterStart:
     def answers(self) -> list[ReplicaAnswer]:
         """Best first."""
         return sorted(self._answers.values(), key=lambda answer: answer.rank, reverse=True)
+
+    @property
+    def record_version(self) -> tuple[int, int]:
+        """The newest record of the group that anybody who answered has seen."""
+        return max((answer.record_version for answer in self._answers.values()), default=(0, 0))
 
     def endpoints_remembered(self) -> list[str]:
         """Metadata endpoints at which members of the group were, for those who are not registered now."""

@@ -122,9 +122,15 @@ class Mastership:
     """
 
     def __init__(
-        self, me: Replica, *, nonce: str, is_home_master: bool, options: FailoverOptions, known_epoch: int = 0
+        self,
+        me: Replica,
+        *,
+        nonce: str,
+        is_home_master: bool,
+        options: FailoverOptions,
+        known: tuple[int, int] = (0, 0),
     ) -> None:
-        """`known_epoch` is the greatest that a record had which this disk has seen; 0: it never saw one."""
+        """`known` is the newest record, by epoch and renewals, that this disk remembers to have seen; (0, 0): none."""
         self.me: Final = me
         self.options: Final = options
         self._nonce: Final = nonce
@@ -133,9 +139,8 @@ class Mastership:
         """As it was heard last."""
         self._version: str | None = None
         self._is_heard = False
-        self._known_epoch = known_epoch
-        self._known_renewals = -1
-        """Of the record of `_known_epoch`; each write within an epoch raises it. -1: this process has not seen one."""
+        self._known_epoch, self._known_renewals = known
+        """Each write within an epoch raises the renewals. -1: of that epoch no record was seen."""
         self._seen_ms = 0
         """When this version was heard first."""
         self.epoch = 0
@@ -160,9 +165,10 @@ class Mastership:
         """The record as the authority has it now; None: there is none."""
         if not self._is_heard or version != self._version:
             self._seen_ms = now_ms
-            for sent, sent_ms in self._open:
-                if sent == record and self.epoch:
-                    self._renewed(sent_ms)
+            applied_ms = [sent_ms for sent, sent_ms in self._open if sent == record]
+            if applied_ms and self.epoch:
+                # It was sent again and again. Whichever was applied, others may have counted from the first on.
+                self._renewed(min(applied_ms))
             self._open = []
         self._is_heard, self.record, self._version = True, record, version
         if record is not None and not self._went_back(record):
@@ -172,6 +178,19 @@ class Mastership:
         """Somebody has followed a master of `epoch`: an earlier record is an old one."""
         if epoch > self._known_epoch:
             self._known_epoch, self._known_renewals = epoch, -1
+
+    def others_saw(self, version: tuple[int, int]) -> None:
+        """Other members remember a record of this epoch and these renewals."""
+        if version > (self._known_epoch, self._known_renewals):
+            self._known_epoch, self._known_renewals = version
+
+    @property
+    def put_back_behind(self) -> tuple[int, int] | None:
+        """Epoch and renewals that were seen, if the authority has less now: it was put back. To be remembered durably:
+        the next process of this disk may not believe the older record either."""
+        if not self._is_heard or self._known_renewals < 0 or not self._went_back(self.record):
+            return None
+        return self._known_epoch, self._known_renewals
 
     def _went_back(self, record: GroupRecord | None) -> bool:
         """The authority was put back to an older state: it has less than was seen there."""
@@ -297,8 +316,10 @@ class Mastership:
         return self.record is not None and now_ms - self._seen_ms >= self.record.lease_ms
 
     def may_claim(self) -> bool:
-        """The record lets this member become master: it is in the in-sync set, or there is no record yet."""
-        return self._is_heard and (self.record is None or self.me in self.record.in_sync)
+        """The record lets this member become master: it is in the in-sync set, or there never was a record."""
+        if not self._is_heard or self._went_back(self.record):
+            return False
+        return self.record is None or self.me in self.record.in_sync
 
     def is_vacant(self, now_ms: int) -> bool:
         """Nobody else can act as master: the record names us, or it stood still for a whole lease and we have promised

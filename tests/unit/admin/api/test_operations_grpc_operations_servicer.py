@@ -24,6 +24,7 @@ from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessageQuery, Unseen
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
+from tandemmq.proto.admin.v1.broker_access_service_pb2 import AclEntry
 from tandemmq.proto.admin.v1.broker_operations_service_pb2 import (
     CLIENT_COMMAND_PRINT_STACK,
     TRANSACTION_END_ROLLBACK,
@@ -126,6 +127,22 @@ _QUESTIONS: tuple[tuple[str, Message], ...] = (
         "CommandClusterClient",
         pb.CommandClusterClientRequest(client_id="billing-7d9f@4711@1", command=CLIENT_COMMAND_PRINT_STACK),
     ),
+    ("ListClusterUsers", pb.ListClusterUsersRequest(search="bill")),
+    ("CreateClusterUser", pb.CreateClusterUserRequest(username="fresh", password="open sesame", user_type="Super")),
+    ("UpdateClusterUser", pb.UpdateClusterUserRequest(username="fresh", user_status="disable")),
+    (
+        "PutClusterAcl",
+        pb.PutClusterAclRequest(
+            subject="User:fresh",
+            entries=[
+                AclEntry(resource="Topic:orders-*", actions=["Pub", "Sub"], source_ips=["10.0.0.0/8"], decision="Deny")
+            ],
+        ),
+    ),
+    ("ListClusterAcls", pb.ListClusterAclsRequest(subject="fresh")),
+    ("DeleteClusterAcl", pb.DeleteClusterAclRequest(subject="User:fresh", resources=["Topic:orders-*"])),
+    ("CopyClusterUsers", pb.CopyClusterUsersRequest(from_broker_name="broker-a", to_broker_name="broker-b")),
+    ("DeleteClusterUser", pb.DeleteClusterUserRequest(username="fresh", dry_run=True)),
 )
 
 

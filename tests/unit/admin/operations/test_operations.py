@@ -12,7 +12,7 @@ from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from tandemmq.admin.audit_log import Actor, AuditLog, Role
 from tandemmq.admin.operations.operations import CHANGES, NotPermitted, Operations, OperationsDesk
-from tandemmq.admin.operations.values import GroupChange, ResetTarget, TestMessage, TopicChange
+from tandemmq.admin.operations.values import AclEntry, GroupChange, ResetTarget, TestMessage, TopicChange, UserChange
 from tandemmq.core.audit.run_summary import Tier
 
 _METHODS = {
@@ -63,6 +63,32 @@ _CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, str]]] = {
         ("djE=", "commit"),
         {},
         {"action": "resolve_transaction", "subject": "djE=", "end": "commit"},
+    ),
+    "create_user": (
+        (UserChange("fresh", "planted-secret", user_type="Super"),),
+        {},
+        {"action": "create_user", "subject": "fresh", "user_type": "Super"},
+    ),
+    "update_user": (
+        (UserChange("billing", "planted-secret", user_status="disable"),),
+        {},
+        {"action": "update_user", "subject": "billing", "user_status": "disable", "new_password": "true"},
+    ),
+    "delete_user": (("billing",), {}, {"action": "delete_user", "subject": "billing"}),
+    "put_acl": (
+        ("User:billing", [AclEntry("Topic:orders", ("Pub", "Sub"), "Deny")]),
+        {},
+        {"action": "put_acl", "subject": "User:billing", "entries": "Deny Pub,Sub Topic:orders"},
+    ),
+    "delete_acl": (
+        ("User:billing", ("Topic:orders",)),
+        {"policy_type": "Default"},
+        {"action": "delete_acl", "subject": "User:billing", "resources": "Topic:orders", "policy_type": "Default"},
+    ),
+    "copy_users": (
+        ("broker-a", "broker-b", ("billing",)),
+        {"only_acls": True},
+        {"action": "copy_users", "subject": "broker-a to broker-b", "usernames": "billing", "only_acls": "true"},
     ),
     "command_client": (
         ("host@1", "verify-message"),

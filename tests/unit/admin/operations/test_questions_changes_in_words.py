@@ -15,9 +15,11 @@ from tandemmq.admin.operations.questions import (
     unseen_of,
 )
 from tandemmq.admin.operations.topics import (
+    attributes_text,
     category_of,
     changed_topic,
     difference_text,
+    read_attributes,
     system_names,
     topic_problems,
     unread_queues,
@@ -68,7 +70,8 @@ def test_queues_that_nobody_reads_any_more_are_warned_of() -> None:
         (TopicChange("t", read_queue_count=-1), "-1 read queues"),
         (TopicChange("t", write_queue_count=1_025), "1025 write queues"),
         (TopicChange("t", permission=7), "permission 7"),
-        (TopicChange("t", message_type="LITE"), "message type LITE"),
+        (TopicChange("t", message_type="ODD"), "message type ODD"),
+        (TopicChange("t", attributes={"lite.topic": "1"}), "attribute 'lite.topic'"),
     ],
 )
 def test_a_topic_that_cannot_be_is_refused(change: TopicChange, problem: str) -> None:
@@ -131,3 +134,20 @@ def test_a_change_that_nobody_took_was_not_made(codes: list[grpc.StatusCode], ki
 def test_an_older_broker_is_said_to_be_one() -> None:
     [unseen] = unseen_of([_answer("a:0", grpc.StatusCode.UNIMPLEMENTED, "Method not found!"), _answer("b:0")])
     assert (unseen.subject, unseen.reason) == ("a:0", "cannot do this: its version is older")
+
+
+def test_attributes_are_set_changed_and_removed_in_words() -> None:
+    before = BrokerTopic("a", 8, 8, 6, "LITE", {"lite.topic.expiration": "60", "deduplication.window": "5"})
+    change = TopicChange("t", attributes={"lite.topic.expiration": "90", "deduplication.window": ""})
+    after = changed_topic(change, "a", before)
+    assert difference_text(before, after) == "deduplication.window 5 → not set, lite.topic.expiration 60 → 90"
+    assert difference_text(before, changed_topic(TopicChange("t"), "a", before)) == "no change"
+    assert "lite.topic.expiration 90" in difference_text(None, after)
+
+
+def test_attributes_are_read_as_they_are_written() -> None:
+    attributes = {"lite.topic.expiration": "60", "deduplication.window": "5"}
+    assert read_attributes(attributes_text(attributes).split(",")) == attributes
+    assert read_attributes(["a="]) == {"a": ""}
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        read_attributes(["a"])

@@ -243,7 +243,7 @@ def test_heartbeat_without_a_session_is_accepted_and_makes_one(broker: BrokerAss
 
 def test_heartbeats_that_make_no_sense_are_refused(broker: BrokerAssembly) -> None:
     assert heartbeat(broker, definition.PUSH_CONSUMER) == Code.ILLEGAL_CONSUMER_GROUP
-    assert heartbeat(broker, definition.LITE_PUSH_CONSUMER, "group") == Code.UNRECOGNIZED_CLIENT_TYPE
+    assert heartbeat(broker, definition.CLIENT_TYPE_UNSPECIFIED, "group") == Code.UNRECOGNIZED_CLIENT_TYPE
 
 
 def test_silent_session_is_forgotten_after_two_minutes(broker: BrokerAssembly, time: ManualTime) -> None:

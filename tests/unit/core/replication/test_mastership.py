@@ -22,10 +22,8 @@ OPTIONS = FailoverOptions()
 A, B, C = (Replica(number, f"disk-{number}") for number in range(3))
 
 
-def member(me: Replica = B, *, known_epoch: int = 0) -> Mastership:
-    return Mastership(
-        me, nonce=f"nonce-{me.broker_id}", is_home_master=me == A, options=OPTIONS, known_epoch=known_epoch
-    )
+def member(me: Replica = B, *, known: tuple[int, int] = (0, 0)) -> Mastership:
+    return Mastership(me, nonce=f"nonce-{me.broker_id}", is_home_master=me == A, options=OPTIONS, known=known)
 
 
 def record(*in_sync: Replica, master: Replica = A, epoch: int = 1, nonce: str = "nonce-0") -> GroupRecord:
@@ -107,13 +105,25 @@ def test_a_master_that_was_started_again_is_another_incarnation() -> None:
     assert one.claim("", epoch=0).epoch == 2
 
 
-@pytest.mark.parametrize("now", [None, record(B, epoch=4)])
+@pytest.mark.parametrize("now", [None, record(B, epoch=4), replace(record(B, epoch=5), renewals=2)])
 def test_a_record_that_went_back_is_not_believed(now: GroupRecord | None) -> None:
-    one = member(known_epoch=5)
+    one = member(known=(5, 3))
     one.heard(now, "1", now_ms=0)
     step = one.next_step(now_ms=99_999, is_electable=True)
     assert isinstance(step, Hold)
     assert step.is_alarm
+    assert one.put_back_behind == (5, 3)
+    one.heard(replace(record(B, epoch=5), renewals=3), "2", now_ms=1)
+    assert one.put_back_behind is None
+
+
+def test_a_renewal_that_was_sent_twice_counts_from_the_first() -> None:
+    its = master_of(record(B))
+    renewal = replace(record(B), renewals=1)
+    for sent_ms in (1_500, 9_000):
+        its.sent(renewal, now_ms=sent_ms)
+    its.heard(renewal, "2", now_ms=9_010)
+    assert its.acts_until_ms == 1_500 + OPTIONS.lease_ms - OPTIONS.margin_ms
 
 
 def test_a_promise_is_kept_and_ends() -> None:
@@ -182,7 +192,7 @@ def test_the_set_shrinks_by_who_stays_behind_and_never_below_its_minimum() -> No
     step = its.next_write(now_ms=1_500, end_offset=200, acked={B: 99})
     assert isinstance(step, Write)
     assert step.record.in_sync == {A}
-    strict = Mastership(A, nonce="nonce-0", is_home_master=True, options=replace(OPTIONS, min_in_sync=2), known_epoch=0)
+    strict = Mastership(A, nonce="nonce-0", is_home_master=True, options=replace(OPTIONS, min_in_sync=2))
     strict.heard(None, None, now_ms=0)
     strict.claimed(record(B), "1", sent_ms=0, now_ms=0)
     strict.next_write(now_ms=0, end_offset=100, acked={})

@@ -1,0 +1,148 @@
+"""What one client that sends as fast as it can does to another: the latency of an orderly client, alone and beside it.
+
+The orderly client has one send in the air at a time, on one connection. The greedy one comes from another address and
+keeps thousands in the air, once on one connection and once on fifty. Both are the Go generator; the broker is a
+SYNC_MASTER that waits for its slave, as images have it (`make compiled`). Alone and beside take turns, so that whatever
+else the machine does falls on both.
+
+    make bench-fairness                               # build/bench-fairness.json
+    python benchmarks/fairness.py --rounds 1 --only one_connection --modules build/compiled
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from processes import MeasurementFailed
+from system_under_test import ROOT, TandemPair
+
+RAWLOAD: Final = str(ROOT / "build" / "load" / "rawload")
+REPORT: Final = ROOT / "build" / "bench-fairness.json"
+GREEDY: Final[Mapping[str, Sequence[str]]] = {
+    "one_connection": ("--connections=1", "--inflight=2000", "--size=256"),
+    "fifty_connections": ("--connections=50", "--inflight=2000", "--size=256"),
+    "batches": ("--connections=4", "--inflight=200", "--size=1024", "--batch=32"),
+}
+"""By row: what the greedy client does."""
+GREEDY_ADDRESS: Final = "127.0.0.2"
+GREEDY_WARM_UP_S: Final = 2.0
+SLACK_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Medians of all rounds; times in milliseconds."""
+
+    greedy: str
+    alone_p50_ms: float
+    alone_p99_ms: float
+    beside_p50_ms: float
+    beside_p99_ms: float
+    p99_ratio: float
+    greedy_msg_s: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
+    parser.add_argument("--only", choices=list(GREEDY), action="append", help="these rows")
+    parser.add_argument("--modules", type=Path, default=ROOT / "build" / "compiled", help="packages the brokers run")
+    arguments = parser.parse_args()
+    if not arguments.modules.is_dir():
+        parser.error(f"there is no {arguments.modules}; make it with `make compiled`")
+    os.environ["PYTHONPATH"] = str(arguments.modules.resolve())
+    subprocess.run([sys.executable, ROOT / "benchmarks" / "load" / "build.py", "rawload"], check=True)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        pair = TandemPair(Path(folder))
+        try:
+            pair.start()
+            for topic in ("orderly", "greedy"):
+                pair.create_topic(topic)
+            _orderly(pair.endpoint, 3.0)
+            for name in arguments.only or GREEDY:
+                rows.append(_row(pair.endpoint, name, rounds=arguments.rounds, seconds=arguments.seconds))
+                print(rows[-1], flush=True)
+        except MeasurementFailed as error:
+            print(f"fairness: {error}", file=sys.stderr)
+            return 1
+        finally:
+            pair.stop_all()
+    REPORT.write_text(json.dumps({"rows": [asdict(row) for row in rows], "load": os.getloadavg()}, indent=2) + "\n")
+    return 0
+
+
+def _row(endpoint: str, name: str, *, rounds: int, seconds: float) -> Row:
+    alone, beside, rates = [], [], []
+    for _ in range(rounds):
+        alone.append(_orderly(endpoint, seconds))
+        with _greedy(endpoint, GREEDY[name], seconds=seconds) as found:
+            beside.append(_orderly(endpoint, seconds))
+        rates.append(found[0])
+
+    def median(windows: list[dict[str, Any]], key: str) -> float:
+        return statistics.median(float(window[key]) for window in windows)
+
+    alone_p99, beside_p99 = median(alone, "p99_ms"), median(beside, "p99_ms")
+    return Row(
+        greedy=name,
+        alone_p50_ms=median(alone, "p50_ms"),
+        alone_p99_ms=alone_p99,
+        beside_p50_ms=median(beside, "p50_ms"),
+        beside_p99_ms=beside_p99,
+        p99_ratio=round(beside_p99 / alone_p99, 2),
+        greedy_msg_s=statistics.median(rates),
+    )
+
+
+def _orderly(endpoint: str, seconds: float) -> dict[str, Any]:
+    command = [RAWLOAD, "send", f"--endpoint={endpoint}", "--topic=orderly", "--inflight=1", "--warmup=0.5"]
+    done = subprocess.run(
+        [*command, f"--seconds={seconds}"], capture_output=True, text=True, timeout=seconds + SLACK_S, check=False
+    )
+    return _total(done.stdout, done.stderr)
+
+
+@contextmanager
+def _greedy(endpoint: str, options: Sequence[str], *, seconds: float) -> Iterator[list[float]]:
+    """Sends from before the block until after it; then the list holds its messages a second."""
+    command = [RAWLOAD, "send", f"--endpoint={endpoint}", "--topic=greedy", f"--source={GREEDY_ADDRESS}", *options]
+    found: list[float] = []
+    with subprocess.Popen(
+        [*command, f"--warmup={GREEDY_WARM_UP_S}", f"--seconds={seconds + 1}"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            # Its load has begun when it is a third through its warm-up; the orderly client warms up in the rest.
+            process.wait(GREEDY_WARM_UP_S / 3)
+        except subprocess.TimeoutExpired:
+            pass
+        yield found
+        try:
+            output, _ = process.communicate(timeout=SLACK_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise MeasurementFailed("the greedy client did not end") from None
+    found.append(float(_total(output, "")["msg_s"]))
+
+
+def _total(output: str, said: str) -> dict[str, Any]:
+    for line in output.splitlines():
+        if line.startswith("{") and (found := json.loads(line))["op"] == "total":
+            return dict(found)
+    raise MeasurementFailed(f"the generator counted nothing: {output[-500:]}{said[-500:]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""Users and policies over all masters: each broker group keeps them for itself, and they should be the same on all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, TypeVar
+
+from tandemmq.admin.cluster_state import BrokerState
+from tandemmq.admin.operations.questions import (
+    Answer,
+    BrokerPlanes,
+    FailureKind,
+    Members,
+    OperationFailed,
+    Questions,
+    require_all,
+    unseen_of,
+    values_of,
+)
+from tandemmq.admin.operations.topics import NO_CHANGE
+from tandemmq.admin.operations.values import Acl, AclEntry, Change, ChangeResult, Unseen, User, UserChange
+from tandemmq.admin.protobuf import as_message, as_value
+from tandemmq.core.access.users_and_policies import Acl as CoreAcl
+from tandemmq.core.access.users_and_policies import (
+    InvalidAcl,
+    InvalidUser,
+    PolicyEntry,
+    Resource,
+    actions_of,
+    check_secret,
+    decision_of,
+    policy_type_of,
+    source_ips_of,
+    user_of_subject,
+    user_status_of,
+    user_type_of,
+)
+from tandemmq.core.access.users_and_policies import User as CoreUser
+from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
+
+__all__ = ["AccessOperations"]
+
+_ViewT = TypeVar("_ViewT")
+_GONE: Final = "deleted"
+
+
+class AccessOperations:
+    """Reads from masters; changes reach all of them or say which not. What is wrong is said before anybody is asked."""
+
+    def __init__(self, members: Members, questions: Questions) -> None:
+        self._members = members
+        self._questions = questions
+
+    # Users
+
+    async def users(self, *, search: str) -> tuple[list[User], Sequence[Unseen]]:
+        """By name."""
+        masters = self._members.masters()
+        answers = await self._questions.brokers(masters.brokers, lambda planes: planes.access.users(search=search))
+        held = _by_name(answers, lambda view: view.username)
+        groups = [broker_name for broker_name, _ in values_of(answers)]
+        users = [as_value(User, views[0][1], differs_on=_differing(groups, views)) for _, views in sorted(held.items())]
+        return users, (*masters.unseen, *unseen_of(answers))
+
+    async def put_user(self, change: UserChange, *, creates: bool, dry_run: bool) -> ChangeResult:
+        """Makes a user, or changes one."""
+        _check_user(change, creates=creates)
+        masters = self._members.masters_to_change()
+        having = await self._having(masters, change.username)
+        if creates and len(having) == len(masters):
+            raise OperationFailed(
+                FailureKind.REFUSED,
+                f"there is a user {change.username}",
+                remedy="`tandemmq user update` changes it",
+            )
+        if not creates and not having:
+            raise _no_user(change.username)
+        if not creates and len(having) < len(masters) and not change.password:
+            lacking = ", ".join(one.key for one in masters if one.broker_name not in having)
+            raise OperationFailed(
+                FailureKind.REFUSED,
+                f"user {change.username} is not on all masters; nothing was changed",
+                cause=f"it is missing on {lacking}",
+                remedy="give its password as well, or copy it there: `tandemmq user copy`",
+            )
+
+        def request(*, dry: bool) -> pb.PutUserRequest:
+            return as_message(pb.PutUserRequest, change, dry_run=dry)
+
+        return await self._change(
+            masters,
+            lambda planes, dry: planes.access.put_user(request(dry=dry)),
+            what=lambda master: "changed" if master.broker_name in having else "created",
+            problem=f"user {change.username} could not be {'created' if creates else 'changed'}",
+            dry_run=dry_run,
+        )
+
+    async def delete_user(self, username: str, *, dry_run: bool) -> ChangeResult:
+        """Removes a user with its policies."""
+        masters = self._members.masters_to_change()
+        if not await self._having(masters, username):
+            raise _no_user(username)
+        return await self._change(
+            masters,
+            lambda planes, dry: planes.access.delete_user(pb.DeleteUserRequest(username=username, dry_run=dry)),
+            what=lambda _: _GONE,
+            problem=f"user {username} could not be deleted",
+            dry_run=dry_run,
+        )
+
+    # Policies
+
+    async def acls(self, *, subject: str, resource: str) -> tuple[list[Acl], Sequence[Unseen]]:
+        """By subject."""
+        masters = self._members.masters()
+        answers = await self._questions.brokers(
+            masters.brokers, lambda planes: planes.access.acls(subject=subject, resource=resource)
+        )
+        for view in (view for _, views in values_of(answers) for view in views):
+            view.entries.sort(key=lambda entry: (entry.policy_type, entry.resource))
+        held = _by_name(answers, lambda view: view.subject)
+        groups = [broker_name for broker_name, _ in values_of(answers)]
+        acls = []
+        for _, views in sorted(held.items()):
+            entries = [as_value(AclEntry, entry) for entry in views[0][1].entries]
+            acls.append(Acl(views[0][1].subject, entries, _differing(groups, _untimed(views))))
+        return acls, (*masters.unseen, *unseen_of(answers))
+
+    async def put_acl(self, subject: str, entries: Sequence[AclEntry], *, dry_run: bool) -> ChangeResult:
+        """Adds entries to a subject's policies, in place of those of the same type and resource."""
+        _check_acl(subject, entries)
+        masters = self._members.masters_to_change()
+
+        def request(*, dry: bool) -> pb.PutAclRequest:
+            messages = [as_message(pb.AclEntry, entry) for entry in entries]
+            for message in messages:
+                message.ClearField("changed_time")
+            return pb.PutAclRequest(subject=subject, entries=messages, dry_run=dry)
+
+        return await self._change(
+            masters,
+            lambda planes, dry: planes.access.put_acl(request(dry=dry)),
+            what=lambda _: "changed",
+            problem=f"policies of {subject} could not be changed",
+            dry_run=dry_run,
+        )
+
+    async def delete_acl(
+        self, subject: str, resources: Sequence[str], *, policy_type: str, dry_run: bool
+    ) -> ChangeResult:
+        """Removes entries of a subject, or all."""
+        with _refused("policies cannot be deleted so"):
+            user_of_subject(subject)
+            policy_type_of(policy_type)
+            for resource in resources:
+                Resource.parse(resource)
+        masters = self._members.masters_to_change()
+        return await self._change(
+            masters,
+            lambda planes, dry: planes.access.delete_acl(
+                pb.DeleteAclRequest(subject=subject, resources=resources, policy_type=policy_type, dry_run=dry)
+            ),
+            what=lambda _: _GONE,
+            problem=f"policies of {subject} could not be deleted",
+            dry_run=dry_run,
+            none=OperationFailed(
+                FailureKind.NOT_FOUND,
+                f"{subject} has no such policy",
+                remedy="`tandemmq acl list` shows those there are",
+            ),
+        )
+
+    # From one group to another
+
+    async def copy(
+        self,
+        from_broker_name: str,
+        to_broker_name: str,
+        usernames: Sequence[str],
+        *,
+        only_users: bool,
+        only_acls: bool,
+        dry_run: bool,
+    ) -> ChangeResult:
+        """Copies users, their secrets sealed as they are, and their policies."""
+        [source] = self._members.masters_to_change([from_broker_name])
+        [target] = self._members.masters_to_change([to_broker_name])
+        problem = f"nothing was copied from {source.key}"
+        users = await self._questions.broker(
+            source, lambda planes: planes.access.users(with_sealed_password=True), problem=problem
+        )
+        acls = await self._questions.broker(source, lambda planes: planes.access.acls(), problem=problem)
+        chosen = [user for user in users if not usernames or user.username in usernames]
+        if missing := set(usernames) - {user.username for user in chosen}:
+            raise OperationFailed(FailureKind.NOT_FOUND, f"{source.key} has no user {', '.join(sorted(missing))}")
+        changes = []
+        for user in chosen:
+            acl = next((one for one in acls if one.subject == f"User:{user.username}"), None)
+            is_changed = False
+            if not only_acls:
+                put = pb.PutUserRequest(
+                    username=user.username,
+                    sealed_password=user.sealed_password,
+                    user_type=user.user_type,
+                    user_status=user.user_status,
+                    dry_run=dry_run,
+                )
+                is_changed = await self._told(target, partial(_put_user, request=put))
+            if acl is not None and not only_users and not (dry_run and is_changed):
+                entries = pb.PutAclRequest(subject=acl.subject, entries=acl.entries, dry_run=dry_run)
+                is_changed |= await self._told(target, partial(_put_acl, request=entries))
+            changes.append(Change(f"{user.username} on {target.key}", "copied" if is_changed else NO_CHANGE))
+        return ChangeResult(changes, dry_run)
+
+    # Inside
+
+    async def _told(self, master: BrokerState, change: Callable[[BrokerPlanes], Awaitable[bool]]) -> bool:
+        return await self._questions.broker(master, change, problem=f"{master.key} does not take the copy")
+
+    async def _having(self, masters: Sequence[BrokerState], username: str) -> set[str]:
+        """Broker groups that have the user."""
+        answers = await self._questions.brokers(masters, lambda planes: planes.access.users(search=username))
+        require_all(answers, problem=f"user {username} cannot be looked up; nothing was changed")
+        return {name for name, views in values_of(answers) if any(view.username == username for view in views)}
+
+    async def _change(
+        self,
+        masters: Sequence[BrokerState],
+        change: Callable[[BrokerPlanes, bool], Awaitable[bool]],
+        *,
+        what: Callable[[BrokerState], str],
+        problem: str,
+        dry_run: bool,
+        none: OperationFailed | None = None,
+    ) -> ChangeResult:
+        """Asks all masters whether they would, then has them do it. `none` is raised if it changes nothing anywhere."""
+        would = await self._questions.brokers(masters, lambda planes: change(planes, True))
+        refused = [answer for answer in would if answer.failure is not None]
+        if refused and refused[0].failure is not None:
+            raise refused[0].failure.failed(refused[0].subject, f"{problem}; nothing was changed")
+        found = require_all(would, problem=f"{problem}; nothing was changed")
+        if none is not None and not any(found):
+            raise none
+        if not dry_run:
+            require_all(await self._questions.brokers(masters, lambda planes: change(planes, False)), problem=problem)
+        changes = [
+            Change(master.key, what(master) if is_changed else NO_CHANGE)
+            for master, is_changed in zip(masters, found, strict=True)
+        ]
+        return ChangeResult(changes, dry_run)
+
+
+async def _put_user(planes: BrokerPlanes, request: pb.PutUserRequest) -> bool:
+    return await planes.access.put_user(request)
+
+
+async def _put_acl(planes: BrokerPlanes, request: pb.PutAclRequest) -> bool:
+    return await planes.access.put_acl(request)
+
+
+@contextmanager
+def _refused(problem: str) -> Iterator[None]:
+    """What the core does not take is an operation's failure."""
+    try:
+        yield
+    except (InvalidUser, InvalidAcl) as error:
+        raise OperationFailed(FailureKind.INVALID, problem, cause=str(error)) from error
+
+
+def _check_user(change: UserChange, *, creates: bool) -> None:
+    with _refused(f"user {change.username!r} cannot be so"):
+        CoreUser(change.username, "sealed").check()
+        if change.password or creates:
+            check_secret(change.password)
+        if change.user_type:
+            user_type_of(change.user_type)
+        if change.user_status:
+            user_status_of(change.user_status)
+        if not creates and not (change.password or change.user_type or change.user_status):
+            raise InvalidUser("nothing is to be changed; give a password, a type or a status")
+
+
+def _check_acl(subject: str, entries: Sequence[AclEntry]) -> None:
+    with _refused(f"policies of {subject!r} cannot be so"):
+        CoreAcl(
+            subject,
+            tuple(
+                PolicyEntry(
+                    Resource.parse(entry.resource),
+                    actions_of(",".join(entry.actions)),
+                    decision_of(entry.decision),
+                    source_ips_of(",".join(entry.source_ips)),
+                    policy_type_of(entry.policy_type),
+                )
+                for entry in entries
+            ),
+        ).check()
+
+
+def _by_name(
+    answers: Iterable[Answer[list[_ViewT]]], name: Callable[[_ViewT], str]
+) -> dict[str, list[tuple[str, _ViewT]]]:
+    """By name, who has it, and how."""
+    held: dict[str, list[tuple[str, _ViewT]]] = {}
+    for broker_name, views in values_of(answers):
+        for view in views:
+            held.setdefault(name(view), []).append((broker_name, view))
+    return held
+
+
+def _differing(groups: Sequence[str], views: Sequence[tuple[str, object]]) -> tuple[str, ...]:
+    """Broker groups that have it otherwise than the first that has it."""
+    same = {broker_name for broker_name, view in views if view == views[0][1]}
+    return tuple(sorted(set(groups) - same))
+
+
+def _untimed(views: Sequence[tuple[str, pb.AclView]]) -> list[tuple[str, object]]:
+    """Without the times of changes: no two masters change at the same moment."""
+    bare: list[tuple[str, object]] = []
+    for broker_name, view in views:
+        copy = pb.AclView()
+        copy.CopyFrom(view)
+        for entry in copy.entries:
+            entry.ClearField("changed_time")
+        bare.append((broker_name, copy))
+    return bare
+
+
+def _no_user(username: str) -> OperationFailed:
+    return OperationFailed(
+        FailureKind.NOT_FOUND, f"there is no user {username}", remedy="`tandemmq user list` shows those there are"
+    )

@@ -1,0 +1,603 @@
+"""Stands before the client API's handlers where the settings ask who calls: signs callers in, and asks the policies.
+
+    signed in?   authorization and x-mq-date-time of the call, the user's secret      once for each text of the two
+    allowed?     what the method does to which topic and group, the user's policies    once for each of these
+
+Both answers are remembered until users or policies change, so that a call that is known costs some look-ups. Every
+broker asks for itself. A call that another broker passes on has its caller's own signature; the address it came from is
+believed only with the mark of a broker that holds the same key file (`SecretKeys.link_mark`). Without these settings
+nothing of this stands in a call's way.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import structlog
+
+from tandemmq.broker.client_api.forwarding import CALLER_HEADER
+from tandemmq.broker.client_api.send import refuse_send
+from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.broker.client_api.services import Timers
+from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
+from tandemmq.broker.client_api.validation import Code, Outcome, status_of
+from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
+from tandemmq.core.access.sign_ins import SignInLimit
+from tandemmq.core.access.signature import DATE_WINDOW_MS, date_problem, is_signed, parse_authorization
+from tandemmq.core.access.users_and_policies import (
+    AclTable,
+    Action,
+    ResourceKind,
+    Ruling,
+    UserStatus,
+    UserTable,
+    UserType,
+    decide,
+    parse_address,
+    topic_or_group,
+)
+from tandemmq.core.clock import Clock
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import (
+    BidiMethod,
+    Call,
+    MethodTable,
+    ServerStreamMethod,
+    StatusCode,
+    StreamHandler,
+    UnaryMethod,
+)
+
+__all__ = ["ClientAccess", "SignatureZones"]
+
+log = structlog.get_logger(__name__)
+
+_AUTHORIZATION: Final = "authorization"
+_DATE: Final = "x-mq-date-time"
+_REMEMBERED_MAX: Final = 20_000
+_ADDRESSES_MAX: Final = 20_000
+_FORGET_EVERY_MS: Final = 60_000
+_HELD_BACK_MAX: Final = 10_000
+"""Refusals that wait; more go out at once."""
+_LINES_MAX: Final = 1_000
+_LINE_PAUSE_MS: Final = 10_000
+_NAME_CHARACTERS_MAX: Final = 127
+_PRODUCER: Final[int] = definition.PRODUCER
+
+Need: TypeAlias = tuple[ResourceKind, str, tuple[Action, ...]]
+"""A resource, and the actions of which its caller needs one."""
+Needs: TypeAlias = Callable[[Any], Sequence[Need]]
+Refuse: TypeAlias = Callable[[Any, Call, Outcome], None]
+
+_PUB: Final = (Action.PUB,)
+_SUB: Final = (Action.SUB,)
+_ROUTE: Final = (Action.PUB, Action.SUB, Action.GET)
+_READ: Final = (Action.SUB, Action.GET)
+_CHANGE: Final = (Action.SUB, Action.UPDATE)
+
+
+class SignatureZones(NamedTuple):
+    """Time zones in which clients may write their dates: minutes east of UTC, and this machine's own."""
+
+    minutes: tuple[int, ...]
+    with_local: bool
+
+    def at(self, wall_ms: int) -> Collection[int]:
+        """Their offsets at a moment."""
+        if not self.with_local:
+            return self.minutes
+        return (*self.minutes, time.localtime(wall_ms // 1_000).tm_gmtoff // 60)
+
+
+class _Failure(NamedTuple):
+    """Why it is not known who calls."""
+
+    text: str
+    """What the caller is told; not who is a user."""
+    delay_ms: int = 0
+    """For how long that is held back."""
+    reason: str = ""
+    """What the log says, if it says more."""
+
+
+class _SignedIn(NamedTuple):
+    """A signature that was found good."""
+
+    date: str
+    username: str
+
+
+# What a method needs
+
+
+def _of_topic(topic: str, actions: tuple[Action, ...]) -> Need:
+    kind, name = topic_or_group(topic)
+    return kind, name, (_SUB if kind is ResourceKind.GROUP and actions is _PUB else actions)
+
+
+def _of_group(group: str, actions: tuple[Action, ...] = _SUB) -> Need:
+    return ResourceKind.GROUP, group, actions
+
+
+def _heartbeat(request: pb.HeartbeatRequest) -> Sequence[Need]:
+    return () if request.client_type == _PRODUCER else (_of_group(request.group.name),)
+
+
+def _goodbye(request: pb.NotifyClientTerminationRequest) -> Sequence[Need]:
+    # Go producers send an empty one.
+    return (_of_group(request.group.name),) if request.group.name else ()
+
+
+def _published(messages: list[SentMessage]) -> Sequence[Need]:
+    return [_of_topic(topic, _PUB) for topic in {sent.topic for sent in messages}]
+
+
+def _consumed(request: Any) -> Sequence[Need]:
+    return _of_topic(request.topic.name, _SUB), _of_group(request.group.name)
+
+
+def _queue(actions: tuple[Action, ...], *, with_group: bool = True) -> Needs:
+    def needs(request: Any) -> Sequence[Need]:
+        topic = _of_topic(request.message_queue.topic.name, actions)
+        return (topic, _of_group(request.group.name, actions)) if with_group else (topic,)
+
+    return needs
+
+
+def _settings(command: pb.TelemetryCommand) -> Sequence[Need]:
+    """Answers of clients to what they were asked need nothing."""
+    if command.WhichOneof("command") != "settings":
+        return ()
+    settings = command.settings
+    if settings.WhichOneof("pub_sub") == "publishing":
+        return [_of_topic(topic.name, _PUB) for topic in settings.publishing.topics]
+    subscription = settings.subscription
+    return [_of_group(subscription.group.name)] + [
+        _of_topic(entry.topic.name, _SUB) for entry in subscription.subscriptions
+    ]
+
+
+# How a method says no
+
+
+def _refuse_ack(request: AckRequest, call: Call, outcome: Outcome) -> None:
+    call.respond(encoded_ack(request.entries, [outcome] * max(1, len(request.entries))))
+
+
+def _refuse_change(request: pb.ChangeInvisibleDurationRequest, call: Call, outcome: Outcome) -> None:
+    # Clients adopt the handle even with an error.
+    call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=request.receipt_handle))
+    call.finish()
+
+
+def _refuse_with(response_type: Any) -> Refuse:
+    def refuse(request: Any, call: Call, outcome: Outcome) -> None:
+        call.send(response_type(status=status_of(outcome)))
+        call.finish()
+
+    return refuse
+
+
+_METHODS: Final[dict[str, tuple[Needs, Refuse]]] = {
+    "QueryRoute": (lambda asked: (_of_topic(asked.topic.name, _ROUTE),), _refuse_with(pb.QueryRouteResponse)),
+    "Heartbeat": (_heartbeat, _refuse_with(pb.HeartbeatResponse)),
+    "SendMessage": (_published, refuse_send),
+    "RecallMessage": (lambda asked: (_of_topic(asked.topic.name, _PUB),), _refuse_with(pb.RecallMessageResponse)),
+    "QueryAssignment": (_consumed, _refuse_with(pb.QueryAssignmentResponse)),
+    "ReceiveMessage": (_queue(_SUB), _refuse_with(pb.ReceiveMessageResponse)),
+    "AckMessage": (lambda asked: (_of_topic(asked.topic, _SUB), _of_group(asked.group)), _refuse_ack),
+    "ChangeInvisibleDuration": (_consumed, _refuse_change),
+    "ForwardMessageToDeadLetterQueue": (_consumed, _refuse_with(pb.ForwardMessageToDeadLetterQueueResponse)),
+    "EndTransaction": (lambda asked: (_of_topic(asked.topic.name, _PUB),), _refuse_with(pb.EndTransactionResponse)),
+    "PullMessage": (_queue(_SUB), _refuse_with(pb.PullMessageResponse)),
+    "GetOffset": (_queue(_READ), _refuse_with(pb.GetOffsetResponse)),
+    "UpdateOffset": (_queue(_CHANGE), _refuse_with(pb.UpdateOffsetResponse)),
+    "QueryOffset": (_queue(_READ, with_group=False), _refuse_with(pb.QueryOffsetResponse)),
+    "SyncLiteSubscription": (_consumed, _refuse_with(pb.SyncLiteSubscriptionResponse)),
+    "NotifyClientTermination": (_goodbye, _refuse_with(pb.NotifyClientTerminationResponse)),
+}
+"""By method, after RocketMQ's DefaultAuthorizationContextBuilder. A method that is not here is not offered."""
+
+
+class ClientAccess:
+    """The guard of one broker. Event loop only. `revoked` is called after users or policies changed, so that what waits
+    for long is asked anew."""
+
+    def __init__(
+        self,
+        *,
+        users: UserTable,
+        acls: AclTable,
+        keys: SecretKeys,
+        authorizes: bool,
+        zones: SignatureZones,
+        clock: Clock,
+        timers: Timers,
+        revoked: Callable[[], None],
+    ) -> None:
+        """Without `authorizes` whoever signs in may do everything."""
+        self._users = users
+        self._acls = acls
+        self._keys = keys
+        self._authorizes = authorizes
+        self._zones = zones
+        self._clock = clock
+        self._timers = timers
+        self._revoked = revoked
+        self._limit = SignInLimit()
+        # A signature of nobody's is checked as long as one of somebody's.
+        self._nobody: Final = secrets.token_bytes(32)
+        # By the text of `authorization`.
+        self._signed_in: dict[str, _SignedIn] = {}
+        self._rulings: dict[tuple[str, ResourceKind, str, tuple[Action, ...], str], Ruling] = {}
+        self._addresses: dict[str, str] = {}
+        self._secrets: dict[str, tuple[str, bytes]] = {}
+        self._forget_at_ms = 0
+        self._streams: set[_GuardedStream] = set()
+        self._is_recheck_due = False
+        self._held_back_count = 0
+        self._audit = _AuditLines(clock)
+        self.failed_sign_ins = 0
+        """Since the start: calls of whom it was not known who they are."""
+        self.refusals = 0
+        """Since the start: calls of users that no policy allows."""
+
+    # Tables
+
+    def guard(self, table: MethodTable) -> MethodTable:
+        """The same methods, each behind the guard."""
+        methods: dict[str, Any] = {}
+        for name, method in table.methods.items():
+            if isinstance(method, BidiMethod):
+                methods[name] = BidiMethod(_GuardedOpening(self, name, method.handler), method.request_type)
+                continue
+            needs, refuse = _METHODS[name]
+            guarded = _Guarded(self, name, method.handler, needs, refuse)
+            kind = UnaryMethod if isinstance(method, UnaryMethod) else ServerStreamMethod
+            methods[name] = kind(guarded, method.request_type)
+        return MethodTable(table.service_name, methods, otherwise=table.otherwise)
+
+    def changed(self) -> None:
+        """Users or policies are others than before: nothing is remembered, and what is open is asked again."""
+        self._signed_in.clear()
+        self._rulings.clear()
+        if not self._is_recheck_due:
+            self._is_recheck_due = True
+            self._timers.call_soon(self._recheck)
+
+    def _recheck(self) -> None:
+        self._is_recheck_due = False
+        for stream in tuple(self._streams):
+            stream.ask_again()
+        self._revoked()
+
+    # One call
+
+    def refusal(self, call: Call, method: str, needs: Sequence[Need]) -> tuple[Outcome, int] | None:
+        """Why a call may not go on, and for how long its answer is held back, in ms; None: it may."""
+        authorization = call.header(_AUTHORIZATION)
+        known = self._signed_in.get(authorization)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._forget_at_ms:
+            # A date counts for a quarter of an hour, and not for as long as the process lives.
+            self._forget_at_ms = now_ms + _FORGET_EVERY_MS
+            self._signed_in.clear()
+            known = None
+        source = self.source(call)
+        if known is not None and known.date == call.header(_DATE):
+            username = known.username
+        else:
+            found = self._sign_in(call, authorization, source)
+            if isinstance(found, _Failure):
+                self._audit.refused(method, found.reason or found.text, user=_claimed(authorization), source=source)
+                self.failed_sign_ins += 1
+                return Outcome(Code.UNAUTHORIZED, found.text), found.delay_ms
+            username = found
+        if self._authorizes:
+            for kind, name, actions in needs:
+                ruling = self._rulings.get((username, kind, name, actions, source))
+                if ruling is None:
+                    ruling = self._ruling(username, kind, name, actions, source)
+                if not ruling.is_allowed:
+                    return self._forbidden(method, username, kind, name, actions, source, ruling), 0
+        return None
+
+    def may_still(self, username: str, needs: Sequence[Need], source: str) -> Outcome | None:
+        """The same of a user that signed in before, for what stays open."""
+        user = self._users.get(username)
+        if user is None or user.status is UserStatus.DISABLE:
+            return Outcome(Code.UNAUTHORIZED, f"user {username} may not sign in any more")
+        for kind, name, actions in needs if self._authorizes else ():
+            ruling = self._ruling(username, kind, name, actions, source)
+            if not ruling.is_allowed:
+                return self._forbidden("Telemetry", username, kind, name, actions, source, ruling)
+        return None
+
+    def user_of(self, call: Call) -> str:
+        """Who made a call that was let in."""
+        known = self._signed_in.get(call.header(_AUTHORIZATION))
+        return known.username if known is not None else _claimed(call.header(_AUTHORIZATION))
+
+    def refuse_later(self, refuse: Callable[[], None], delay_ms: int) -> None:
+        """Holds an answer back."""
+        if delay_ms <= 0 or self._held_back_count >= _HELD_BACK_MAX:
+            refuse()
+            return
+
+        def due() -> None:
+            self._held_back_count -= 1
+            refuse()
+
+        self._held_back_count += 1
+        self._timers.call_later(delay_ms / 1_000, due)
+
+    def source(self, call: Call) -> str:
+        """Address a call came from, in numbers: that of its first caller if a broker passed it on."""
+        passed_on = call.header(CALLER_HEADER)
+        if passed_on:
+            return self._vouched(passed_on, call) or _address_of(call.peer)
+        peer = call.peer
+        address = self._addresses.get(peer)
+        if address is None:
+            if len(self._addresses) >= _ADDRESSES_MAX:
+                self._addresses.clear()
+            address = self._addresses[peer] = _address_of(peer)
+        return address
+
+    def vouch(self, call: Call) -> str:
+        """What tells another broker where a call, which is passed on to it, came from."""
+        head = f"{self.source(call)} {self._clock.wall_ms()}"
+        return f"{head} {self._keys.link_mark(_marked(head, call))}"
+
+    # Inside
+
+    def _vouched(self, text: str, call: Call) -> str | None:
+        head, _, mark = text.rpartition(" ")
+        address, _, at_text = head.partition(" ")
+        if not at_text.isdigit() or len(at_text) > 15 or abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
+            return None
+        return address if self._keys.is_link_mark(_marked(head, call), mark) else None
+
+    def _sign_in(self, call: Call, authorization: str, source: str) -> str | _Failure:
+        """The user, or why it is not known who calls."""
+        credential = parse_authorization(authorization)
+        if isinstance(credential, str):
+            return _Failure(credential)
+        username, now_ms = credential.username, self._clock.monotonic_ms()
+        if self._limit.is_blocked(source, username, now_ms=now_ms):
+            return _Failure("too many sign-ins from this address failed; try again in a minute", 2_000)
+        date = call.header(_DATE)
+        secret = self._secret_of(username)
+        is_good = is_signed(self._nobody if secret is None else secret, date, credential.signature)
+        user = self._users.get(username)
+        if user is None or secret is None or not is_good or user.status is UserStatus.DISABLE:
+            delay_ms = self._limit.failed(source, now_ms=now_ms)
+            reason = "no such user" if user is None else "the user is disabled" if is_good else "another secret key"
+            return _Failure("no such user, or another secret key; check the client's access key", delay_ms, reason)
+        wall_ms = self._clock.wall_ms()
+        if problem := date_problem(date, now_ms=wall_ms, zones=self._zones.at(wall_ms)):
+            return _Failure(problem)
+        self._limit.succeeded(source, username, now_ms=now_ms)
+        if len(self._signed_in) >= _REMEMBERED_MAX:
+            self._signed_in.clear()
+        self._signed_in[authorization] = _SignedIn(date, username)
+        return username
+
+    def _secret_of(self, username: str) -> bytes | None:
+        user = self._users.get(username)
+        if user is None:
+            return None
+        known = self._secrets.get(username)
+        if known is not None and known[0] == user.sealed_secret:
+            return known[1]
+        try:
+            secret = self._keys.open(username, user.sealed_secret)
+        except CannotOpen as error:
+            if self._audit.is_due("secret", username):
+                log.error("secret_not_opened", user=username, reason=str(error), remedy="put its key into authKeyPath")
+            return None
+        if len(self._secrets) >= _REMEMBERED_MAX:
+            self._secrets.clear()
+        self._secrets[username] = user.sealed_secret, secret
+        return secret
+
+    def _ruling(self, username: str, kind: ResourceKind, name: str, actions: tuple[Action, ...], source: str) -> Ruling:
+        user = self._users.get(username)
+        if user is not None and user.user_type is UserType.SUPER:
+            ruling = Ruling(True, "super user")
+        else:
+            ruling = decide(self._acls.get(f"User:{username}"), kind, name, actions, parse_address(source))
+        if len(self._rulings) >= _REMEMBERED_MAX:
+            self._rulings.clear()
+        self._rulings[username, kind, name, actions, source] = ruling
+        return ruling
+
+    def _forbidden(
+        self,
+        method: str,
+        username: str,
+        kind: ResourceKind,
+        name: str,
+        actions: tuple[Action, ...],
+        source: str,
+        ruling: Ruling,
+    ) -> Outcome:
+        self.refusals += 1
+        wanted = " or ".join(action.value for action in actions)
+        resource = f"{kind.value}:{name[:_NAME_CHARACTERS_MAX]}"
+        self._audit.refused(method, ruling.reason, user=username, source=source, resource=resource, actions=wanted)
+        # RocketMQ's code for both: clients know it.
+        return Outcome(
+            Code.UNAUTHORIZED,
+            f"user {username} has no permission for {wanted} on {resource} from {source}: {ruling.reason}",
+        )
+
+
+class _Guarded:
+    """A method of one request behind the guard."""
+
+    def __init__(
+        self, access: ClientAccess, method: str, handler: Callable[[Any, Call], None], needs: Needs, refuse: Refuse
+    ) -> None:
+        self._access = access
+        self._method = method
+        self._handler = handler
+        self._needs = needs
+        self._refuse = refuse
+
+    def __call__(self, request: Any, call: Call) -> None:
+        refused = self._access.refusal(call, self._method, self._needs(request))
+        if refused is None:
+            self._handler(request, call)
+            return
+        outcome, delay_ms = refused
+        self._access.refuse_later(lambda: self._refuse(request, call, outcome), delay_ms)
+
+
+class _GuardedOpening:
+    """The opening of Telemetry streams behind the guard."""
+
+    def __init__(self, access: ClientAccess, method: str, handler: Callable[[Call], StreamHandler[Any]]) -> None:
+        self._access = access
+        self._method = method
+        self._handler = handler
+
+    def __call__(self, call: Call) -> StreamHandler[Any]:
+        refused = self._access.refusal(call, self._method, ())
+        if refused is None:
+            return _GuardedStream(self._access, self._method, call, self._handler(call))
+        outcome, delay_ms = refused
+        self._access.refuse_later(lambda: _end_stream(call, outcome), delay_ms)
+        return _RefusedStream()
+
+
+class _RefusedStream:
+    """A stream that will be ended."""
+
+    def message(self, message: Any, /) -> None:
+        """Not read."""
+
+    def half_closed(self) -> None:
+        """Its end is on the way."""
+
+    def cancelled(self) -> None:
+        """Likewise."""
+
+
+class _GuardedStream:
+    """A Telemetry stream of a user that signed in. What it said of itself is judged anew when policies change."""
+
+    def __init__(self, access: ClientAccess, method: str, call: Call, inner: StreamHandler[Any]) -> None:
+        self._access = access
+        self._method = method
+        self._call = call
+        self._inner = inner
+        self._username = access.user_of(call)
+        self._source = access.source(call)
+        self._needs: Sequence[Need] = ()
+        access._streams.add(self)
+
+    def message(self, message: Any, /) -> None:
+        """Settings are judged; what else clients send are answers."""
+        needs = _settings(message)
+        if needs:
+            refused = self._access.may_still(self._username, needs, self._source)
+            if refused is not None:
+                self._end(refused)
+                return
+            self._needs = needs
+        self._inner.message(message)
+
+    def half_closed(self) -> None:
+        """An orderly end."""
+        self._access._streams.discard(self)
+        self._inner.half_closed()
+
+    def cancelled(self) -> None:
+        """The connection broke."""
+        self._access._streams.discard(self)
+        self._inner.cancelled()
+
+    def ask_again(self) -> None:
+        """Policies changed."""
+        refused = self._access.may_still(self._username, self._needs, self._source)
+        if refused is not None:
+            self._end(refused)
+
+    def _end(self, outcome: Outcome) -> None:
+        self._access._streams.discard(self)
+        _end_stream(self._call, outcome)
+        self._inner.cancelled()
+
+
+def _end_stream(call: Call, outcome: Outcome) -> None:
+    # Node reads no end of a stream, only a command that says what is wrong; others pass over such a one.
+    call.send(pb.TelemetryCommand(status=status_of(outcome)))
+    call.finish(StatusCode.UNAUTHENTICATED, outcome.text)
+
+
+class _AuditLines:
+    """One line for each kind of refusal, and how many came since the last one: a stranger must not fill the disk."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # When the next line may be written, and refusals since the last.
+        self._lines: dict[tuple[str, ...], tuple[int, int]] = {}
+
+    def refused(
+        self, method: str, reason: str, *, user: str, source: str, resource: str = "", actions: str = ""
+    ) -> None:
+        """Who wanted what, from where, and why not."""
+        key = (user, source, method, resource)
+        suppressed = self._lines.get(key, (0, 0))[1]
+        if self.is_due(*key):
+            log.warning(
+                "access_refused",
+                user=user,
+                source=source,
+                method=method,
+                resource=resource,
+                actions=actions,
+                decision="Deny",
+                reason=reason,
+                not_told=suppressed,
+            )
+
+    def is_due(self, *key: str) -> bool:
+        """Whether a line may be written now; if not it is counted."""
+        now_ms = self._clock.monotonic_ms()
+        due_ms, count = self._lines.get(key, (0, 0))
+        if now_ms < due_ms:
+            self._lines[key] = due_ms, count + 1
+            return False
+        if len(self._lines) >= _LINES_MAX:
+            # Of very many kinds no more than these are told of in a pause.
+            self._lines = {known: line for known, line in self._lines.items() if line[0] > now_ms}
+            if len(self._lines) >= _LINES_MAX and key not in self._lines:
+                return False
+        self._lines[key] = now_ms + _LINE_PAUSE_MS, 0
+        return True
+
+
+def _claimed(authorization: str) -> str:
+    """The name a caller gives itself, which may be anything."""
+    credential = parse_authorization(authorization)
+    return "" if isinstance(credential, str) else credential.username[:_NAME_CHARACTERS_MAX]
+
+
+def _marked(head: str, call: Call) -> str:
+    return f"{head} {call.header(_AUTHORIZATION)} {call.header(_DATE)}"
+
+
+def _address_of(peer: str) -> str:
+    """`ipv4:10.0.0.7:51234` and `ipv6:[::1]:51234`, as gRPC writes them, without scheme and port."""
+    scheme, _, rest = peer.partition(":")
+    if scheme not in ("ipv4", "ipv6"):
+        return scheme[:_NAME_CHARACTERS_MAX]
+    host = rest.replace("%5B", "[").replace("%5D", "]").rpartition(":")[0].strip("[]")
+    address = parse_address(host)
+    return host[:_NAME_CHARACTERS_MAX] if address is None else str(address)

@@ -1,0 +1,141 @@
+"""Clients' quotas where the handlers meet them: who asks, what he is told, and when.
+
+What is over a quota is answered TOO_MANY_REQUESTS. Official clients make little of that by themselves: of a send, Java
+asks again after 10 ms, Python gives up at once; of a receive, Java asks again after 20 ms. So the answer itself waits
+until the quota has room, a second at most, and whoever sends one request after another is slowed down to his quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.broker.client_api.services import Timers
+from tandemmq.broker.client_api.validation import Code, Outcome
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.quotas import OverQuota, Quantity, QuotaRules, Quotas, Share, address_of_peer
+from tandemmq.service.rpc import Call
+
+__all__ = ["PAUSE_MAX_MS", "ClientQuotas"]
+
+PAUSE_MAX_MS: Final = 1_000
+"""Below every client's own time limit, which is 3 s."""
+# Answers held back; each holds a call open and some kilobytes. Beyond, they leave at once.
+_HELD_MAX: Final = 10_000
+
+
+class ClientQuotas:
+    """`user_of` tells who signed a call; None: nobody did. Event loop only.
+
+    Handlers ask only while `limits_sends` or `limits_receives`.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        timers: Timers,
+        leases: LeaseTable,
+        user_of: Callable[[Call], str | None] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._timers = timers
+        self._user_of = user_of
+        self._held = 0
+        self._quotas: Final = Quotas(
+            lambda group, topic, handle: leases.is_leased(group, topic, handle, clock.monotonic_ms())
+        )
+
+    @property
+    def rules(self) -> QuotaRules:
+        return self._quotas.rules
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Refusals by kind and quantity, such as `quota_topic_sentBytes`."""
+        return self._quotas.refused
+
+    @property
+    def limits_sends(self) -> bool:
+        return self.rules.limits_any(Quantity.SENT_MESSAGES, Quantity.SENT_BYTES)
+
+    @property
+    def limits_receives(self) -> bool:
+        return self.rules.limits_any(
+            Quantity.RECEIVED_MESSAGES, Quantity.RECEIVED_BYTES, Quantity.POLLS, Quantity.LEASES
+        )
+
+    def change(self, rules: QuotaRules) -> None:
+        self._quotas.change(rules)
+
+    def housekeep(self) -> None:
+        """About once a second."""
+        self._quotas.look_after()
+
+    def share_of(self, call: Call, topic: str) -> Share:
+        return Share(
+            self._user_of(call) or None if self._user_of is not None else None, address_of_peer(call.peer), topic
+        )
+
+    # Sends
+
+    def refused_send(self, messages: Sequence[SentMessage], call: Call) -> Outcome | None:
+        """Charges the request, or says why not. The topic exists: strangers' names are not counted."""
+        share = self.share_of(call, messages[0].topic)
+        body_bytes = sum([len(sent.body) for sent in messages])
+        now_ms = self._clock.monotonic_ms()
+        return _outcome(self._quotas.send(share, messages=len(messages), body_bytes=body_bytes, now_ms=now_ms))
+
+    # Receives
+
+    def refused_receive(self, share: Share) -> Outcome | None:
+        return _outcome(self._quotas.receive(share, now_ms=self._clock.monotonic_ms()))
+
+    def received(self, share: Share, group: str, handles: list[str], body_bytes: int) -> None:
+        self._quotas.received(share, messages=len(handles), body_bytes=body_bytes, now_ms=self._clock.monotonic_ms())
+        self._quotas.leased(share, group, handles)
+
+    def pulled(self, share: Share, messages: int, body_bytes: int) -> None:
+        """The same without leases."""
+        self._quotas.received(share, messages=messages, body_bytes=body_bytes, now_ms=self._clock.monotonic_ms())
+
+    def refused_poll(self, share: Share) -> Outcome | None:
+        """One more that waits, until `poll_ended`."""
+        return _outcome(self._quotas.poll(share))
+
+    def poll_ended(self, share: Share) -> None:
+        self._quotas.poll_ended(share)
+
+    # Connections, by the peer's address as sockets have it
+
+    def admits(self, peer: str) -> bool:
+        return self._quotas.connect(address_of_peer(peer)) is None
+
+    def connected(self, peer: str) -> None:
+        self._quotas.connected(address_of_peer(peer))
+
+    def disconnected(self, peer: str) -> None:
+        self._quotas.disconnected(address_of_peer(peer))
+
+    # Answers
+
+    def hold(self, outcome: Outcome, answer: Callable[[], object]) -> None:
+        """Answers when the pause of the refusal is over."""
+        if self._held >= _HELD_MAX:
+            answer()
+            return
+        self._held += 1
+        self._timers.call_later(min(outcome.pause_ms, PAUSE_MAX_MS) / 1_000, partial(self._release, answer))
+
+    def _release(self, answer: Callable[[], object]) -> None:
+        self._held -= 1
+        answer()
+
+
+def _outcome(over: OverQuota | None) -> Outcome | None:
+    if over is None:
+        return None
+    return Outcome(Code.TOO_MANY_REQUESTS, str(over), retryable=True, pause_ms=over.pause_ms)

@@ -1,0 +1,425 @@
+"""createUser, updateUser, deleteUser, getUser, listUser, copyUser, and the same six of acl."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from tandemmq.admin.operations.operations import Operations
+from tandemmq.admin.operations.values import Acl, ChangeResult, User, UserChange
+from tandemmq.cli.commands.access import acl_rows, entry_of
+from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.listing import confirmed, tell_changes, tell_warnings
+from tandemmq.cli.mqadmin.options import (
+    BrokerAddrOption,
+    ClusterNameOption,
+    Columns,
+    emit_lines,
+    note_ignored,
+    refuse,
+)
+from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
+from tandemmq.cli.output import OutputFormat, tell_unseen
+
+__all__ = [
+    "copy_acl",
+    "copy_user",
+    "create_acl",
+    "create_user",
+    "delete_acl",
+    "delete_user",
+    "get_acl",
+    "get_user",
+    "list_acl",
+    "list_user",
+    "update_acl",
+    "update_user",
+]
+
+_USERS: Final = Columns(("#UserName", 16), ("#Password", 22), ("#UserType", 22), ("#UserStatus", 22))
+_ACLS: Final = Columns(
+    ("#Subject", 16), ("#PolicyType", 10), ("#Resource", 22), ("#Actions", 20), ("#SourceIp", 24), ("#Decision", 10)
+)
+_HIDDEN: Final = "******"
+
+UsernameOption = Annotated[str, typer.Option("--username", "-u", help="The name of the user.")]
+PasswordOption = Annotated[str, typer.Option("--password", "-p", help="Its secret; others may see it in `ps`.")]
+UserTypeOption = Annotated[str, typer.Option("--userType", "-t", help="Super or Normal.")]
+SubjectOption = Annotated[str, typer.Option("--subject", "-s", help="User:NAME.")]
+ResourcesOption = Annotated[
+    str, typer.Option("--resources", "-r", help="Topic:NAME, Group:NAME, NAME* for many, *; separated by commas.")
+]
+ActionsOption = Annotated[str, typer.Option("--actions", "-a", help="Pub, Sub, All, …; separated by commas.")]
+SourceIpOption = Annotated[str, typer.Option("--sourceIp", "-i", help="Addresses and networks; empty: all.")]
+DecisionOption = Annotated[str, typer.Option("--decision", "-d", help="Allow or Deny.")]
+
+
+@with_cluster
+def create_user(
+    cluster: ClusterChoice,
+    username: UsernameOption,
+    password: PasswordOption,
+    user_type: UserTypeOption = "",
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Create a user on all masters.
+
+    Example: mqadmin createUser -c DefaultCluster -u billing -p a-long-secret -t Normal
+    """
+    change = UserChange(username, password, user_type)
+    _change(
+        cluster,
+        "create user",
+        lambda to: to.create_user(change, dry_run=dry_run),
+        broker_addr=broker_addr,
+        cluster_name=cluster_name,
+    )
+
+
+@with_cluster
+def update_user(
+    cluster: ClusterChoice,
+    username: UsernameOption,
+    password: PasswordOption = "",
+    user_type: UserTypeOption = "",
+    user_status: Annotated[str, typer.Option("--userStatus", "-s", help="enable or disable.")] = "",
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Change a user on all masters.
+
+    Example: mqadmin updateUser -c DefaultCluster -u billing -s disable
+    """
+    change = UserChange(username, password, user_type, user_status)
+    _change(
+        cluster,
+        "update user",
+        lambda to: to.update_user(change, dry_run=dry_run),
+        broker_addr=broker_addr,
+        cluster_name=cluster_name,
+    )
+
+
+@with_cluster
+def delete_user(
+    cluster: ClusterChoice,
+    username: UsernameOption,
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Remove a user with its policies from all masters.
+
+    Example: mqadmin deleteUser -c DefaultCluster -u billing --yes
+    """
+    _delete(
+        cluster,
+        "delete user",
+        f"Delete user {username} with its policies?",
+        lambda to, dry: to.delete_user(username, dry_run=dry),
+        broker_addr=broker_addr,
+        cluster_name=cluster_name,
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+@with_cluster
+def get_user(
+    cluster: ClusterChoice,
+    username: UsernameOption,
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show a user. Its secret is never shown.
+
+    Example: mqadmin getUser -c DefaultCluster -u billing
+    """
+    users = _users(cluster, username, broker_addr, cluster_name)
+    _tell_users([user for user in users if user.username == username], output)
+
+
+@with_cluster
+def list_user(
+    cluster: ClusterChoice,
+    filter_text: Annotated[str, typer.Option("--filter", "-f", help="Only names with this in them.")] = "",
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List users. Their secrets are never shown.
+
+    Example: mqadmin listUser -c DefaultCluster
+    """
+    _tell_users(_users(cluster, filter_text, broker_addr, cluster_name), output)
+
+
+@with_cluster
+def copy_user(
+    cluster: ClusterChoice,
+    from_broker: Annotated[str, typer.Option("--fromBroker", "-f", help="Broker that has them.")],
+    to_broker: Annotated[str, typer.Option("--toBroker", "-t", help="Broker that gets them.")],
+    usernames: Annotated[str, typer.Option("--usernames", "-u", help="Separated by commas; all without.")] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Copy users, with their secrets, from one master to another that has the same key file.
+
+    Example: mqadmin copyUser -f broker-a -t broker-b -u billing
+    """
+    names = _parts(usernames)
+    _copy(
+        cluster,
+        from_broker,
+        to_broker,
+        lambda to, source, target: to.copy_users(source, target, names, only_users=True, dry_run=dry_run),
+    )
+
+
+@with_cluster
+def create_acl(
+    cluster: ClusterChoice,
+    subject: SubjectOption,
+    resources: ResourcesOption,
+    actions: ActionsOption,
+    decision: DecisionOption = "Allow",
+    source_ip: SourceIpOption = "",
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Say what a user may do with some resources, on all masters.
+
+    Example: mqadmin createAcl -c DefaultCluster -s User:billing -r Topic:orders,Group:billing -a Sub -d Allow
+    """
+    entries = [entry_of(resource, actions, decision, source_ip) for resource in _parts(resources)]
+    _change(
+        cluster,
+        "create acl",
+        lambda to: to.put_acl(subject, entries, dry_run=dry_run),
+        broker_addr=broker_addr,
+        cluster_name=cluster_name,
+    )
+
+
+@with_cluster
+def update_acl(
+    cluster: ClusterChoice,
+    subject: SubjectOption,
+    resources: ResourcesOption,
+    actions: ActionsOption,
+    decision: DecisionOption = "Allow",
+    source_ip: SourceIpOption = "",
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Say anew what a user may do with some resources, on all masters.
+
+    Example: mqadmin updateAcl -c DefaultCluster -s User:billing -r Topic:orders -a Pub,Sub -d Deny
+    """
+    entries = [entry_of(resource, actions, decision, source_ip) for resource in _parts(resources)]
+    _change(
+        cluster,
+        "update acl",
+        lambda to: to.put_acl(subject, entries, dry_run=dry_run),
+        broker_addr=broker_addr,
+        cluster_name=cluster_name,
+    )
+
+
+@with_cluster
+def delete_acl(
+    cluster: ClusterChoice,
+    subject: SubjectOption,
+    resources: ResourcesOption = "",
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Remove what was said of a user and some resources, or all of it, from all masters.
+
+    Example: mqadmin deleteAcl -c DefaultCluster -s User:billing -r Topic:orders --yes
+    """
+    chosen = _parts(resources)
+    _delete(
+        cluster,
+        "delete acl",
+        f"Delete {'these' if chosen else 'all'} policies of {subject}?",
+        lambda to, dry: to.delete_acl(subject, chosen, dry_run=dry),
+        broker_addr=broker_addr,
+        cluster_name=cluster_name,
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+@with_cluster
+def get_acl(
+    cluster: ClusterChoice,
+    subject: SubjectOption,
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what a user may do.
+
+    Example: mqadmin getAcl -c DefaultCluster -s User:billing
+    """
+    acls = _acls(cluster, subject, "", broker_addr, cluster_name)
+    _tell_acls([acl for acl in acls if acl.subject == subject], output)
+
+
+@with_cluster
+def list_acl(
+    cluster: ClusterChoice,
+    subject: Annotated[str, typer.Option("--subject", "-s", help="Only subjects with this in them.")] = "",
+    resource: Annotated[str, typer.Option("--resource", "-r", help="Only resources with this in them.")] = "",
+    broker_addr: BrokerAddrOption = None,
+    cluster_name: ClusterNameOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List what users may do.
+
+    Example: mqadmin listAcl -c DefaultCluster -r Topic:orders
+    """
+    _tell_acls(_acls(cluster, subject, resource, broker_addr, cluster_name), output)
+
+
+@with_cluster
+def copy_acl(
+    cluster: ClusterChoice,
+    from_broker: Annotated[str, typer.Option("--fromBroker", "-f", help="Broker that has them.")],
+    to_broker: Annotated[str, typer.Option("--toBroker", "-t", help="Broker that gets them.")],
+    subjects: Annotated[str, typer.Option("--subjects", "-s", help="Separated by commas; all without.")] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Copy policies from one master to another, of users that are there.
+
+    Example: mqadmin copyAcl -f broker-a -t broker-b -s User:billing
+    """
+    names = tuple(subject.removeprefix("User:") for subject in _parts(subjects))
+    _copy(
+        cluster,
+        from_broker,
+        to_broker,
+        lambda to, source, target: to.copy_users(source, target, names, only_acls=True, dry_run=dry_run),
+    )
+
+
+# What they share
+
+
+def _change(
+    cluster: ClusterChoice,
+    done: str,
+    change: Callable[[Operations], Awaitable[ChangeResult]],
+    *,
+    broker_addr: str | None,
+    cluster_name: str | None,
+) -> None:
+    async def carry_out(connection: ClusterConnection) -> ChangeResult:
+        await _check_place(connection, broker_addr, cluster_name)
+        return await change(await connection.operations())
+
+    _tell_done(done, cluster.run(carry_out))
+
+
+def _delete(
+    cluster: ClusterChoice,
+    done: str,
+    question: str,
+    change: Callable[[Operations, bool], Awaitable[ChangeResult]],
+    *,
+    broker_addr: str | None,
+    cluster_name: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    async def carry_out(connection: ClusterConnection, dry: bool) -> ChangeResult:
+        await _check_place(connection, broker_addr, cluster_name)
+        return await change(await connection.operations(), dry)
+
+    result = confirmed(
+        cluster,
+        lambda dry: cluster.run(lambda connection: carry_out(connection, dry)),
+        tell_changes,
+        question,
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if result is not None:
+        _tell_done(done, result)
+
+
+async def _check_place(connection: ClusterConnection, broker_addr: str | None, cluster_name: str | None) -> None:
+    if broker_addr is None and cluster_name is None:
+        raise refuse("on which cluster?", remedy="give -c, the name of the cluster")
+    note_ignored([("-b", broker_addr)], "users and policies are the same on all masters")
+    check_cluster_name(await connection.read_state(), cluster_name)
+
+
+def _copy(
+    cluster: ClusterChoice,
+    from_broker: str,
+    to_broker: str,
+    copy: Callable[[Operations, str, str], Awaitable[ChangeResult]],
+) -> None:
+    async def carry_out(connection: ClusterConnection) -> ChangeResult:
+        state = await connection.read_state()
+        source, target = (find_broker(state, text).broker_name for text in (from_broker, to_broker))
+        return await copy(await connection.operations(), source, target)
+
+    tell_changes(cluster.run(carry_out))
+
+
+def _users(cluster: ClusterChoice, search: str, broker_addr: str | None, cluster_name: str | None) -> Sequence[User]:
+    async def read(connection: ClusterConnection) -> Sequence[User]:
+        await _check_place(connection, broker_addr, cluster_name)
+        users, unseen = await (await connection.operations()).users(search=search)
+        tell_unseen(unseen)
+        return users
+
+    return cluster.run(read)
+
+
+def _acls(
+    cluster: ClusterChoice, subject: str, resource: str, broker_addr: str | None, cluster_name: str | None
+) -> Sequence[Acl]:
+    async def read(connection: ClusterConnection) -> Sequence[Acl]:
+        await _check_place(connection, broker_addr, cluster_name)
+        acls, unseen = await (await connection.operations()).acls(subject=subject, resource=resource)
+        tell_unseen(unseen)
+        return acls
+
+    return cluster.run(read)
+
+
+def _tell_users(users: Sequence[User], output: OutputFormat) -> None:
+    rows = [(user.username, _HIDDEN, user.user_type, user.user_status) for user in users]
+    emit_lines(output, users, _USERS.lines(rows))
+
+
+def _tell_acls(acls: Sequence[Acl], output: OutputFormat) -> None:
+    emit_lines(output, acls, _ACLS.lines([row for row, _ in acl_rows(acls)]))
+
+
+def _tell_done(done: str, result: ChangeResult) -> None:
+    if result.dry_run:
+        tell_changes(result)
+        return
+    for change in result.changes:
+        typer.echo(f"{done} to {change.subject} success.")
+    tell_warnings(result.warnings)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

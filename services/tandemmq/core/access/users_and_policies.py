@@ -1,0 +1,491 @@
+"""Who may use the client API, and for what: RocketMQ 5's users and policies (ACL 2.0), with its words.
+
+A user is known by a name and a secret. A policy belongs to a subject, `User:NAME`; its entries say which actions on
+which resources are allowed, or denied, from where. The decision is stricter than RocketMQ's: an entry that matches and
+denies always wins, where RocketMQ takes the entry of the most specific resource. So whatever is allowed here is allowed
+there, and not the other way round. As there, entries of type Default count only where no entry of type Custom matches,
+what nothing matches is denied, and users of type Super may do everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
+
+from tandemmq.core.metadata.metadata_store import JavaObject, JavaValue, MetadataCorrupt, MetadataError
+from tandemmq.core.metadata.replica_merge import NamedTable
+
+__all__ = [
+    "Acl",
+    "AclTable",
+    "Action",
+    "Decision",
+    "InvalidAcl",
+    "InvalidUser",
+    "Pattern",
+    "PolicyEntry",
+    "PolicyType",
+    "Resource",
+    "ResourceKind",
+    "Ruling",
+    "User",
+    "UserStatus",
+    "UserTable",
+    "UserType",
+    "actions_of",
+    "check_secret",
+    "decide",
+    "decision_of",
+    "parse_address",
+    "policy_type_of",
+    "source_ips_of",
+    "topic_or_group",
+    "user_of_subject",
+    "user_status_of",
+    "user_type_of",
+]
+
+USERS_MAX: Final = 10_000
+ENTRIES_MAX: Final = 1_000
+"""Of one subject: each decision that is not remembered looks at all."""
+SOURCE_IPS_MAX: Final = 100
+SECRET_CHARACTERS_MIN: Final = 8
+SECRET_CHARACTERS_MAX: Final = 256
+NAME_CHARACTERS_MAX: Final = 127
+_USERNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}")
+_SUBJECT: Final = "User:"
+_ANYTHING: Final = "*"
+
+Address: TypeAlias = IPv4Address | IPv6Address
+WordT = TypeVar("WordT", bound=StrEnum)
+
+
+class InvalidUser(MetadataError):
+    """A user cannot be so; the message names the field and says what is allowed. The operator's fault."""
+
+
+class InvalidAcl(MetadataError):
+    """A policy cannot be so; the message names the field and says what is allowed. The operator's fault."""
+
+
+# Users
+
+
+class UserType(StrEnum):
+    """Super users may do everything; normal ones what their policies allow."""
+
+    SUPER = "Super"
+    NORMAL = "Normal"
+
+
+class UserStatus(StrEnum):
+    """A disabled user cannot sign in."""
+
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user. `sealed_secret` is its secret as `tandemmq.core.access.sealed_secrets` seals it."""
+
+    username: str
+    sealed_secret: str = field(repr=False)
+    user_type: UserType = UserType.NORMAL
+    status: UserStatus = UserStatus.ENABLE
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.username
+
+    def check(self) -> None:
+        """Raises InvalidUser unless it may be made."""
+        if not _USERNAME.fullmatch(self.username):
+            raise InvalidUser(
+                f"username: {self.username[:NAME_CHARACTERS_MAX]!r}; use 1 to {NAME_CHARACTERS_MAX} of A-Z a-z 0-9 "
+                ". _ @ + -, a letter or digit first"
+            )
+        if not self.sealed_secret:
+            raise InvalidUser("password: a user needs one")
+
+    def to_fields(self) -> dict[str, JavaValue]:
+        """The JSON object of the table."""
+        return {
+            "username": self.username,
+            "userType": self.user_type.value,
+            "userStatus": self.status.value,
+            "sealedPassword": self.sealed_secret,
+        }
+
+    @classmethod
+    def from_object(cls, name: str, fields: JavaObject) -> Self:
+        """Reads one user. MetadataCorrupt for a word that is none: it must not become one that may more."""
+        try:
+            user_type = UserType(fields.text("userType", UserType.NORMAL.value))
+            status = UserStatus(fields.text("userStatus", UserStatus.ENABLE.value))
+        except ValueError as error:
+            raise MetadataCorrupt(f"user {name}: {error}") from error
+        return cls(name, fields.text("sealedPassword", ""), user_type, status)
+
+
+class UserTable(NamedTable[User]):
+    """All users of this broker."""
+
+    def __init__(self) -> None:
+        super().__init__(User, kind="user", field="userTable")
+
+
+def check_secret(secret: str) -> None:
+    """Raises InvalidUser unless it may be one; the message does not show it."""
+    if not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX or not secret.isprintable():
+        raise InvalidUser(
+            f"password: use {SECRET_CHARACTERS_MIN} to {SECRET_CHARACTERS_MAX} printable characters; "
+            "`tandemmq user create` makes a good one if none is given"
+        )
+
+
+# Policies
+
+
+class ResourceKind(StrEnum):
+    """What a resource is."""
+
+    ANY = "Any"
+    CLUSTER = "Cluster"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class Pattern(StrEnum):
+    """How a resource's name is compared."""
+
+    ANY = "Any"
+    LITERAL = "Literal"
+    PREFIXED = "Prefixed"
+
+
+class Action(StrEnum):
+    """What is done to a resource."""
+
+    ALL = "All"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class Decision(StrEnum):
+    """What an entry says."""
+
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+class PolicyType(StrEnum):
+    """Default entries count where no custom one matches."""
+
+    CUSTOM = "Custom"
+    DEFAULT = "Default"
+
+
+class Resource(NamedTuple):
+    """A resource, or a pattern of such: `Topic:orders`, `Topic:orders-*`, `Group:*`, `*`."""
+
+    kind: ResourceKind
+    name: str
+    """Empty with Pattern.ANY."""
+    pattern: Pattern = Pattern.LITERAL
+
+    @classmethod
+    def parse(cls, text: str) -> Resource:
+        """Reads RocketMQ's form. Raises InvalidAcl."""
+        if text == _ANYTHING:
+            return cls(ResourceKind.ANY, "", Pattern.ANY)
+        kind_text, colon, name = text.partition(":")
+        kind = _word_of(ResourceKind, kind_text)
+        if kind is None or kind is ResourceKind.ANY or not colon or not name:
+            raise InvalidAcl(
+                f"resource: {text[:200]!r}; write Topic:NAME, Group:NAME or Cluster:NAME, NAME* for all that begin so, "
+                "Topic:* for all topics, or * for everything"
+            )
+        if len(name) > 255 or not name.isprintable() or any(character in name for character in ", "):
+            raise InvalidAcl(f"resource: {name[:100]!r} is no name: up to 255 printable characters, no comma, no space")
+        if name == _ANYTHING:
+            return cls(kind, "", Pattern.ANY)
+        if _ANYTHING in name[:-1]:
+            raise InvalidAcl(f"resource: {text[:200]!r}; a * may only be the last character")
+        if name.endswith(_ANYTHING):
+            return cls(kind, name[:-1], Pattern.PREFIXED)
+        return cls(kind, name)
+
+    @property
+    def key(self) -> str:
+        """RocketMQ's form."""
+        if self.kind is ResourceKind.ANY:
+            return _ANYTHING
+        name = self.name if self.pattern is Pattern.LITERAL else f"{self.name}*"
+        return f"{self.kind.value}:{name}"
+
+    def covers(self, kind: ResourceKind, name: str) -> bool:
+        """Whether the pattern matches a resource."""
+        if self.kind is ResourceKind.ANY:
+            return True
+        if self.kind is not kind:
+            return False
+        if self.pattern is Pattern.LITERAL:
+            return self.name == name
+        return self.pattern is Pattern.ANY or name.startswith(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """What a subject may do with a resource. `changed_ms` is the wall clock of its last change."""
+
+    resource: Resource
+    actions: frozenset[Action]
+    decision: Decision
+    source_ips: tuple[str, ...] = ()
+    """Addresses and networks (CIDR) it counts for; empty: all."""
+    policy_type: PolicyType = PolicyType.CUSTOM
+    changed_ms: int = 0
+
+    @property
+    def key(self) -> str:
+        """No two entries of a subject have the same."""
+        return f"{self.policy_type.value} {self.resource.key}"
+
+    def matches(self, kind: ResourceKind, name: str, actions: Collection[Action], address: Address | None) -> bool:
+        """Whether it has something to say. An address that is not known is in no network: for an entry that denies it
+        is in all."""
+        if not self.resource.covers(kind, name):
+            return False
+        if Action.ALL not in self.actions and not self.actions.intersection(actions):
+            return False
+        if not self.source_ips:
+            return True
+        if address is None:
+            return self.decision is Decision.DENY
+        return any(address in _network(text) for text in self.source_ips)
+
+    def to_fields(self) -> dict[str, JavaValue]:
+        """The JSON object of the table."""
+        return {
+            "actions": ",".join(action.value for action in Action if action in self.actions),
+            "decision": self.decision.value,
+            "sourceIps": ",".join(self.source_ips),
+            "time": self.changed_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """All entries of one subject, `User:NAME`."""
+
+    subject: str
+    entries: tuple[PolicyEntry, ...]
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.subject
+
+    def check(self) -> None:
+        """Raises InvalidAcl unless it may be made."""
+        user_of_subject(self.subject)
+        if not self.entries:
+            raise InvalidAcl("entries: name at least one resource")
+        if len(self.entries) > ENTRIES_MAX:
+            raise InvalidAcl(f"entries: {len(self.entries)}, the limit is {ENTRIES_MAX}; use prefixes (NAME*)")
+        for entry in self.entries:
+            if not entry.actions:
+                raise InvalidAcl(f"actions: {entry.resource.key} has none; name some of {_words(Action)}")
+            if len(entry.source_ips) > SOURCE_IPS_MAX:
+                raise InvalidAcl(f"sourceIp: {len(entry.source_ips)} of them, the limit is {SOURCE_IPS_MAX}; use CIDR")
+
+    def with_entries(self, entries: Iterable[PolicyEntry]) -> Acl:
+        """With these in place of those of the same type and resource."""
+        held = {entry.key: entry for entry in self.entries}
+        held.update({entry.key: entry for entry in entries})
+        return replace(self, entries=tuple(held.values()))
+
+    def without(self, resource: Resource, policy_type: PolicyType) -> Acl | None:
+        """Without the entry of the resource; None: none is left."""
+        left = tuple(entry for entry in self.entries if (entry.resource, entry.policy_type) != (resource, policy_type))
+        return replace(self, entries=left) if left else None
+
+    def to_fields(self) -> dict[str, JavaValue]:
+        """The JSON object of the table."""
+        policies: dict[str, JavaValue] = {}
+        for policy_type in PolicyType:
+            held = {one.resource.key: one.to_fields() for one in self.entries if one.policy_type is policy_type}
+            if held:
+                policies[policy_type.value] = held
+        return {"policies": policies}
+
+    @classmethod
+    def from_object(cls, name: str, fields: JavaObject) -> Self:
+        """Reads those of one subject. MetadataCorrupt for what cannot be read: a Deny must not get lost."""
+        entries: list[PolicyEntry] = []
+        policies = fields.object("policies")
+        try:
+            for type_text in policies:
+                policy_type, held = PolicyType(type_text), policies.object(type_text)
+                for key in held:
+                    one = held.object(key)
+                    entries.append(
+                        PolicyEntry(
+                            Resource.parse(key),
+                            actions_of(one.text("actions", "")),
+                            Decision(one.text("decision", "")),
+                            source_ips_of(one.text("sourceIps", "")),
+                            policy_type,
+                            one.integer("time", 0),
+                        )
+                    )
+        except (InvalidAcl, ValueError) as error:
+            raise MetadataCorrupt(f"policies of {name}: {error}") from error
+        return cls(name, tuple(entries))
+
+
+class AclTable(NamedTable[Acl]):
+    """All policies of this broker, by subject."""
+
+    def __init__(self) -> None:
+        super().__init__(Acl, kind="policies of", field="aclTable")
+
+
+def user_of_subject(subject: str) -> str:
+    """The user of `User:NAME`. Raises InvalidAcl."""
+    username = subject.removeprefix(_SUBJECT)
+    if not subject.startswith(_SUBJECT) or not _USERNAME.fullmatch(username):
+        raise InvalidAcl(f"subject: {subject[:200]!r}; write User:NAME")
+    return username
+
+
+def actions_of(text: str) -> frozenset[Action]:
+    """Actions separated by commas, in any case. Raises InvalidAcl."""
+    actions: set[Action] = set()
+    for word in _parts(text):
+        action = _word_of(Action, word)
+        if action is None:
+            raise InvalidAcl(f"actions: {word[:50]!r}; use {_words(Action)}")
+        actions.add(action)
+    return frozenset(actions)
+
+
+def source_ips_of(text: str) -> tuple[str, ...]:
+    """Addresses and networks separated by commas. Raises InvalidAcl."""
+    parts = tuple(_parts(text))
+    for part in parts:
+        try:
+            _network(part)
+        except ValueError as error:
+            raise InvalidAcl(f"sourceIp: {part[:50]!r} is no address and no network: {error}") from error
+    return parts
+
+
+def decision_of(text: str) -> Decision:
+    """Allow or Deny, in any case. Raises InvalidAcl."""
+    decision = _word_of(Decision, text)
+    if decision is None:
+        raise InvalidAcl(f"decision: {text[:50]!r}; use Allow or Deny")
+    return decision
+
+
+# The decision
+
+
+class Ruling(NamedTuple):
+    """Whether a request may go on, and why (not), for the log."""
+
+    is_allowed: bool
+    reason: str
+
+
+_NO_ENTRY: Final = Ruling(False, "no policy allows it")
+
+
+def decide(
+    acl: Acl | None, kind: ResourceKind, name: str, actions: Collection[Action], address: Address | None
+) -> Ruling:
+    """What the policies of a normal user say of one of `actions` on a resource."""
+    if acl is None:
+        return _NO_ENTRY
+    matching = [entry for entry in acl.entries if entry.matches(kind, name, actions, address)]
+    custom = [entry for entry in matching if entry.policy_type is PolicyType.CUSTOM]
+    counting = custom or matching
+    for entry in counting:
+        if entry.decision is Decision.DENY:
+            return Ruling(False, f"policy {entry.resource.key} denies it")
+    return Ruling(True, f"policy {counting[0].resource.key} allows it") if counting else _NO_ENTRY
+
+
+def parse_address(text: str) -> Address | None:
+    """An address in numbers, IPv4 also where it is written as IPv6; None: it is none."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+@lru_cache(maxsize=4_096)
+def _network(text: str) -> IPv4Network | IPv6Network:
+    return ip_network(text, strict=False)
+
+
+def _parts(text: str) -> Iterable[str]:
+    return (part.strip() for part in text.split(",") if part.strip())
+
+
+def _word_of(words: type[WordT], text: str) -> WordT | None:
+    return next((word for word in words if word.value.lower() == text.strip().lower()), None)
+
+
+def _words(words: type[StrEnum]) -> str:
+    return ", ".join(word.value for word in words)
+
+
+def user_type_of(text: str) -> UserType:
+    """Super or Normal, in any case. Raises InvalidUser."""
+    found = _word_of(UserType, text)
+    if found is None:
+        raise InvalidUser(f"userType: {text[:50]!r}; use Super or Normal")
+    return found
+
+
+def user_status_of(text: str) -> UserStatus:
+    """enable or disable, in any case. Raises InvalidUser."""
+    found = _word_of(UserStatus, text)
+    if found is None:
+        raise InvalidUser(f"userStatus: {text[:50]!r}; use enable or disable")
+    return found
+
+
+def policy_type_of(text: str) -> PolicyType:
+    """Custom or Default, in any case; empty: Custom. Raises InvalidAcl."""
+    found = _word_of(PolicyType, text or PolicyType.CUSTOM.value)
+    if found is None:
+        raise InvalidAcl(f"policyType: {text[:50]!r}; use Custom or Default")
+    return found
+
+
+_RETRY: Final = "%RETRY%"
+
+
+def topic_or_group(topic: str) -> tuple[ResourceKind, str]:
+    """What a topic's name is to a policy: a group's retry topic is the group, as in RocketMQ."""
+    if topic.startswith(_RETRY):
+        return ResourceKind.GROUP, topic[len(_RETRY) :]
+    return ResourceKind.TOPIC, topic

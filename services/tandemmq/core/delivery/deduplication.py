@@ -1,0 +1,154 @@
+"""Which messages of a topic were stored a short time ago, by message id: what its deduplication window remembers.
+
+A sender that lost an answer sends again. In a topic with a window the second message is not stored: its sender is told
+what became of the first. What the window knows follows from the log, so a new master reads the end of each queue, back
+to where the window begins, and knows the same. Of what it read it does not know whether it outlives a failure: that is
+*unsure* until somebody made sure of it (`confirm`).
+
+Ids are kept in slices of time, and leave with their slice. Beyond `ids_max` of all topics together the oldest slice of
+the topic with the most ids goes before its time: memory is bounded, and the window of that topic is shorter then.
+About 200 bytes for each id. One thread only; times are of the wall clock, as records have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tandemmq.core.delivery.queue_reader import QueueReader
+from tandemmq.core.message.properties import raw_property
+from tandemmq.core.message.property_names import PROPERTY_UNIQUE_KEY
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, deduplication_window_ms
+from tandemmq.core.storage.consume_queue import first_false
+
+__all__ = ["Deduplication", "Window"]
+
+_SLICES: Final = 8
+_READ_AT_ONCE: Final = 64
+_UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
+
+
+class Window:
+    """The ids of one topic. A value is the first message's queue offset, negative where it is unsure: -1 - offset."""
+
+    __slots__ = ("_slice_ms", "_slices", "count", "window_ms")
+
+    def __init__(self, window_ms: int) -> None:
+        self.window_ms: Final = window_ms
+        self._slice_ms: Final = max(1, window_ms // _SLICES)
+        # By when each began, the newest last. One more than the window has: the oldest is only partly in it.
+        self._slices: dict[int, dict[str, int]] = {}
+        self.count = 0
+
+    def find(self, message_id: str, now_ms: int) -> int | None:
+        """The value of an id; None: no message of the id was stored within the window."""
+        self.let_go(now_ms)
+        for ids in reversed(self._slices.values()):
+            value = ids.get(message_id)
+            if value is not None:
+                return value
+        return None
+
+    def remember(self, message_id: str, value: int, stored_ms: int) -> None:
+        """A message was stored."""
+        begin = stored_ms - stored_ms % self._slice_ms
+        ids = self._slices.get(begin)
+        if ids is None:
+            ids = self._slices[begin] = {}
+            if len(self._slices) > 1 and next(reversed(self._slices)) != max(self._slices):
+                self._slices = dict(sorted(self._slices.items()))
+        if message_id not in ids:
+            self.count += 1
+        ids[message_id] = value
+
+    def confirm(self, message_id: str, queue_offset: int) -> None:
+        """The first message with the id outlives a failure."""
+        for ids in self._slices.values():
+            if ids.get(message_id) == -1 - queue_offset:
+                ids[message_id] = queue_offset
+
+    def let_go(self, now_ms: int) -> None:
+        """Forgets what is older than the window."""
+        while self._slices:
+            begin = next(iter(self._slices))
+            if begin + self._slice_ms + self.window_ms > now_ms:
+                return
+            self.forget_oldest()
+
+    def forget_oldest(self) -> None:
+        """Its oldest ids go."""
+        begin = next(iter(self._slices))
+        self.count -= len(self._slices.pop(begin))
+
+
+class Deduplication:
+    """The windows of all topics that have one; see the module's docstring."""
+
+    def __init__(self, topics: TopicTable) -> None:
+        self._topics = topics
+        self._windows: dict[str, Window] = {}
+        self.duplicate_count = 0
+        """Messages that were not stored again."""
+        self.cut_short_count = 0
+        """Slices that went before their time."""
+
+    @property
+    def count(self) -> int:
+        """Ids of all topics."""
+        return sum(window.count for window in self._windows.values())
+
+    def window(self, config: TopicConfig) -> Window | None:
+        """Of a topic; None: it has none. A topic that gets another length begins anew."""
+        window_ms = deduplication_window_ms(config)
+        known = self._windows.get(config.topic_name)
+        if window_ms <= 0:
+            if known is not None:
+                del self._windows[config.topic_name]
+            return None
+        if known is None or known.window_ms != window_ms:
+            known = self._windows[config.topic_name] = Window(window_ms)
+        return known
+
+    def keep_within(self, ids_max: int) -> None:
+        """Forgets the oldest of those with the most ids until there are no more than that."""
+        while self.count > ids_max:
+            fullest = max(self._windows.values(), key=lambda window: window.count)
+            fullest.forget_oldest()
+            self.cut_short_count += 1
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted."""
+        self._windows.pop(topic, None)
+
+    def restore(self, queues: QueueReader, *, now_ms: int, ids_max: int) -> Iterator[None]:
+        """Reads the ends of all queues of topics with a window, as a master that begins; some records for each step."""
+        self._windows = {}
+        for config in list(self._topics):
+            window = self.window(config)
+            if window is None:
+                continue
+            for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
+                yield from self._restore_queue(queues, config.topic_name, queue_id, window, now_ms - window.window_ms)
+                self.keep_within(ids_max)
+
+    def _restore_queue(
+        self, queues: QueueReader, topic: str, queue_id: int, window: Window, from_ms: int
+    ) -> Iterator[None]:
+        begin, end = queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)
+
+        def is_before(offset: int) -> bool:
+            """What cannot be read is as old as what lies before it."""
+            entries = queues.entries(topic, queue_id, offset, 1)
+            found = queues.messages(topic, queue_id, (offset,), entries) if entries else []
+            return not found or found[0] is None or found[0].store_timestamp_ms < from_ms
+
+        offset = first_false(begin, end, is_before)
+        while offset < end:
+            entries = queues.entries(topic, queue_id, offset, min(_READ_AT_ONCE, end - offset))
+            found = queues.messages(topic, queue_id, range(offset, offset + len(entries)), entries)
+            for place, message in enumerate(found, offset):
+                if message is not None and (message_id := raw_property(message.properties, _UNIQUE_KEY)):
+                    window.remember(message_id.decode(errors="replace"), -1 - place, message.store_timestamp_ms)
+            # Behind an entry that is damaged, and is being mended.
+            offset += len(found) or 1
+            yield

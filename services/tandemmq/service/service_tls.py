@@ -1,0 +1,433 @@
+"""TLS between services: 10911 of brokers, 9876 of NameServers, and every call that one service makes to another.
+
+The gRPC library speaks TLS. This module gives it the certificates, asks both ends for theirs, and renews them: a server
+is asked for its certificates at each handshake, a caller makes a new channel for new calls when its files change, and
+calls under way end on the old one.
+
+What a process is holds for the whole of it, and calls are made from many places. So the caller's side is told once,
+where a process begins (`use_service_tls`): each task inherits it, and threads find it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+import grpc
+import grpc.aio
+import structlog
+from pydantic import Field
+
+from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, group_server_name, identity_of, server_name
+from tandemmq.core.access.method_permissions import refusal
+from tandemmq.core.clock import Clock
+from tandemmq.http2.server import TlsMode
+from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, load_settings
+
+__all__ = [
+    "PermissionInterceptor",
+    "ServerTls",
+    "ServicePortSettings",
+    "ServiceTls",
+    "ServiceTlsSettings",
+    "TlsMode",
+    "aio_channel",
+    "caller_of",
+    "check_service_tls",
+    "claim_problem_of",
+    "server_tls_of",
+    "service_tls_of_environment",
+    "sync_channel",
+    "tell_children",
+    "use_service_tls",
+]
+
+log = structlog.get_logger(__name__)
+
+_ChannelOptions: TypeAlias = Sequence[tuple[str, Any]]
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+# Calls on a channel whose certificate was replaced end when they end: a heartbeat may last for months.
+_UNTIL_THEY_END_S: Final = 10 * 365 * 86_400.0
+_STRANGERS_TOLD_MAX: Final = 1_000
+
+
+class ServiceTlsSettings(ServiceSettings):
+    """What every service says of the service planes: 10911, 9876, and its calls to them."""
+
+    service_tls_mode: TlsMode = Field(
+        TlsMode.DISABLED,
+        alias="serviceTlsMode",
+        description="TLS between services (listenPort of brokers and NameServers, and calls to them): disabled, "
+        "permissive (callers with and without TLS are taken, a step on the way) or enforcing (nobody without a "
+        "certificate is).",
+    )
+    service_tls_path: str = Field(
+        "",
+        alias="serviceTlsPath",
+        description="Folder of this service's certificate: tls.crt, tls.key and ca.crt, as cert-manager names them. "
+        "Read again when they change.",
+    )
+    service_tls_call: bool = Field(
+        False,
+        alias="serviceTlsCall",
+        description="With serviceTlsMode=permissive: calls other services with TLS, which all of them must take by "
+        "then. Enforcing always does.",
+    )
+
+    @property
+    def calls_with_tls(self) -> bool:
+        """Its own calls use TLS."""
+        return self.service_tls_mode is TlsMode.ENFORCING or (
+            self.service_tls_mode is TlsMode.PERMISSIVE and self.service_tls_call
+        )
+
+
+class ServicePortSettings(ServiceTlsSettings):
+    """What a service says besides that others call."""
+
+    open_listen_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        alias="openListenPort",
+        description="Port without TLS for those who have no certificate: an orchestrator's probes, and at a NameServer "
+        "clients that ask for routes. It serves nothing else. 0: none.",
+    )
+
+
+def check_service_tls(
+    settings: ServiceTlsSettings,
+    role: Role,
+    *,
+    clock: Clock,
+    cluster: str = "",
+    group: str = "",
+    broker_id: int | None = None,
+) -> list[str]:
+    """What is wrong with a service's certificate, for people to read; `--check` and the start tell."""
+    if settings.service_tls_mode is TlsMode.DISABLED:
+        return []
+    if not settings.service_tls_path:
+        return [f"serviceTlsPath: serviceTlsMode={settings.service_tls_mode} needs it; name the folder of tls.crt"]
+    try:
+        certificates = CertificateFolder(Path(settings.service_tls_path), clock=clock).current()
+    except CertificateUnusable as error:
+        return [f"serviceTlsPath: {error}"]
+    misfit = certificates.misfit(role, cluster=cluster, group=group, broker_id=broker_id)
+    return [f"serviceTlsPath: {settings.service_tls_path}/{misfit}"] if misfit else []
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTls:
+    """The caller's side: a certificate, and the cluster whose servers are believed."""
+
+    folder: CertificateFolder
+
+    @classmethod
+    def of(cls, settings: ServiceTlsSettings, *, clock: Clock) -> Self | None:
+        """As the settings say; None: calls are made without TLS. Raises CertificateUnusable."""
+        if not settings.calls_with_tls:
+            return None
+        return cls(CertificateFolder(Path(settings.service_tls_path), clock=clock))
+
+
+_of_task: ContextVar[ServiceTls | None] = ContextVar("service_tls")
+# For threads, which inherit no context; the latest counts.
+_of_process: list[ServiceTls | None] = []
+
+
+@contextmanager
+def use_service_tls(tls: ServiceTls | None) -> Iterator[None]:
+    """Calls to other services that are made within the block, by tasks that begin there and by threads, use it."""
+    token = _of_task.set(tls)
+    _of_process.append(tls)
+    try:
+        yield
+    finally:
+        _of_process.pop()
+        _of_task.reset(token)
+
+
+def _calls() -> ServiceTls | None:
+    return _of_task.get(_of_process[-1] if _of_process else service_tls_of_environment())
+
+
+def tell_children(settings: ServiceTlsSettings, environ: MutableMapping[str, str]) -> None:
+    """Processes that get this environment make calls as the settings say, and so does this one."""
+    for field in ServiceTlsSettings.model_fields:
+        environ[f"{ENVIRONMENT_PREFIX}{field.upper()}"] = str(getattr(settings, field))
+
+
+@lru_cache(maxsize=1)
+def service_tls_of_environment() -> ServiceTls | None:
+    """What the environment says, for a process that was told nothing: a child of one that was, an executor, a hook."""
+    named = {field: os.environ.get(f"{ENVIRONMENT_PREFIX}{field.upper()}") for field in ServiceTlsSettings.model_fields}
+    given = [f"{field}={value}" for field, value in named.items() if value]
+    settings = load_settings(ServiceTlsSettings, environ={}, overrides=given)
+    return ServiceTls.of(settings, clock=SystemClock())
+
+
+def aio_channel(target: str, options: _ChannelOptions, *, own_group: bool = False) -> grpc.aio.Channel:
+    """A channel to a service, with TLS if this process uses it; then the server has to be of our cluster, and with
+    `own_group` a member of our broker group."""
+    tls = _calls()
+    if tls is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return _RenewedChannel(target, options, tls.folder, own_group=own_group)
+
+
+def sync_channel(target: str, options: _ChannelOptions) -> grpc.Channel:
+    """The same for threads, with the certificate of this moment: for channels that are kept for minutes."""
+    tls = _calls()
+    if tls is None:
+        return grpc.insecure_channel(target, options=options)
+    certificates = tls.folder.current()
+    return grpc.secure_channel(
+        target, _credentials(certificates), options=_with_name(options, certificates, own_group=False)
+    )
+
+
+def _credentials(certificates: Certificates) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(certificates.authorities, certificates.key, certificates.chain)
+
+
+def _with_name(options: _ChannelOptions, certificates: Certificates, *, own_group: bool) -> _ChannelOptions:
+    identity = certificates.identity
+    name = group_server_name(identity.cluster, identity.group) if own_group else server_name(identity.cluster)
+    return (*options, ("grpc.ssl_target_name_override", name))
+
+
+class _RenewedChannel(grpc.aio.Channel):
+    """A channel that is made anew, for new calls, when the caller's certificate has changed."""
+
+    def __init__(self, target: str, options: _ChannelOptions, folder: CertificateFolder, *, own_group: bool) -> None:
+        self._target = target
+        self._options = options
+        self._folder = folder
+        self._own_group = own_group
+        self._certificates = folder.current()
+        self._channel = self._new()
+        self._old: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
+
+    def current(self) -> grpc.aio.Channel:
+        """The channel that a new call takes."""
+        certificates = self._folder.current()
+        if certificates is not self._certificates:
+            old, self._certificates = self._channel, certificates
+            self._channel = self._new()
+            ending = asyncio.get_running_loop().create_task(old.close(_UNTIL_THEY_END_S))
+            self._old[old] = ending
+            ending.add_done_callback(lambda _: self._old.pop(old, None))
+        return self._channel
+
+    def _new(self) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(
+            self._target,
+            _credentials(self._certificates),
+            options=_with_name(self._options, self._certificates, own_group=self._own_group),
+        )
+
+    async def close(self, grace: float | None = None) -> None:
+        """The calls of former channels, too."""
+        for old, ending in list(self._old.items()):
+            ending.cancel()
+            await old.close(grace)
+        await self._channel.close(grace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self.current().get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self.current().wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self.current().channel_ready()
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        return self._calls_of("unary_unary", arguments, options)
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        return self._calls_of("unary_stream", arguments, options)
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        return self._calls_of("stream_unary", arguments, options)
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        return self._calls_of("stream_stream", arguments, options)
+
+    def _calls_of(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
+        made_for: grpc.aio.Channel | None = None
+        call: Callable[..., Any] | None = None
+
+        def start(*request: Any, **how: Any) -> Any:
+            nonlocal made_for, call
+            channel = self.current()
+            if call is None or channel is not made_for:
+                made_for, call = channel, getattr(channel, kind)(*arguments, **options)
+            return call(*request, **how)
+
+        return start
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """The server's side."""
+
+    mode: TlsMode
+    folder: CertificateFolder
+    cluster: str
+    group: str = ""
+    """A broker's; empty: a NameServer, which is of no group."""
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Asks each caller for a certificate, and takes changed files at the next handshake."""
+        latest = self.folder.current()
+
+        def fetch() -> Any:  # None: unchanged, which the stubs do not know
+            nonlocal latest
+            fresh = self.folder.current()
+            if fresh is latest:
+                return None
+            latest = fresh
+            return _configuration(fresh)
+
+        return grpc.dynamic_ssl_server_credentials(_configuration(latest), fetch, require_client_authentication=True)
+
+
+def server_tls_of(settings: ServiceTlsSettings, *, clock: Clock, group: str = "") -> ServerTls | None:
+    """As the settings say; None: the port takes plain calls only. Raises CertificateUnusable."""
+    if settings.service_tls_mode is TlsMode.DISABLED:
+        return None
+    folder = CertificateFolder(Path(settings.service_tls_path), clock=clock)
+    return ServerTls(settings.service_tls_mode, folder, folder.current().identity.cluster, group)
+
+
+def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificates.key, certificates.chain)], root_certificates=certificates.authorities
+    )
+
+
+class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
+    """Judges each call of a port by the table of permissions, before its method sees it.
+
+    In the permissive mode a call without TLS passes, and is told of once a caller and method.
+    """
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._guarded: dict[str, tuple[Any, Any]] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """See grpc.aio.ServerInterceptor."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        path = handler_call_details.method
+        known = self._guarded.get(path)
+        if known is not None and known[0] is handler:
+            return known[1]
+        guarded = _guard(handler, path, self._check)
+        self._guarded[path] = handler, guarded
+        return guarded
+
+    async def _check(self, path: str, context: _Context) -> None:
+        try:
+            identity = caller_of(context)
+        except IdentityUnusable as error:
+            await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+            return
+        if identity is None and self._tls.mode is TlsMode.PERMISSIVE:
+            self._tell_plain(path, context.peer())
+            return
+        reason = refusal(path, identity, cluster=self._tls.cluster, group=self._tls.group)
+        if reason is not None:
+            code = grpc.StatusCode.UNAUTHENTICATED if identity is None else grpc.StatusCode.PERMISSION_DENIED
+            await self._refuse(path, context, code, reason)
+
+    async def _refuse(self, path: str, context: _Context, code: grpc.StatusCode, reason: str) -> None:
+        log.warning("call_refused", method=path, peer=context.peer(), reason=reason)
+        await context.abort(code, reason)
+
+    def _tell_plain(self, path: str, peer: str) -> None:
+        key = (path, peer.rpartition(":")[0])
+        if key not in self._told and len(self._told) < _STRANGERS_TOLD_MAX:
+            self._told.add(key)
+            log.info("call_without_certificate", method=path, peer=peer)
+
+
+def claim_problem_of(context: _Context, cluster: str, group: str, broker_id: int) -> str | None:
+    """Why the caller may not speak as that broker, in words; None: it may, or the port knows no callers."""
+    identity = caller_of(context)
+    return None if identity is None else identity.claim_problem(cluster, group, broker_id)
+
+
+def caller_of(context: _Context) -> Identity | None:
+    """Who calls; None: a call without TLS. Raises IdentityUnusable."""
+    names = context.auth_context()
+    if not names.get("x509_pem_cert"):
+        return None
+    return _identity(tuple(names.get("peer_uri", ())))
+
+
+@lru_cache(maxsize=1_024)
+def _identity(uris: tuple[bytes, ...]) -> Identity:
+    return identity_of([uri.decode("utf-8", "replace") for uri in uris])
+
+
+def _guard(handler: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:
+    """The handler, which `check` may end before it begins."""
+    makers = {
+        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
+        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
+        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
+        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
+    }
+    make, behavior = makers[(handler.request_streaming, handler.response_streaming)]
+    return make(
+        _guarded_stream(behavior, path, check)
+        if inspect.isasyncgenfunction(behavior)
+        else _guarded_call(behavior, path, check),
+        handler.request_deserializer,
+        handler.response_serializer,
+    )
+
+
+def _guarded_call(behavior: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:
+    async def guarded(request: Any, context: _Context) -> Any:
+        await check(path, context)
+        return await behavior(request, context)
+
+    return guarded
+
+
+def _guarded_stream(behavior: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:
+    async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
+        await check(path, context)
+        async with aclosing(behavior(request, context)) as answers:
+            async for answer in answers:
+                yield answer
+
+    return guarded

@@ -1,0 +1,231 @@
+"""TLS on a service port: who gets in, who is told what, and certificates that change under load."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+
+from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
+from tandemmq.core.access.identity import AdminLevel, Identity, server_name
+from tandemmq.core.access.method_permissions import METHODS, refusal
+from tandemmq.service.certificate_authority import CA_KEY_FILE, CertificateAuthority
+from tandemmq.service.certificates import CertificateFolder
+from tandemmq.service.grpc_server import GrpcServer
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, UnaryMethod
+from tandemmq.service.service_tls import ServerTls, ServiceTls, TlsMode, aio_channel, use_service_tls
+
+STATUS = "/tandemmq.admin.v1.BrokerAdminService/GetBrokerStatus"
+PROBES = "/tandemmq.admin.v1.BrokerAdminService/ProbePeers"
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> TestCertificates:
+    return TestCertificates(tmp_path)
+
+
+class Server:
+    """Every method of the table, and one that is not in it."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.port = 0
+        self.watch: Call | None = None
+
+    @asynccontextmanager
+    async def serving(self, folder: Path, mode: TlsMode = TlsMode.ENFORCING) -> AsyncIterator[None]:
+        clock = SystemClock()
+        tls = ServerTls(mode, CertificateFolder(folder, clock=clock), CLUSTER, GROUP)
+        server = GrpcServer("127.0.0.1", 0, clock=clock, tls=tls)
+        by_service: dict[str, list[str]] = {}
+        for path in (*METHODS, "/tandemmq.broker.v1.ReplicaService/New"):
+            _, service, method = path.split("/")
+            if not service.startswith("grpc."):
+                by_service.setdefault(service, []).append(method)
+        for service, methods in by_service.items():
+            table = {name: UnaryMethod(self._answer(f"/{service}/{name}"), StringValue) for name in methods}
+            if service == "tandemmq.admin.v1.BrokerAdminService":
+                table["ProbePeers"] = ServerStreamMethod(self._keep, StringValue)  # type: ignore[assignment]
+            server.add(MethodTable(service, table))
+        self.port = await server.start()
+        await server.set_serving(True)
+        try:
+            yield
+        finally:
+            await server.stop(limit_ms=0)
+
+    def _answer(self, path: str) -> Callable[[StringValue, Call], None]:
+        def answer(request: StringValue, call: Call) -> None:
+            self.called.append(path)
+            call.send(request)
+            call.finish()
+
+        return answer
+
+    def _keep(self, request: StringValue, call: Call) -> None:
+        self.called.append(PROBES)
+        self.watch = call
+        call.send(request)
+
+    @asynccontextmanager
+    async def caller(self, folder: Path | None, *, own_group: bool = False) -> AsyncIterator[grpc.aio.Channel]:
+        tls = None if folder is None else ServiceTls(CertificateFolder(folder, clock=SystemClock()))
+        with use_service_tls(tls):
+            async with aio_channel(f"127.0.0.1:{self.port}", (), own_group=own_group) as channel:
+                yield channel
+
+    @asynccontextmanager
+    async def stranger(self, folder: Path) -> AsyncIterator[grpc.aio.Channel]:
+        """Takes the server for one of its own cluster, whichever that is."""
+        found = CertificateFolder(folder, clock=SystemClock()).current()
+        credentials = grpc.ssl_channel_credentials(found.authorities, found.key, found.chain)
+        name = ("grpc.ssl_target_name_override", server_name(CLUSTER))
+        async with grpc.aio.secure_channel(f"127.0.0.1:{self.port}", credentials, options=(name,)) as channel:
+            yield channel
+
+
+async def _call(channel: grpc.aio.Channel, path: str = STATUS) -> str:
+    """What comes back, or the status that does."""
+    call = channel.unary_unary(
+        path, request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
+    )
+    try:
+        answer: StringValue = await call(StringValue(value="here"), timeout=LIMIT_S)
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code().name} {error.details()}"
+    return answer.value
+
+
+async def test_every_method_is_open_to_exactly_those_whom_the_table_names(certificates: TestCertificates) -> None:
+    server = Server()
+    async with server.serving(certificates.issue(broker())):
+        for identity in CALLERS.values():
+            async with server.stranger(certificates.issue(identity)) as channel:
+                for path in (*METHODS, "/tandemmq.broker.v1.ReplicaService/New"):
+                    if path.startswith("/grpc.") or path == PROBES:
+                        continue
+                    reason = refusal(path, identity, cluster=CLUSTER, group=GROUP)
+                    told = await _call(channel, path)
+                    assert told == ("here" if reason is None else f"PERMISSION_DENIED {reason}")
+                    assert (path in server.called) == (reason is None)
+                    server.called.clear()
+
+
+@pytest.mark.parametrize("kind", ["plain", "no certificate", "expired", "self-signed", "of another CA"])
+async def test_a_stranger_never_reaches_a_method(certificates: TestCertificates, kind: str) -> None:
+    server = Server()
+    admin = ADMIN[AdminLevel.REPAIR]
+    other = CertificateAuthority.new("another CA", now=now(), days=3)
+    other.save(certificates.root / "other")
+    pairs: dict[str, tuple[bytes, bytes] | None] = {
+        "no certificate": None,
+        "expired": certificates.authority.issue(admin, now=now() - timedelta(days=2), days=1),
+        "self-signed": (other.pem, (certificates.root / "other" / CA_KEY_FILE).read_bytes()),
+        "of another CA": other.issue(admin, now=now(), days=1),
+    }
+    async with server.serving(certificates.issue(broker())):
+        target = f"127.0.0.1:{server.port}"
+        if kind == "plain":
+            channel = grpc.aio.insecure_channel(target)
+        else:
+            pair = pairs[kind]
+            credentials = grpc.ssl_channel_credentials(
+                certificates.authority.pem, *((pair[1], pair[0]) if pair else (None, None))
+            )
+            name = ("grpc.ssl_target_name_override", server_name(CLUSTER))
+            channel = grpc.aio.secure_channel(target, credentials, options=(name,))
+        async with channel:
+            for path in (STATUS, "/grpc.health.v1.Health/Check"):
+                assert (await _call(channel, path)).startswith("UNAVAILABLE")
+        assert server.called == []
+        # An orderly caller is served as before.
+        async with server.caller(certificates.issue(admin)) as channel:
+            assert await _call(channel) == "here"
+
+
+async def test_a_caller_believes_servers_of_its_cluster_and_group_only(certificates: TestCertificates) -> None:
+    caller = certificates.issue(broker(1))
+    wrong = {
+        "another cluster": broker(0, cluster="OtherCluster"),
+        "another group": broker(0, group="broker-b"),
+        "no server": CONSISTENCY,
+    }
+    for name, identity in wrong.items():
+        server = Server()
+        async with server.serving(certificates.issue(identity)), server.caller(caller, own_group=True) as channel:
+            told = await _call(channel)
+            assert told.startswith("UNAVAILABLE"), name
+            assert server.called == []
+    server = Server()
+    async with server.serving(certificates.issue(broker(0, group="broker-b"))), server.caller(caller) as channel:
+        # Of the cluster it is, and it refuses us by the table.
+        assert "PERMISSION_DENIED" in await _call(channel)
+
+
+async def test_permissive_takes_both_and_judges_whoever_shows_a_certificate(certificates: TestCertificates) -> None:
+    server = Server()
+    async with server.serving(certificates.issue(broker()), TlsMode.PERMISSIVE):
+        async with server.caller(None) as plain:
+            assert await _call(plain) == "here"
+        async with server.caller(certificates.issue(ADMIN[AdminLevel.VIEWER])) as viewer:
+            assert await _call(viewer) == "here"
+            assert "PERMISSION_DENIED" in await _call(viewer, "/tandemmq.admin.v1.BrokerAdminService/DeleteTopic")
+
+
+async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(certificates: TestCertificates) -> None:
+    server = Server()
+    identity: Identity = ADMIN[AdminLevel.OPERATOR]
+    first, second = certificates.authority, CertificateAuthority.new("next CA", now=now(), days=30)
+    both = first.pem + second.pem
+
+    def issue(by: CertificateAuthority, believes: bytes) -> None:
+        certificates.issue(broker(), folder="server", by=by, believes=believes)
+        certificates.issue(identity, folder="caller", by=by, believes=believes)
+
+    issue(first, first.pem)
+    failed: list[str] = []
+    done = 0
+    stopping = asyncio.Event()
+
+    async def load(channel: grpc.aio.Channel) -> None:
+        nonlocal done
+        while not stopping.is_set():
+            told = await _call(channel)
+            done += 1
+            if told != "here":
+                failed.append(told)
+
+    async with server.serving(certificates.root / "server"), server.caller(certificates.root / "caller") as channel:
+        stream = channel.unary_stream(
+            PROBES, request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
+        )(StringValue(value="first"))
+        assert await stream.read() == StringValue(value="first")
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(4):
+                tasks.create_task(load(channel))
+            # A CA is replaced as an operator does it: believe both, then have the new one issue, then drop the old.
+            for by, believes in ((first, first.pem), (first, both), (second, both), (second, second.pem)):
+                issue(by, believes)
+                await asyncio.sleep(1.2)  # The files are looked at once a second.
+                before = done
+                async with asyncio.timeout(LIMIT_S):
+                    while done < before + 50:
+                        await asyncio.sleep(0.01)
+            stopping.set()
+        assert failed == []
+        # A call that was open all the while still is, on the connection of the first certificate.
+        assert server.watch is not None
+        server.watch.send(StringValue(value="last"))
+        assert await asyncio.wait_for(stream.read(), LIMIT_S) == StringValue(value="last")
+        stream.cancel()
+    # The first CA's bearers are strangers by now.
+    old = certificates.issue(identity, folder="old")
+    async with server.serving(certificates.root / "server"), server.caller(old) as channel:
+        assert (await _call(channel)).startswith("UNAVAILABLE")

@@ -1,0 +1,402 @@
+"""The guard before the client API: who is let in, what is remembered, and what a change of policies does at once."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import structlog
+from google.protobuf.message import Message
+
+from support.api_requests import ack_request, message, receive_request, send_request
+from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
+from support.manual_time import ManualTime
+from support.simulated_disk import SimulatedDisk
+from tandemmq.broker.access_changes import AccessChanges
+from tandemmq.broker.client_api.access import _METHODS, ClientAccess, SignatureZones
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.forwarding import CALLER_HEADER
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.core.access.sealed_secrets import SecretKeys
+from tandemmq.core.access.signature import DATE_WINDOW_MS, sign
+from tandemmq.core.access.users_and_policies import (
+    Decision,
+    PolicyEntry,
+    Resource,
+    User,
+    UserStatus,
+    UserType,
+    actions_of,
+    source_ips_of,
+)
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import BidiMethod, StatusCode
+
+KEYS = SecretKeys([b"k" * 32])
+UNAUTHORIZED = definition.UNAUTHORIZED
+SECRET = "open sesame"
+UTC_ALONE = SignatureZones((0,), with_local=False)
+
+
+class GuardedBroker:
+    """A broker whose client API is guarded; user ann has a secret and no policy."""
+
+    def __init__(self, *, authorizes: bool = True, zones: SignatureZones = UTC_ALONE) -> None:
+        self.time = ManualTime()
+        self.broker = BrokerAssembly(clock=self.time, timers=self.time)
+        self.tables = MetadataTables(SimulatedDisk(random.Random(1)), self.time, topics_changed=lambda: None)
+        self.changes = AccessChanges(self.tables, keys=KEYS, clock=self.time)
+        self.access = ClientAccess(
+            users=self.tables.users,
+            acls=self.tables.acls,
+            keys=KEYS,
+            authorizes=authorizes,
+            zones=zones,
+            clock=self.time,
+            timers=self.time,
+            revoked=lambda: self.api.access_changed(),
+        )
+        self.tables.access_changed = self.access.changed
+        self.api = self.broker.api = ClientApi(self.broker, None, self.access)
+        self.methods = self.api.method_table().methods
+        self.broker.add_topic("orders")
+        self.changes.put_user("ann", secret=SECRET)
+
+    def allow(
+        self, resource: str, actions: str, *, ips: str = "", decision: Decision = Decision.ALLOW, user: str = "ann"
+    ) -> None:
+        entry = PolicyEntry(Resource.parse(resource), actions_of(actions), decision, source_ips_of(ips))
+        self.changes.put_entries(f"User:{user}", [entry])
+        self.time.end_turn()
+
+    def headers(self, user: str = "ann", secret: str = SECRET, *, off_ms: int = 0) -> dict[str, str]:
+        date = datetime.fromtimestamp((self.time.wall_ms() + off_ms) / 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        signature = sign(secret.encode(), date).hex()
+        text = f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={signature}"
+        return {"x-mq-client-id": "client@1", "authorization": text, "x-mq-date-time": date}
+
+    def call(
+        self,
+        method: str,
+        request: Message,
+        headers: dict[str, str] | None = None,
+        *,
+        peer: str = "ipv4:127.0.0.1:50000",
+    ) -> FakeCall:
+        fake = FakeCall(metadata=self.headers() if headers is None else headers, peer=peer)
+        fake.response_type = getattr(pb, f"{method}Response")
+        entry: Any = self.methods[method]
+        entry.handler(entry.request_type.FromString(request.SerializeToString()), fake)
+        return fake
+
+    def send_code(self, headers: dict[str, str] | None = None, *, peer: str = "ipv4:127.0.0.1:50000") -> int:
+        answer = self.call("SendMessage", send_request(message()), headers, peer=peer)
+        return answer.only(pb.SendMessageResponse).status.code
+
+
+@pytest.fixture
+def guarded() -> GuardedBroker:
+    return GuardedBroker()
+
+
+def test_every_method_is_behind_the_guard(guarded: GuardedBroker) -> None:
+    open_methods = ClientApi(guarded.broker).method_table().methods
+    assert set(guarded.methods) == set(open_methods) == {*_METHODS, "Telemetry"}
+    for name, method in guarded.methods.items():
+        assert method.handler != open_methods[name].handler
+
+
+def test_nobody_may_call_any_method(guarded: GuardedBroker) -> None:
+    for name, method in guarded.methods.items():
+        if isinstance(method, BidiMethod):
+            continue
+        request_type = pb.SendMessageRequest if name == "SendMessage" else getattr(pb, f"{name}Request")
+        fake = guarded.call(name, request_type(), {"x-mq-client-id": "client@1"})
+        [answer] = fake.sent
+        assert answer.status.code == UNAUTHORIZED, name  # type: ignore[attr-defined]
+        assert fake.code is StatusCode.OK
+
+
+def test_a_user_sends_what_its_policies_allow(guarded: GuardedBroker) -> None:
+    assert guarded.send_code() == UNAUTHORIZED
+    guarded.allow("Topic:orders", "Pub")
+    assert guarded.send_code() == definition.OK
+
+
+@pytest.mark.parametrize(
+    ("user", "secret"), [("ann", "another one"), ("bob", SECRET), ("", SECRET), ("ann", "")], ids=str
+)
+def test_a_wrong_key_is_not_let_in(guarded: GuardedBroker, user: str, secret: str) -> None:
+    guarded.allow("*", "All")
+    answer = guarded.call("SendMessage", send_request(message()), guarded.headers(user, secret))
+    status = answer.only(pb.SendMessageResponse).status
+    assert status.code == UNAUTHORIZED
+    assert SECRET not in status.message
+
+
+def test_a_signature_of_one_date_does_not_sign_another(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    good = guarded.headers()
+    assert guarded.send_code(good) == definition.OK
+    assert (
+        guarded.send_code({**good, "x-mq-date-time": guarded.headers(off_ms=1_000)["x-mq-date-time"]}) == UNAUTHORIZED
+    )
+
+
+@pytest.mark.parametrize("off_ms", [-DATE_WINDOW_MS - 60_000, DATE_WINDOW_MS + 60_000])
+def test_an_old_signature_does_not_count(guarded: GuardedBroker, off_ms: int) -> None:
+    guarded.allow("*", "All")
+    assert guarded.send_code(guarded.headers(off_ms=off_ms)) == UNAUTHORIZED
+
+
+def test_a_signature_that_was_good_is_not_good_for_ever(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    overheard = guarded.headers()
+    assert guarded.send_code(overheard) == definition.OK
+    guarded.time.advance(DATE_WINDOW_MS + 120_000)
+    assert guarded.send_code(overheard) == UNAUTHORIZED
+
+
+def test_a_user_that_is_disabled_or_removed_or_has_a_new_key_is_out_at_once(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    good = guarded.headers()
+    assert guarded.send_code(good) == definition.OK
+    guarded.changes.put_user("ann", status=UserStatus.DISABLE)
+    assert guarded.send_code(good) == UNAUTHORIZED
+    guarded.changes.put_user("ann", status=UserStatus.ENABLE)
+    assert guarded.send_code(good) == definition.OK
+    guarded.changes.put_user("ann", secret="a new secret")
+    assert guarded.send_code(good) == UNAUTHORIZED
+    assert guarded.send_code(guarded.headers(secret="a new secret")) == definition.OK
+    guarded.changes.delete_user("ann")
+    assert guarded.send_code(guarded.headers(secret="a new secret")) == UNAUTHORIZED
+
+
+def test_a_super_user_needs_no_policy(guarded: GuardedBroker) -> None:
+    guarded.changes.put_user("root", secret=SECRET, user_type=UserType.SUPER)
+    assert guarded.send_code(guarded.headers("root")) == definition.OK
+
+
+def test_without_authorization_whoever_signs_in_may_do_everything() -> None:
+    guarded = GuardedBroker(authorizes=False)
+    assert guarded.send_code() == definition.OK
+    assert guarded.send_code(guarded.headers(secret="another one")) == UNAUTHORIZED
+
+
+def test_a_receive_needs_topic_and_group(guarded: GuardedBroker) -> None:
+    def code() -> int:
+        fake = guarded.call("ReceiveMessage", receive_request(poll_ms=5_000))
+        guarded.time.advance(5_000)
+        answer = fake.sent[0]
+        assert isinstance(answer, pb.ReceiveMessageResponse)
+        return answer.status.code
+
+    guarded.allow("Topic:orders", "Sub")
+    assert code() == UNAUTHORIZED
+    guarded.allow("Group:group", "Sub")
+    assert code() == definition.MESSAGE_NOT_FOUND
+    guarded.allow("Topic:orders", "Sub", decision=Decision.DENY)
+    assert code() == UNAUTHORIZED
+
+
+def test_an_ack_of_another_s_group_is_refused_for_each_entry(guarded: GuardedBroker) -> None:
+    answer = guarded.call("AckMessage", ack_request("one", "two")).only(pb.AckMessageResponse)
+    assert answer.status.code == UNAUTHORIZED
+    assert [entry.status.code for entry in answer.entries] == [UNAUTHORIZED] * 2
+
+
+def test_who_changes_a_lease_needs_its_topic_too(guarded: GuardedBroker) -> None:
+    guarded.allow("Group:group", "Sub")
+    request = pb.ChangeInvisibleDurationRequest(
+        group=definition.Resource(name="group"), topic=definition.Resource(name="orders"), receipt_handle="mine"
+    )
+    answer = guarded.call("ChangeInvisibleDuration", request).only(pb.ChangeInvisibleDurationResponse)
+    assert (answer.status.code, answer.receipt_handle) == (UNAUTHORIZED, "mine")
+
+
+@pytest.mark.parametrize("topics", [("orders", "bills"), ("bills", "orders")])
+def test_a_request_with_a_second_topic_needs_both(guarded: GuardedBroker, topics: tuple[str, str]) -> None:
+    guarded.allow("Topic:orders", "Pub")
+    request = send_request(*(message(topic) for topic in topics))
+    assert guarded.call("SendMessage", request).only(pb.SendMessageResponse).status.code == UNAUTHORIZED
+
+
+def test_a_policy_counts_for_the_addresses_it_names(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Pub", ips="10.1.0.0/16")
+    assert guarded.send_code(peer="ipv4:10.1.2.3:4000") == definition.OK
+    assert guarded.send_code(peer="ipv6:[::ffff:10.1.2.3]:4000") == definition.OK
+    assert guarded.send_code(peer="ipv4:10.2.2.3:4000") == UNAUTHORIZED
+
+
+def test_an_address_is_believed_only_with_a_broker_s_mark(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Pub", ips="10.1.0.0/16")
+    headers = guarded.headers()
+    vouched = guarded.access.vouch(FakeCall(metadata=headers, peer="ipv4:10.1.2.3:4000"))
+    broker_peer = "ipv4:10.9.0.1:5000"
+    assert guarded.send_code({**headers, CALLER_HEADER: vouched}, peer=broker_peer) == definition.OK
+    forged = vouched.replace("10.1.2.3", "10.1.2.4")
+    for text in (forged, "10.1.2.3", "10.1.2.3 1 mark", " ", vouched + "x"):
+        assert guarded.send_code({**headers, CALLER_HEADER: text}, peer=broker_peer) == UNAUTHORIZED
+    other = guarded.headers(off_ms=1_000)
+    assert guarded.send_code({**other, CALLER_HEADER: vouched}, peer=broker_peer) == UNAUTHORIZED, "another call's"
+    guarded.time.advance(DATE_WINDOW_MS + 1)
+    fresh = {**guarded.headers(), CALLER_HEADER: vouched}
+    assert guarded.send_code(fresh, peer=broker_peer) == UNAUTHORIZED
+
+
+def test_a_vouched_address_is_passed_on_a_second_time(guarded: GuardedBroker) -> None:
+    headers = guarded.headers()
+    first = guarded.access.vouch(FakeCall(metadata=headers, peer="ipv4:10.1.2.3:4000"))
+    second = guarded.access.vouch(FakeCall(metadata={**headers, CALLER_HEADER: first}, peer="ipv4:10.9.0.1:5000"))
+    assert second.startswith("10.1.2.3 ")
+
+
+# What stays open
+
+
+def waiting_receive(guarded: GuardedBroker) -> FakeCall:
+    fake = guarded.call("ReceiveMessage", receive_request(poll_ms=5_000))
+    assert fake.code is None, "it waits"
+    return fake
+
+
+def test_a_receive_that_waits_is_asked_anew_when_policies_change(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Sub,Pub")
+    guarded.allow("Group:group", "Sub")
+    waiting = waiting_receive(guarded)
+    guarded.allow("Group:group", "Sub", decision=Decision.DENY)
+    answer = waiting.sent[0]
+    assert isinstance(answer, pb.ReceiveMessageResponse)
+    assert answer.status.code == definition.MESSAGE_NOT_FOUND, "clients ask again, and are refused then"
+    assert guarded.send_code() == definition.OK
+    again = guarded.call("ReceiveMessage", receive_request(poll_ms=5_000)).sent[0]
+    assert isinstance(again, pb.ReceiveMessageResponse)
+    assert again.status.code == UNAUTHORIZED
+
+
+def open_stream(guarded: GuardedBroker, headers: dict[str, str] | None = None) -> tuple[FakeCall, Any]:
+    fake = FakeCall(metadata=guarded.headers() if headers is None else headers)
+    method = guarded.methods["Telemetry"]
+    assert isinstance(method, BidiMethod)
+    return fake, method.handler(fake)
+
+
+def producer_settings(*topics: str) -> pb.TelemetryCommand:
+    settings = definition.Settings(client_type=definition.PRODUCER)
+    settings.publishing.topics.extend(definition.Resource(name=topic) for topic in topics)
+    settings.publishing.SetInParent()
+    return pb.TelemetryCommand(settings=settings)
+
+
+def test_a_stranger_s_stream_ends_with_the_reason(guarded: GuardedBroker) -> None:
+    fake, stream = open_stream(guarded, {"x-mq-client-id": "client@1"})
+    command = fake.sent[0]
+    assert isinstance(command, pb.TelemetryCommand)
+    assert command.status.code == UNAUTHORIZED
+    assert fake.code is StatusCode.UNAUTHENTICATED
+    stream.message(producer_settings("orders"))
+    assert guarded.broker.sessions.get("client@1") is None
+
+
+def test_a_producer_publishes_on_its_stream_what_it_may_send(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Pub")
+    fake, stream = open_stream(guarded)
+    stream.message(producer_settings("orders"))
+    assert fake.code is None
+    assert guarded.api._telemetry.publishers("orders")
+    stream.message(producer_settings("orders", "bills"))
+    assert fake.code is StatusCode.UNAUTHENTICATED
+    assert not guarded.api._telemetry.publishers("orders"), "half messages are shown to those who may send them"
+
+
+def test_a_stream_ends_when_its_user_may_no_more(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Pub")
+    fake, stream = open_stream(guarded)
+    stream.message(producer_settings("orders"))
+    guarded.allow("Topic:bills", "Pub")
+    assert fake.code is None
+    guarded.changes.put_user("ann", status=UserStatus.DISABLE)
+    guarded.time.end_turn()
+    assert fake.code is StatusCode.UNAUTHENTICATED
+
+
+def test_a_consumer_s_stream_needs_its_group_and_each_topic(guarded: GuardedBroker) -> None:
+    settings = definition.Settings(client_type=definition.SIMPLE_CONSUMER)
+    settings.subscription.group.name = "group"
+    settings.subscription.subscriptions.add(
+        topic=definition.Resource(name="orders"),
+        expression=definition.FilterExpression(type=definition.TAG, expression="*"),
+    )
+    guarded.allow("Group:group", "Sub")
+    fake, stream = open_stream(guarded)
+    stream.message(pb.TelemetryCommand(settings=settings))
+    assert fake.code is StatusCode.UNAUTHENTICATED
+    guarded.allow("Topic:orders", "Sub")
+    fake, stream = open_stream(guarded)
+    stream.message(pb.TelemetryCommand(settings=settings))
+    assert fake.code is None
+
+
+# Guesses and the log
+
+
+def test_guesses_are_answered_ever_later(guarded: GuardedBroker) -> None:
+    wrong = guarded.headers(secret="another one")
+    for _ in range(30):
+        fake = guarded.call("SendMessage", send_request(message()), wrong)
+    assert fake.code is None, "held back"
+    guarded.time.advance(2_000)
+    assert fake.only(pb.SendMessageResponse).status.code == UNAUTHORIZED
+    guarded.allow("Topic:orders", "Pub")
+    assert guarded.send_code() == definition.OK, "who knows the key is not held back"
+
+
+@pytest.fixture
+def lines() -> Iterator[list[dict[str, Any]]]:
+    with structlog.testing.capture_logs() as captured:
+        yield captured  # type: ignore[misc]
+
+
+def test_a_refusal_leaves_a_line_and_a_thousand_leave_one(guarded: GuardedBroker, lines: list[dict[str, Any]]) -> None:
+    for _ in range(1_000):
+        guarded.send_code()
+    [line] = [line for line in lines if line["event"] == "access_refused"]
+    assert line["user"] == "ann"
+    assert line["source"] == "127.0.0.1"
+    assert (line["resource"], line["actions"], line["decision"]) == ("Topic:orders", "Pub", "Deny")
+    guarded.time.advance(11_000)
+    guarded.send_code()
+    assert [line["not_told"] for line in lines if line["event"] == "access_refused"] == [0, 999]
+
+
+def test_a_flood_of_names_fills_neither_log_nor_memory(guarded: GuardedBroker, lines: list[dict[str, Any]]) -> None:
+    for number in range(3_000):
+        guarded.send_code(guarded.headers(f"user{number}"), peer=f"ipv4:10.0.{number % 250}.{number // 250}:1")
+    assert sum(line["event"] == "access_refused" for line in lines) <= 1_000
+
+
+def test_no_secret_is_in_any_line(guarded: GuardedBroker, lines: list[dict[str, Any]]) -> None:
+    guarded.changes.put_user("bob", secret="planted-secret-1")
+    guarded.send_code(guarded.headers("bob", "planted-secret-2"))
+    guarded.send_code(guarded.headers("bob", "planted-secret-1"))
+    assert "planted-secret" not in str(lines) + repr(list(guarded.tables.users)) + guarded.tables.users.to_json()
+
+
+def test_a_secret_of_another_key_file_is_told_to_the_operator(
+    guarded: GuardedBroker, lines: list[dict[str, Any]]
+) -> None:
+    sealed = SecretKeys([b"z" * 32]).seal("cy", SECRET, nonce=bytes(12))
+    guarded.tables.put_user(User("cy", sealed))
+    assert guarded.send_code(guarded.headers("cy")) == UNAUTHORIZED
+    assert any(line["event"] == "secret_not_opened" and "authKeyPath" in line["remedy"] for line in lines)
+
+
+def test_a_key_file_s_text_is_base64() -> None:
+    text = base64.b64encode(b"k" * 32).decode()
+    assert SecretKeys.parse(text).open("ann", KEYS.seal("ann", SECRET, nonce=bytes(12))) == SECRET.encode()

@@ -1,0 +1,82 @@
+"""What a disk remembers of its group's record."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from support.group_records import RECORD
+from support.simulated_disk import SimulatedDisk
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.log_history import REPLICA_FILE
+from tandemmq.core.routing.values import BrokerIdentity
+
+BOTH = replace(RECORD, epoch=3, renewals=5, in_sync=frozenset({RECORD.master, Replica(7, "S")}))
+ALONE = replace(BOTH, renewals=6, in_sync=frozenset({RECORD.master}))
+
+
+def started(disk: SimulatedDisk) -> ReplicaIdentity:
+    replica = ReplicaIdentity(disk, BrokerIdentity("C", "broker-a", 7), new_disk_id=lambda: "S")
+    replica.read()
+    replica.count_start()
+    return replica
+
+
+@pytest.mark.parametrize(
+    ("seen", "version"),
+    [
+        ([], (0, 0)),
+        ([BOTH], (3, 5)),
+        ([BOTH, ALONE], (3, 6)),
+        ([BOTH, ALONE, replace(ALONE, renewals=90)], (3, 6)),
+        ([BOTH, ALONE, replace(BOTH, renewals=91)], (3, 91)),
+        ([ALONE, BOTH], (3, 6)),
+        ([ALONE, replace(BOTH, epoch=2, renewals=99)], (3, 6)),
+        ([ALONE, replace(BOTH, epoch=4, renewals=0)], (4, 0)),
+    ],
+)
+async def test_the_newest_set_is_remembered_after_a_restart(seen: list[GroupRecord], version: tuple[int, int]) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    replica = started(disk)
+    for record in seen:
+        await replica.see_record(record)
+    assert replica.record_version == started(disk).record_version == version
+
+
+async def test_what_an_authority_was_put_back_behind_is_remembered() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    replica = started(disk)
+    await replica.see_record(BOTH)
+    await replica.hold_to((3, 13))
+    await replica.hold_to((3, 12))
+    await replica.see_record(replace(BOTH, renewals=11))
+    assert replica.record_version == started(disk).record_version == (3, 13)
+    await replica.see_record(replace(ALONE, renewals=14))
+    assert replica.record_version == (3, 14)
+
+
+async def test_renewals_that_change_nothing_write_nothing() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    replica = started(disk)
+    await replica.see_record(BOTH)
+    before = disk.read_file(REPLICA_FILE)
+    await replica.see_record(replace(BOTH, renewals=60))
+    assert disk.read_file(REPLICA_FILE) == before
+
+
+async def test_a_file_of_before_is_understood() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    await started(disk).see_record(BOTH)
+    document = json.loads(disk.read_file(REPLICA_FILE) or b"")
+    del document["recordRenewals"], document["recordInSync"]
+    disk.write_file(REPLICA_FILE, json.dumps(document).encode())
+    replica = started(disk)
+    assert replica.record_version == (3, 0)
+    await replica.see_record(replace(BOTH, epoch=2))
+    assert replica.record_version == (3, 0)
+    await replica.see_record(BOTH)
+    assert replica.record_version == (3, 5)

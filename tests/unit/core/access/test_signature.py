@@ -1,0 +1,105 @@
+"""MQv2-HMAC-SHA1 as six official clients write it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemmq.core.access.signature import (
+    DATE_WINDOW_MS,
+    Credential,
+    date_problem,
+    is_signed,
+    parse_authorization,
+    sign,
+    zone_offset,
+)
+
+DATE = "20261125T155436Z"
+NOW_MS = int(datetime(2026, 11, 25, 15, 54, 36, tzinfo=UTC).timestamp() * 1_000)
+SIGNATURE = sign(b"sesame-8", DATE)
+
+
+@pytest.mark.parametrize("credential", ["ann", "ann//Rocketmq", "ann/region/RocketMQ"], ids=["java", "go", "cpp"])
+@pytest.mark.parametrize("spell", [str.upper, str.lower], ids=["upper", "lower"])
+def test_each_client_s_header_is_read(credential: str, spell) -> None:  # type: ignore[no-untyped-def]
+    text = f"MQv2-HMAC-SHA1 Credential={credential}, SignedHeaders=x-mq-date-time, Signature={spell(SIGNATURE.hex())}"
+    read = parse_authorization(text)
+    assert read == Credential("ann", SIGNATURE)
+    assert is_signed(b"sesame-8", DATE, read.signature)
+    assert not is_signed(b"sesame-9", DATE, read.signature)
+    assert not is_signed(b"sesame-8", DATE.replace("36Z", "37Z"), read.signature)
+
+
+def test_the_signature_is_hmac_sha1_of_the_date() -> None:
+    assert sign(b"key", "The quick brown fox jumps over the lazy dog").hex() == (
+        "de7c9b85b8b78aa6bc8a7a36f70a90701c9db4d9"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no authorization header"),
+        ("Bearer abc", "must be MQv2-HMAC-SHA1"),
+        ("MQv2-HMAC-SHA1", "names no user"),
+        ("MQv2-HMAC-SHA1 Credential=, Signature=00", "names no user"),
+        ("MQv2-HMAC-SHA1 Credential=ann, Signature=xyz", "not hexadecimal"),
+        ("MQv2-HMAC-SHA1 Credential=" + "a" * 2_000, "must be"),
+    ],
+)
+def test_what_is_wrong_with_a_header_is_said(text: str, problem: str) -> None:
+    read = parse_authorization(text)
+    assert isinstance(read, str)
+    assert problem in read
+
+
+def test_an_absent_signature_signs_nothing() -> None:
+    read = parse_authorization("MQv2-HMAC-SHA1 Credential=ann")
+    assert isinstance(read, Credential)
+    assert not is_signed(b"sesame-8", DATE, read.signature)
+
+
+@given(st.text())
+def test_no_text_breaks_the_parsers(text: str) -> None:
+    parse_authorization(text)
+    parse_authorization("MQv2-HMAC-SHA1 " + text)
+    date_problem(text, now_ms=NOW_MS, zones=(0,))
+
+
+@given(st.integers(-DATE_WINDOW_MS // 1_000, DATE_WINDOW_MS // 1_000))
+def test_a_date_within_a_quarter_of_an_hour_counts(seconds: int) -> None:
+    assert date_problem(DATE, now_ms=NOW_MS + seconds * 1_000, zones=(0,)) is None
+
+
+@pytest.mark.parametrize("off_ms", [DATE_WINDOW_MS + 60_000, -DATE_WINDOW_MS - 60_000, 86_400_000])
+def test_an_old_or_future_date_does_not(off_ms: int) -> None:
+    problem = date_problem(DATE, now_ms=NOW_MS + off_ms, zones=(0,))
+    assert problem is not None
+    assert "signatureTimeZones" in problem
+
+
+def test_local_time_with_a_z_counts_in_a_zone_that_is_named() -> None:
+    in_shanghai = "20261125T235436Z"
+    assert date_problem(in_shanghai, now_ms=NOW_MS, zones=(0,)) is not None
+    assert date_problem(in_shanghai, now_ms=NOW_MS, zones=(0, 480)) is None
+
+
+@pytest.mark.parametrize("text", ["2026-11-25T23:54:36+08:00", "2026-11-25T15:54:36Z", "2026-11-25T15:54:36.123456Z"])
+def test_rfc_3339_counts_by_its_offset(text: str) -> None:
+    assert date_problem(text, now_ms=NOW_MS, zones=(0,)) is None
+
+
+def test_a_stated_offset_is_not_read_as_another_zone() -> None:
+    assert date_problem("2026-11-25T23:54:36+00:00", now_ms=NOW_MS, zones=(0, 480)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("+08:00", 480), ("-03:30", -210), ("+14:00", 840), ("+15:00", None), ("8", None), ("+01:75", None)],
+)
+def test_zones(text: str, minutes: int | None) -> None:
+    assert zone_offset(text) == minutes

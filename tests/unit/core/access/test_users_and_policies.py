@@ -1,0 +1,247 @@
+"""Users and policies: what they may be, what they allow, and that no copy of a table loses or widens one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemmq.core.access.users_and_policies import (
+    Acl,
+    AclTable,
+    Action,
+    Decision,
+    InvalidAcl,
+    InvalidUser,
+    Pattern,
+    PolicyEntry,
+    PolicyType,
+    Resource,
+    ResourceKind,
+    User,
+    UserStatus,
+    UserTable,
+    UserType,
+    actions_of,
+    decide,
+    parse_address,
+    source_ips_of,
+    topic_or_group,
+    user_of_subject,
+)
+from tandemmq.core.metadata.metadata_store import MetadataCorrupt
+
+TOPIC, GROUP = ResourceKind.TOPIC, ResourceKind.GROUP
+HERE = parse_address("10.1.2.3")
+
+
+def entry(
+    resource: str,
+    actions: str = "Pub",
+    decision: Decision = Decision.ALLOW,
+    ips: str = "",
+    policy_type: PolicyType = PolicyType.CUSTOM,
+) -> PolicyEntry:
+    return PolicyEntry(Resource.parse(resource), actions_of(actions), decision, source_ips_of(ips), policy_type, 7)
+
+
+def acl(*entries: PolicyEntry) -> Acl:
+    return Acl("User:ann", entries)
+
+
+def may(policies: Acl | None, name: str = "orders", action: Action = Action.PUB, address: str = "10.1.2.3") -> bool:
+    return decide(policies, TOPIC, name, (action,), parse_address(address)).is_allowed
+
+
+def test_what_no_policy_allows_is_denied() -> None:
+    assert not may(None)
+    assert not may(acl(entry("Topic:bills")))
+    assert not may(acl(entry("Group:orders")))
+    assert not may(acl(entry("Topic:orders", "Sub")))
+
+
+@pytest.mark.parametrize("resource", ["Topic:orders", "topic:ord*", "Topic:*", "*"])
+def test_a_pattern_covers_what_it_names(resource: str) -> None:
+    assert may(acl(entry(resource)))
+    assert may(acl(entry(resource, "All")))
+
+
+def test_deny_wins_over_any_allow() -> None:
+    denied = entry("Topic:*", "All", Decision.DENY)
+    assert not may(acl(entry("Topic:orders"), denied))
+    assert not may(acl(denied, entry("Topic:orders")))
+
+
+def test_default_entries_count_where_no_custom_one_matches() -> None:
+    default = entry("*", "All", policy_type=PolicyType.DEFAULT)
+    assert may(acl(default))
+    assert not may(acl(default, entry("Topic:orders", "Pub", Decision.DENY)))
+    assert may(acl(default, entry("Topic:orders", "Pub", Decision.DENY)), "bills")
+    refusing = entry("*", "All", Decision.DENY, policy_type=PolicyType.DEFAULT)
+    assert may(acl(refusing, entry("Topic:orders")))
+
+
+def test_source_addresses_are_addresses_or_networks() -> None:
+    policies = acl(entry("Topic:orders", ips="10.1.0.0/16, 192.168.7.7,fd00::/8"))
+    assert may(policies, address="10.1.9.9")
+    assert may(policies, address="192.168.7.7")
+    assert may(policies, address="::ffff:10.1.9.9"), "IPv4 that is written as IPv6"
+    assert may(policies, address="fd00::1")
+    assert not may(policies, address="10.2.0.1")
+
+
+def test_an_unknown_address_is_allowed_nothing_that_depends_on_it_and_denied_all() -> None:
+    assert not may(acl(entry("Topic:orders", ips="10.1.0.0/16")), address="unix")
+    assert not may(acl(entry("Topic:orders"), entry("Topic:ord*", "Pub", Decision.DENY, ips="9.9.9.9")), address="unix")
+
+
+def test_any_of_several_actions_is_enough() -> None:
+    assert decide(acl(entry("Topic:orders", "Sub")), TOPIC, "orders", (Action.PUB, Action.SUB), HERE).is_allowed
+
+
+def test_a_retry_topic_is_its_group() -> None:
+    assert topic_or_group("%RETRY%billing") == (GROUP, "billing")
+    assert topic_or_group("%DLQ%billing") == (TOPIC, "%DLQ%billing")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Topic", "Topic:", "Any:x", "Queue:x", "Topic:a*b", "Topic:a,b", "Topic:a b", "orders", "Topic:" + "x" * 256],
+)
+def test_what_is_no_resource_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(InvalidAcl, match="resource:"):
+        Resource.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("read", "field"),
+    [
+        (lambda: actions_of("Pub,Fly"), "actions"),
+        (lambda: source_ips_of("10.0.0.0/33"), "sourceIp"),
+        (lambda: user_of_subject("ann"), "subject"),
+        (lambda: user_of_subject("User:"), "subject"),
+        (lambda: acl().check(), "entries"),
+        (lambda: acl(entry("*", "")).check(), "actions"),
+    ],
+)
+def test_bad_input_is_named(read, field: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidAcl, match=field):
+        read()
+
+
+def test_entries_replace_those_of_their_resource() -> None:
+    policies = acl(entry("Topic:orders"), entry("Group:g", "Sub"))
+    changed = policies.with_entries([entry("Topic:orders", "Sub", Decision.DENY), entry("Topic:new")])
+    assert [(one.resource.key, one.decision.value) for one in changed.entries] == [
+        ("Topic:orders", "Deny"),
+        ("Group:g", "Allow"),
+        ("Topic:new", "Allow"),
+    ]
+    left = changed.without(Resource.parse("Topic:orders"), PolicyType.CUSTOM)
+    assert left is not None
+    assert [one.resource.key for one in left.entries] == ["Group:g", "Topic:new"]
+    assert acl(entry("*")).without(Resource.parse("*"), PolicyType.CUSTOM) is None
+    assert acl(entry("*")).without(Resource.parse("*"), PolicyType.DEFAULT) == acl(entry("*"))
+
+
+names = st.text("abc*-", min_size=1, max_size=4).filter(lambda text: "*" not in text[:-1])
+resources = st.one_of(
+    st.just("*"), st.builds(lambda kind, name: f"{kind}:{name}", st.sampled_from(["Topic", "Group", "Cluster"]), names)
+)
+entries = st.builds(
+    PolicyEntry,
+    resources.map(Resource.parse),
+    st.frozensets(st.sampled_from(list(Action)), min_size=1),
+    st.sampled_from(list(Decision)),
+    st.sampled_from([(), ("10.1.0.0/16",), ("10.9.9.9",), ("10.1.2.3", "::/0")]),
+    st.sampled_from(list(PolicyType)),
+    st.integers(0, 1 << 40),
+)
+acls = st.lists(entries, min_size=1, max_size=6, unique_by=lambda one: one.key).map(lambda held: acl(*held))
+
+
+@given(acls)
+def test_policies_come_back_from_their_text(policies: Acl) -> None:
+    table, copy = AclTable(), AclTable()
+    table.put(policies, now_ms=5)
+    copy.load_json(table.to_json())
+    read = copy.get("User:ann")
+    assert read is not None
+    assert set(read.entries) == set(policies.entries)
+
+
+def original_allows(policies: Acl, name: str, action: Action) -> bool:
+    """RocketMQ 5.3's AclAuthorizationHandler, in Python: the entry of the most specific resource decides."""
+    matching = [one for one in policies.entries if one.matches(TOPIC, name, (action,), HERE)]
+    counting = [one for one in matching if one.policy_type is PolicyType.CUSTOM] or matching
+    if not counting:
+        return False
+
+    def place(one: PolicyEntry) -> tuple[int, int, int]:
+        pattern = {Pattern.LITERAL: 0, Pattern.PREFIXED: 1, Pattern.ANY: 2}[one.resource.pattern]
+        return one.resource.kind is ResourceKind.ANY, pattern, -len(one.resource.name)
+
+    return min(counting, key=place).decision is Decision.ALLOW
+
+
+@given(acls, st.text("abc-", min_size=1, max_size=4), st.sampled_from([one for one in Action if one is not Action.ALL]))
+def test_what_is_allowed_here_is_allowed_by_the_original(policies: Acl, name: str, action: Action) -> None:
+    ours = decide(policies, TOPIC, name, (action,), HERE).is_allowed
+    theirs = original_allows(policies, name, action)
+    assert theirs or not ours
+    if all(one.decision is Decision.ALLOW for one in policies.entries):
+        assert ours == theirs
+
+
+@given(acls, entries, st.text("abc-", min_size=1, max_size=4))
+def test_a_deny_never_widens(policies: Acl, more: PolicyEntry, name: str) -> None:
+    wider = policies.with_entries([replace(more, decision=Decision.DENY, policy_type=PolicyType.CUSTOM)])
+    if not decide(policies, TOPIC, name, (Action.PUB,), HERE).is_allowed:
+        replaced = {one.key for one in wider.entries} == {one.key for one in policies.entries}
+        assert replaced or not decide(wider, TOPIC, name, (Action.PUB,), HERE).is_allowed
+
+
+def test_users_come_back_and_do_not_show_their_secret() -> None:
+    table, copy = UserTable(), UserTable()
+    ann = User("ann", "sealed:v1:k:secret-text", UserType.SUPER, UserStatus.DISABLE)
+    assert "secret-text" not in repr(ann)
+    table.put(ann, now_ms=5)
+    copy.load_json(table.to_json())
+    assert copy.get("ann") == ann
+
+
+def test_a_slave_follows_a_removal_and_keeps_what_nobody_removed() -> None:
+    master, slave = UserTable(), UserTable()
+    for table in (master, slave):
+        table.put(User("ann", "sealed"), now_ms=1)
+        table.put(User("bob", "sealed"), now_ms=2)
+    master.remove("ann", now_ms=3)
+    slave.put(User("cy", "sealed"), now_ms=3)
+    notices = slave.apply_from_master(master.to_json(), master.version)
+    assert sorted(user.username for user in slave) == ["bob", "cy"]
+    assert len(notices) == 1
+    assert "user cy" in notices[0]
+
+
+@pytest.mark.parametrize("username", ["", "a b", "a/b", "a,b", "-a", "ü", "x" * 128])
+def test_what_is_no_username_is_refused(username: str) -> None:
+    with pytest.raises(InvalidUser, match="username"):
+        User(username, "sealed").check()
+
+
+@pytest.mark.parametrize(("key", "value"), [("userType", "Root"), ("userStatus", "maybe")])
+def test_an_unknown_word_in_a_file_is_damage_not_a_default(key: str, value: str) -> None:
+    table = UserTable()
+    table.put(User("ann", "sealed"), now_ms=1)
+    text = table.to_json().replace('"Normal"' if key == "userType" else '"enable"', f'"{value}"')
+    with pytest.raises(MetadataCorrupt, match="ann"):
+        UserTable().load_json(text)
+
+
+def test_a_policy_that_cannot_be_read_is_damage() -> None:
+    table = AclTable()
+    table.put(acl(entry("Topic:orders", "Pub", Decision.DENY)), now_ms=1)
+    with pytest.raises(MetadataCorrupt, match="User:ann"):
+        AclTable().load_json(table.to_json().replace('"Deny"', '"Perhaps"'))
