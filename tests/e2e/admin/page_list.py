@@ -32,6 +32,11 @@ class Shown:
             self.steps(console)
 
 
+def _look_at_sending_again(console: Console) -> None:
+    console.page.get_by_role("link", name="Send again").click()
+    console.page.get_by_role("button", name="Send it again").wait_for()
+
+
 def _message_path(stage: Stage) -> str:
     return f"/message?id={_recent_id(stage)}"
 
@@ -55,6 +60,7 @@ PLAIN_PAGES: Final = (
     Shown("brokers", "/brokers"),
     Shown("broker", "/brokers/broker-a:0"),
     Shown("settings", "/brokers/broker-a:0/settings"),
+    Shown("all-settings", "/settings"),
     Shown("consistency", "/consistency"),
     Shown("events", "/events"),
     Shown("topics", "/topics"),
@@ -65,6 +71,7 @@ PLAIN_PAGES: Final = (
     Shown("new-group", "/new-group"),
     Shown("messages", "/messages"),
     Shown("found-messages", "/messages?topic=orders&from=10m"),
+    Shown("found-by-text", "/messages?topic=orders&text=order"),
     Shown("tail", "/messages/tail?topic=orders"),
     Shown("waiting", "/messages/waiting"),
     Shown("dead-letters", "/dead-letters"),
@@ -77,6 +84,7 @@ PAGES: Final = (
     *PLAIN_PAGES,
     Shown("message", _message_path),
     Shown("trace", _trace_path),
+    Shown("send-again", lambda stage: f"/message?id={_recent_id(stage)}", _look_at_sending_again),
     Shown("edit-topic", "/topics/orders/edit"),
     Shown("send", "/topics/orders/send"),
     Shown("edit-group", "/groups/billing/edit"),

@@ -133,8 +133,8 @@ def usage_plots(
             unit=unit,
             from_ms=now_ms - chosen.duration_ms,
             to_ms=now_ms,
-            least_top=1.0,
-            gap_ms=USAGE_INTERVAL_MS * 3.5,
+            least_top=2.0,
+            gap_ms=USAGE_INTERVAL_MS * 6,
         )
         for title, series, unit in wanted
         if any(samples.times_ms for _, samples in series)

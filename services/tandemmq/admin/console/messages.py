@@ -11,6 +11,7 @@ from typing import Annotated, Final
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 
 from tandemmq.admin.api.actors import OPERATOR_ONLY
+from tandemmq.admin.cluster_state import DelayedState
 from tandemmq.admin.console.answers import Form, Pages, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import (
     Flash,
@@ -568,8 +569,23 @@ def _add_waiting(app: FastAPI, pages: Pages) -> None:
         async with asyncio.TaskGroup() as group:
             kinds = [group.create_task(_waiting(operations, topic)) for topic in _WAITING_TOPICS]
         return page_html(
-            pages, request, "messages_waiting.html", active=_ACTIVE, kinds=[kind.result() for kind in kinds]
+            pages,
+            request,
+            "messages_waiting.html",
+            active=_ACTIVE,
+            kinds=[kind.result() for kind in kinds],
+            timers=_timers(pages),
         )
+
+
+def _timers(pages: Pages) -> list[tuple[str, DelayedState]]:
+    """What each master that answers knows of delivery times, by broker group."""
+    state = pages.cluster.latest.state if pages.cluster.latest is not None else None
+    return [
+        (broker.broker_name, broker.status.delayed)
+        for broker in (state.brokers if state is not None else ())
+        if broker.is_master and broker.status is not None
+    ]
 
 
 def _add_message(app: FastAPI, pages: Pages) -> None:

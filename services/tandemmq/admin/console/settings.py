@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,13 +24,8 @@ _ACTIVE: Final = "settings"
 _BROKERS_MAX: Final = 40
 _ASKED_AT_ONCE: Final = 8
 _YEAR_S: Final = 365 * 86_400
-# What names a broker or its place differs by its nature; the rest is meant to be equal.
-_OWN: Final = frozenset(
-    {
-        "brokerId", "brokerName", "brokerRole", "brokerIP1", "brokerIP2", "listenPort", "grpcPort", "haListenPort",
-        "metadataPort", "storePathRootDir", "metricsPromExporterPort", "externalListenPort", "externalAddress",
-    }
-)  # fmt: skip
+# What names a broker or its place is another one on each by its nature: its own page has it.
+_OWN: Final = re.compile(r"broker(Id|Name|Role|IP\d)|.*(Port|Address|Endpoint)|storePath.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +37,19 @@ class SettingRow:
     values: Sequence[tuple[str, str, Sequence[str]]]
     default_value: str
     description: str
-    # Brokers differ in it, and it is none that names a broker or its place.
+    # Brokers differ in it.
     disagrees: bool
 
 
 def setting_rows(settings: Mapping[str, Iterable[Setting]]) -> list[SettingRow]:
-    """By broker key; those in which brokers disagree first, then by name."""
+    """Those that are not the default somewhere, but for names and places: first in which brokers disagree, by name."""
     by_key: dict[str, dict[str, Setting]] = {}
     for broker, found in settings.items():
         for each in found:
             by_key.setdefault(each.key, {})[broker] = each
     rows = []
     for key, by_broker in by_key.items():
-        if not any(each.differs for each in by_broker.values()):
+        if _OWN.fullmatch(key) or not any(each.differs for each in by_broker.values()):
             continue
         values: dict[tuple[str, str], list[str]] = {}
         for broker, each in sorted(by_broker.items()):
@@ -65,7 +61,7 @@ def setting_rows(settings: Mapping[str, Iterable[Setting]]) -> list[SettingRow]:
                 values=tuple((value, origin, tuple(brokers)) for (value, origin), brokers in values.items()),
                 default_value=first.default_value,
                 description=first.description,
-                disagrees=len({value for value, _ in values}) > 1 and key not in _OWN,
+                disagrees=len({value for value, _ in values}) > 1,
             )
         )
     return sorted(rows, key=lambda row: (not row.disagrees, row.key.lower()))

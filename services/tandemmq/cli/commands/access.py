@@ -8,17 +8,21 @@ import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.table import Table
 
-from tandemmq.admin.operations.values import Acl, AclEntry, User, UserChange
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import carry_out, tell_changes
 from tandemmq.cli.options import DryRunOption, OutputOption, SearchOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tandemmq.admin.operations.values import Acl, AclEntry, User
+
 
 __all__ = ["acl_app", "acl_rows", "entry_of", "user_app"]
 
@@ -82,6 +86,8 @@ def user_create(
 
       tandemmq user create ops --type Super --password-file secret.txt
     """
+    from tandemmq.admin.operations.values import UserChange
+
     made = "" if password_file else secrets.token_urlsafe(_SECRET_BYTES)
     change = UserChange(user, made or _password(password_file), user_type or "")
     tell_changes(cluster.ask(lambda operations: operations.create_user(change, dry_run=dry_run)))
@@ -108,6 +114,8 @@ def user_update(
 
       tandemmq user update billing --password-file secret.txt
     """
+    from tandemmq.admin.operations.values import UserChange
+
     password = _password(password_file) if password_file or new_password else ""
     change = UserChange(user, password, user_type or "", status or "")
     tell_changes(cluster.ask(lambda operations: operations.update_user(change, dry_run=dry_run)))
@@ -253,6 +261,8 @@ def entry_of(
     resource: str, actions: str, decision: str = "Allow", source_ips: str = "", policy_type: str = "Custom"
 ) -> AclEntry:
     """An entry, its lists separated by commas."""
+    from tandemmq.admin.operations.values import AclEntry
+
     return AclEntry(resource, _parts(actions), decision, _parts(source_ips), policy_type)
 
 

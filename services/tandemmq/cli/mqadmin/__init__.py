@@ -85,8 +85,8 @@ MQADMIN_COMMANDS: Final = {
     "createUser": _of("access_commands:create_user", "Create a user on all masters."),
     "updateUser": _of("access_commands:update_user", "Change a user on all masters."),
     "deleteUser": _of("access_commands:delete_user", "Remove a user with its policies from all masters."),
-    "getUser": _of("access_commands:get_user", "Show a user. Its secret is never shown."),
-    "listUser": _of("access_commands:list_user", "List users. Their secrets are never shown."),
+    "getUser": _of("access_commands:get_user", "Show a user."),
+    "listUser": _of("access_commands:list_user", "List users."),
     "copyUser": _of(
         "access_commands:copy_user",
         "Copy users, with their secrets, from one master to another that has the same key file.",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.values import Acl, ChangeResult, User, UserChange
 from tandemmq.cli.commands.access import acl_rows, entry_of
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
@@ -23,6 +21,11 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, tell_unseen
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import Acl, ChangeResult, User
+
 
 __all__ = [
     "copy_acl",
@@ -71,6 +74,8 @@ def create_user(
 
     Example: mqadmin createUser -c DefaultCluster -u billing -p a-long-secret -t Normal
     """
+    from tandemmq.admin.operations.values import UserChange
+
     change = UserChange(username, password, user_type)
     _change(
         cluster,
@@ -96,6 +101,8 @@ def update_user(
 
     Example: mqadmin updateUser -c DefaultCluster -u billing -s disable
     """
+    from tandemmq.admin.operations.values import UserChange
+
     change = UserChange(username, password, user_type, user_status)
     _change(
         cluster,

@@ -8,9 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from support.cluster_states import master
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
+from tandemmq.admin.audit_log import Role
+from tandemmq.admin.cluster_state import ClusterState, DelayedState
 from tandemmq.admin.console.messages import add_message_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, Unseen
@@ -256,7 +259,7 @@ async def test_delayed_and_half_messages_are_not_promised() -> None:
     operations = FakeOperations()
     async with _console(operations) as console:
         page = await console.get("/messages/waiting")
-        assert "Delay levels and transactions are not offered:" in page.text
+        assert "come from stores taken over from RocketMQ" in page.text
         assert "SCHEDULE_TOPIC_XXXX holds nothing." in page.text
         operations.cluster.messages.append(
             replace(operations.cluster.messages[0], topic="SCHEDULE_TOPIC_XXXX", queue_id=2)
@@ -265,3 +268,44 @@ async def test_delayed_and_half_messages_are_not_promised() -> None:
         assert "By delay level: 3: 1" in page.text
         del operations.cluster.topics["RMQ_SYS_TRANS_HALF_TOPIC"]
         assert "There is no topic RMQ_SYS_TRANS_HALF_TOPIC." in (await console.get("/messages/waiting")).text
+
+
+async def test_what_waits_for_its_time_and_is_overdue_is_told_by_broker_group() -> None:
+    late = DelayedState(waiting_count=1_234, next_due_ms=NOW_MS, overdue_ms=75_000, delivered_count=9, recalled_count=2)
+    state = ClusterState(name_servers=(), brokers=(master(delayed=late),))
+    async with console_client(FakeOperations(), add_message_pages, state=state) as console:
+        page = await console.get("/messages/waiting")
+    assert "1,234 1 min 15 s" in page.text
+    assert "not offered" not in page.text
+
+
+async def test_a_message_is_sent_again_as_a_new_one_after_a_look() -> None:
+    operations = FakeOperations()
+    async with console_client(operations, add_message_pages) as console:
+        address = _address(operations, 0)
+        assert "Send again" in (await console.get(address)).text
+        review = await console.get(address.replace("/message?", "/message/again?"))
+        assert "its id and times are new" in review.text
+        assert not operations.cluster.sent, "nothing is sent before it is confirmed"
+        first = next(
+            one for one in operations.cluster.messages if _address(operations, 0).endswith(f"{one.physical_offset}")
+        )
+        await console.post(
+            "/message/again", {"broker": first.broker_name, "offset": str(first.physical_offset)}, status=404
+        )
+        [sent] = operations.cluster.sent
+        assert (sent.topic, sent.body, sent.tag, tuple(sent.keys)) == (
+            first.topic,
+            first.body,
+            first.tag,
+            tuple(first.keys),
+        )
+        assert not any(name.startswith("UNIQ_KEY") for name in sent.properties)
+
+
+async def test_a_viewer_sends_nothing_again() -> None:
+    operations = FakeOperations()
+    async with console_client(operations, add_message_pages, role=Role.VIEWER) as console:
+        address = _address(operations, 0)
+        assert "Send again" not in (await console.get(address)).text
+        await console.get(address.replace("/message?", "/message/again?"), status=403)
