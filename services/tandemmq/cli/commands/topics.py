@@ -167,8 +167,8 @@ def topic_create(
         typer.Option(
             "--attribute",
             metavar="NAME=VALUE",
-            help="Repeatable, such as deduplication.window=3600; a wrong name is told which there are. NAME= removes it. "
-            "Default: as they are.",
+            help="Repeatable, such as deduplication.window=3600; a wrong one is told which there are. NAME= removes "
+            "it. Default: as they are.",
         ),
     ] = None,
     brokers: Annotated[
