@@ -77,10 +77,13 @@ def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() 
     masters = slaves | {
         "autoCreateSubscriptionGroup",
         "consumeFromEarliest",
+        "deduplicationIdsMax",
         "defaultTopicQueueNums",
         "deleteUnreadWhenFull",
         "maxDelayTimeMills",
         "maxInflightPerQueue",
+        "maxLiteSubscriptionCount",
+        "maxLmqConsumeQueueNum",
         "maxMessageSize",
         "timerMaxDelaySec",
         "transactionCheckInterval",
