@@ -78,7 +78,7 @@ class ProcessTemplate:
         """Ends the template; services that still run go on."""
         self._answers.close()
         self._socket.close()
-        self._process.wait(10)
+        self._process.wait(90)
 
     @property
     def is_usable(self) -> bool:
