@@ -78,9 +78,7 @@ class ProcessTemplate:
         """Ends the template; services that still run go on."""
         self._answers.close()
         self._socket.close()
-        # It may still import: nothing has been asked of it then.
-        self._process.kill()
-        self._process.wait()
+        self._process.wait(90)
 
     @property
     def is_usable(self) -> bool:
