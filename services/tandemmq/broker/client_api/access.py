@@ -64,7 +64,7 @@ _ADDRESSES_MAX: Final = 20_000
 _FORGET_EVERY_MS: Final = 60_000
 _HELD_BACK_MAX: Final = 10_000
 """Refusals that wait; more go out at once."""
-_LINES_MAX: Final = 1_000
+_LINES_MAX: Final = 100
 _LINE_PAUSE_MS: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER

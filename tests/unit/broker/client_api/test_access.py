@@ -384,7 +384,7 @@ def test_a_refusal_leaves_a_line_and_a_thousand_leave_one(guarded: GuardedBroker
 def test_a_flood_of_names_fills_neither_log_nor_memory(guarded: GuardedBroker, lines: list[dict[str, Any]]) -> None:
     for number in range(3_000):
         guarded.send_code(guarded.headers(f"user{number}"), peer=f"ipv4:10.0.{number % 250}.{number // 250}:1")
-    assert sum(line["event"] == "access_refused" for line in lines) <= 1_000
+    assert sum(line["event"] == "access_refused" for line in lines) <= 100
 
 
 def test_no_secret_is_in_any_line(guarded: GuardedBroker, lines: list[dict[str, Any]]) -> None:
