@@ -39,7 +39,6 @@ format: setup ## format and fix what a tool can fix
 
 test: setup ## everything CI runs: linters, the documents' links, unit, contract, simulation, integration, chart; then as compiled
 	@tools/bootstrap.sh networks
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled docs
 	@$(BIN)/python tools/run_tests.py
 
 compiled: setup ## the busiest modules as C extensions, in build/compiled (gets a compiler if there is none)

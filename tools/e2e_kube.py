@@ -3,7 +3,7 @@
     make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
     python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: see --help
     python tools/e2e_kube.py --only faults --faults kill power
-    python tools/e2e_kube.py --only failover --failovers power
+    python tools/e2e_kube.py --only failover --failovers power --rounds 10
     python tools/e2e_kube.py --only disks:2m-2s-sync --disk-faults claim copy
     python tools/e2e_kube.py --only consistency --plain   # the Spark job; without C extensions of the busiest modules
 
@@ -126,7 +126,13 @@ class Run:
     def _failover(self) -> None:
         installation = self._installation("2m-2s-sync", "e2e-failover")
         client = self._begun(installation)
-        change_masters(installation, self._report, client, kinds=self._arguments.failovers or FAILOVERS)
+        change_masters(
+            installation,
+            self._report,
+            client,
+            kinds=self._arguments.failovers or FAILOVERS,
+            rounds=self._arguments.rounds,
+        )
         installation.remove_namespace()
 
     def _disks(self, preset: str) -> None:
@@ -168,6 +174,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; repeatable; default: all")
     parser.add_argument("--faults", nargs="+", choices=FAULT_KINDS, help="kinds of faults; default: all")
     parser.add_argument("--failovers", nargs="+", choices=FAILOVERS, help="ways in which a master goes; default: all")
+    parser.add_argument("--rounds", type=int, default=1, help="of each of them; default: %(default)s")
     parser.add_argument("--disk-faults", nargs="+", choices=DISK_FAULTS, help="kinds of disk faults; default: all")
     parser.add_argument("--plain", action="store_true", help="do not compile the modules every message passes through")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")

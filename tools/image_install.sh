@@ -59,9 +59,13 @@ python3 tools/image_strip.py "$site"
 # What a broker never imports: of numpy random numbers, transforms, masked arrays, Fortran's wrappers and its own tests, a fifth
 # of it (Spark and Arrow may ask for any of that); and zstandard's second engine, for other Pythons.
 [ "$1-${2##*/}" != locked-broker.txt ] || (cd "$site" && rm -rf zstandard/_cffi.*.so zstandard/backend_cffi.py \
-  && cd numpy && rm -rf random fft polynomial ma f2py distutils testing _pyinstaller _core/_simd.*.so _core/_*_tests.*.so)
+  && cd numpy && rm -rf random fft polynomial ma f2py distutils testing _pyinstaller _core/_simd.*.so _core/_*_tests.*.so \
+  doc matlib.py conftest.py lib/recfunctions.py typing/mypy_plugin.py linalg/lapack_lite.*.so)
 # pydantic's former self, which it imports when asked for it.
 rm -rf "$site/pydantic/v1"
+# Of Google's common messages the exporter of traces reads an error's details and nothing more.
+(cd "$site/google" 2> /dev/null && rm -rf api cloud gapic logging longrunning type) || true
+rm -rf "$site/pydantic/mypy.py" "$site/lark/tools" "$site/lark/__pyinstaller"
 # The Kubernetes client brings itself twice; we use it from threads, not with asyncio.
 rm -rf "$site/kubernetes/aio"
 if [ -d "$site/pyspark" ]; then
@@ -101,3 +105,8 @@ WRAPPER
 fi
 find "$site" -type d -empty -delete
 python3 -m compileall -q --invalidation-mode unchecked-hash -s "$site" -p "$site" "$site"
+# Where an extension stands beside a module nobody reads the module's byte code.
+find "$site/tandemmq" -name '*.cpython-*.so' 2> /dev/null | while read -r extension; do
+  module=${extension%%.cpython-*}
+  rm -f "${module%/*}/__pycache__/${module##*/}".cpython-*.pyc
+done

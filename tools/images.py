@@ -137,7 +137,7 @@ IMAGES: Final = (
         # What was taken from the packages is not missed: every module imports, and the codecs work.
         ("mqbroker --version", "mqbroker-drain --help > /dev/null", _BROKER_IMPORTS, _absent("mqnamesrv", "mqadmin")),
         # A fourth of it is OpenBLAS, which the broker never calls and numpy does not load without.
-        110,
+        100,
         "broker",
     ),
     Image(

@@ -1,12 +1,14 @@
-"""Runs test folders in order of cost, stops at the first that fails, and writes build/<report>.json.
+"""Runs everything CI runs, or some test folders, stops at the first that fails, and writes build/<report>.json.
 
     python tools/run_tests.py                                            # everything CI runs: build/test.json
     python tools/run_tests.py --report contract contract/client_api   # some folders: build/contract.json
     python tools/run_tests.py --compiled                                 # only against the C extensions of images
 
-Each folder is one pytest run of its own. Unit tests of compiled modules run both ways; contract, attack and simulation
-run once, compiled, and plain when they are named. Integration tests mostly wait, so three files run at a time. The last
-line is the sum in the form `N passed, N failed`.
+Everything is a list of steps, and two of them run side by side, for two cores: the integration tests mostly wait, and
+beside them goes what computes, which is nice to them. A step's output comes when it has ended. Named folders run one
+after the other and show what they do. Each folder is one pytest run of its own. Unit tests of compiled modules run both
+ways; contract, attack and simulation run once, compiled, and plain when they are named. The last line is the sum in the
+form `N passed, N failed`.
 """
 
 from __future__ import annotations
@@ -16,126 +18,223 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = ROOT / "build"
+LANES: Final = 2
+# How much what computes gives way to what waits and then has to answer in time.
+NICENESS: Final = 5
 
-# Folder and the extra arguments of its run.
-SUITES: Final = (
-    ("unit", ("-n", "2")),
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command: a folder of tests, or a target of the Makefile if its name has no tests."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    compiled: bool = False
+    """Against build/compiled."""
+    whole: bool = True
+    """Whether `arguments` hold as well for who names the folder."""
+    waits: bool = False
+    """It mostly waits for other processes."""
+
+    @property
+    def key(self) -> str:
+        """Its name in reports."""
+        return f"{self.name.replace('/', '_')}{'_compiled' if self.compiled else ''}"
+
+
+# A target that everything else of its kind can wait for.
+COMPILING: Final = "compiled"
+TARGETS: Final = ("lint", COMPILING, "docs")
+# The longest first: at the end both lanes are to have something.
+PLAIN_STEPS: Final = (
+    Step("integration", ("-n", "3", "--dist", "loadfile"), waits=True),
+    *(Step(target) for target in TARGETS),
+    Step("unit"),
+    Step("chart"),
     # The rest of it runs compiled; a bug cannot be planted in an extension.
-    ("simulation", ("-k", "planted_bugs")),
-    ("integration", ("-n", "3", "--dist", "loadfile")),
-    ("chart", ("-n", "2")),
+    Step("simulation", ("-k", "planted_bugs"), whole=False),
 )
 # Everything that the extensions have a part in, less what exchanges a method to count its calls or to plant a bug.
-COMPILED_SUITES: Final = (
-    ("unit/http2", ("-n", "2")),
-    ("unit/core", ("-n", "2")),
-    ("unit/service", ("-n", "2")),
-    (
+COMPILED_STEPS: Final = (
+    Step("e2e/official_python", compiled=True, waits=True),
+    Step("attack", ("-n", "2"), compiled=True, waits=True),
+    Step("contract", compiled=True),
+    Step("simulation", ("--ignore=tests/simulation/test_planted_bugs.py",), compiled=True, whole=False),
+    Step("unit/core", compiled=True),
+    Step(
         "unit/broker",
         (
-            "-n",
-            "2",
             "--deselect=tests/unit/broker/client_api/test_receive.py::test_of_many_waiting_receives_only_those_needed_look",
             "--deselect=tests/unit/broker/client_api/test_receive.py::test_filters_that_let_nothing_pass_take_a_bounded_part_of_each_turn",
             "--deselect=tests/unit/broker/client_api/test_transactions.py::test_a_half_that_cannot_be_read_at_the_start_is_not_forgotten",
             "--deselect=tests/unit/broker/tracing/test_send_tracer.py::test_nothing_raises_into_the_write_path",
         ),
+        compiled=True,
     ),
-    ("contract", ("-n", "2")),
-    ("attack", ("-n", "2")),
-    ("simulation", ("--ignore=tests/simulation/test_planted_bugs.py",)),
-    ("e2e/official_python", ()),
+    Step("unit/http2", compiled=True),
+    Step("unit/service", compiled=True),
 )
 
 
-def run_suite(folder: str, arguments: tuple[str, ...], *, compiled: bool) -> tuple[dict[str, int], float]:
-    """Runs one folder; returns its counts and seconds."""
-    report = BUILD / f"test-{folder.replace('/', '-')}.xml"
-    report.unlink(missing_ok=True)
+@dataclass(slots=True)
+class Outcome:
+    """What became of a step."""
+
+    step: Step
+    seconds: float = 0.0
+    code: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: {"passed": 0, "failed": 0, "skipped": 0})
+
+    @property
+    def holds(self) -> bool:
+        """Whether the step has done what it should."""
+        return self.code == 0 and self.counts["failed"] == 0
+
+    def rows(self) -> list[dict[str, object]]:
+        """Its lines in the report."""
+        key, passed, failed = self.step.key, self.counts["passed"], self.counts["failed"]
+        seconds = {"name": f"{key}_time", "value": round(self.seconds, 1), "unit": "s", "target": None}
+        if self.step.name in TARGETS:
+            return [seconds | {"holds": self.holds}]
+        return [
+            {"name": f"{key}_passed", "value": passed, "unit": "tests", "target": ">= 1", "holds": passed >= 1},
+            {"name": f"{key}_failed", "value": failed, "unit": "tests", "target": "0", "holds": failed == 0},
+            seconds | {"holds": True},
+        ]
+
+
+class Queue:
+    """Steps for the lanes, in their order, but for those that wait for the compiler."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.outcomes: list[Outcome] = []
+        self._waiting = list(steps)
+        self._compiler_works = any(step.name == COMPILING for step in steps)
+        self._changed = threading.Condition()
+
+    def work(self) -> None:
+        """One lane: takes step after step, until there is none or one has failed."""
+        while (step := self._next()) is not None:
+            log = BUILD / f"test-{step.key}.log"
+            print(f"== {step.key} begins", flush=True)
+            with log.open("wb") as output:
+                outcome = run_step(step, output.fileno(), nice=0 if step.waits else NICENESS)
+            with self._changed:
+                text = log.read_text(errors="replace").rstrip()
+                print(f"{text}\n== {step.key} ended after {outcome.seconds:.0f} s", flush=True)
+                self.outcomes.append(outcome)
+                self._compiler_works = self._compiler_works and step.name != COMPILING
+                self._changed.notify_all()
+
+    def _next(self) -> Step | None:
+        with self._changed:
+            while True:
+                if not all(outcome.holds for outcome in self.outcomes):
+                    return None
+                for step in self._waiting:
+                    if not (step.compiled and self._compiler_works):
+                        self._waiting.remove(step)
+                        return step
+                if not self._waiting:
+                    return None
+                self._changed.wait()
+
+
+def run_step(step: Step, output: int | None = None, *, nice: int = 0) -> Outcome:
+    """Runs one step; its output goes to that file descriptor or where ours goes."""
     started = time.monotonic()
-    print(f"== tests/{folder}{' (compiled)' if compiled else ''}", flush=True)
-    code = subprocess.call(
-        [sys.executable, "-m", "pytest", "-q", f"tests/{folder}", f"--junitxml={report}", *arguments],
+    outcome = Outcome(step)
+    if step.name in TARGETS:
+        command, report = ["make", "--no-print-directory", step.name], None
+    else:
+        report = BUILD / f"test-{step.name.replace('/', '-')}.xml"
+        report.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-q", f"tests/{step.name}", f"--junitxml={report}", *step.arguments]
+    outcome.code = subprocess.call(
+        ["nice", "-n", str(nice), *command],
         cwd=ROOT,
         # Before the editable install's own entry, so that the extensions win; inherited by every process of a test.
-        env=os.environ | {"PYTHONPATH": str(BUILD / "compiled")} if compiled else None,
+        env=os.environ | {"PYTHONPATH": str(BUILD / "compiled")} if step.compiled else None,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
     )
-    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    outcome.seconds = time.monotonic() - started
+    if report is None:
+        return outcome
     if report.exists():
         for suite in ElementTree.parse(report).getroot().iter("testsuite"):
             total, skipped = int(suite.get("tests", 0)), int(suite.get("skipped", 0))
             failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-            counts["passed"] += total - failed - skipped
-            counts["failed"] += failed
-            counts["skipped"] += skipped
-    if code not in (0, 5) and counts["failed"] == 0:
-        counts["failed"] = 1  # pytest itself broke: a crash or a collection error is no pass
-    return counts, time.monotonic() - started
+            outcome.counts["passed"] += total - failed - skipped
+            outcome.counts["failed"] += failed
+            outcome.counts["skipped"] += skipped
+    if outcome.code == 5:  # pytest found no test in the folder
+        outcome.code = 0
+    if outcome.code and outcome.counts["failed"] == 0:
+        outcome.counts["failed"] = 1  # pytest itself broke: a crash or a collection error is no pass
+    return outcome
 
 
 def main() -> int:
-    """Runs the suites that exist; exit code 1 when anything failed or nothing ran."""
+    """Runs the steps; exit code 1 when anything failed or nothing ran."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", help="folders below tests/; default: all")
     parser.add_argument("--report", default="test", help="name of the report in build/")
     parser.add_argument("--compiled", action="store_true", help="only what is run against build/compiled")
     parser.add_argument("--front", help="broker setting clientFront, for folders of tests/e2e alone")
     arguments = parser.parse_args()
-    if arguments.folders:
-        # Named, a folder runs whole; compiled, less what cannot.
-        whole = {folder: options for folder, options in (*COMPILED_SUITES, *SUITES) if options[:1] == ("-n",)}
-        known = dict(COMPILED_SUITES) if arguments.compiled else whole
-        suites = [(folder, known.get(folder, ()), arguments.compiled) for folder in arguments.folders]
-    else:
-        suites = [] if arguments.compiled else [(folder, options, False) for folder, options in SUITES]
-        suites += [(folder, options, True) for folder, options in COMPILED_SUITES]
-    if arguments.front:
-        suites = [
-            (folder, (*options, "--front", arguments.front), is_compiled) for folder, options, is_compiled in suites
-        ]
-    if any(is_compiled for _, _, is_compiled in suites) and not (BUILD / "compiled").is_dir():
-        parser.error("there is no build/compiled; make it with `make compiled`")
     BUILD.mkdir(exist_ok=True)
-    rows: list[dict[str, object]] = []
-    total = {"passed": 0, "failed": 0, "skipped": 0}
-    for folder, options, is_compiled in suites:
-        if not (ROOT / "tests" / folder).is_dir():
-            continue
-        counts, seconds = run_suite(folder, options, compiled=is_compiled)
-        for key, value in counts.items():
-            total[key] += value
-        name = f"{folder.replace('/', '_')}{'_compiled' if is_compiled else ''}"
-        rows.append(
-            {
-                "name": f"{name}_passed",
-                "value": counts["passed"],
-                "unit": "tests",
-                "target": ">= 1",
-                "holds": counts["passed"] >= 1,
-            }
-        )
-        rows.append(
-            {
-                "name": f"{name}_failed",
-                "value": counts["failed"],
-                "unit": "tests",
-                "target": "0",
-                "holds": counts["failed"] == 0,
-            }
-        )
-        rows.append({"name": f"{name}_time", "value": round(seconds, 1), "unit": "s", "target": None, "holds": True})
-        if counts["failed"]:
-            break
+    if arguments.folders:
+        front = ("--front", arguments.front) if arguments.front else ()
+        steps = [_named(folder, front, compiled=arguments.compiled) for folder in arguments.folders]
+        if arguments.compiled and not (BUILD / "compiled").is_dir():
+            parser.error("there is no build/compiled; make it with `make compiled`")
+        outcomes = []
+        for step in steps:
+            if not (ROOT / "tests" / step.name).is_dir():
+                continue
+            print(f"== tests/{step.name}{' (compiled)' if step.compiled else ''}", flush=True)
+            outcomes.append(run_step(step))
+            if not outcomes[-1].holds:
+                break
+    else:
+        steps = [Step(COMPILING), *COMPILED_STEPS] if arguments.compiled else [*PLAIN_STEPS, *COMPILED_STEPS]
+        queue = Queue(steps)
+        with ThreadPoolExecutor(LANES) as lanes:
+            for lane in [lanes.submit(queue.work) for _ in range(LANES)]:
+                lane.result()
+        outcomes = queue.outcomes
+    rows = [row for outcome in outcomes for row in outcome.rows()]
     (BUILD / f"{arguments.report}.json").write_text(json.dumps(rows, indent=2) + "\n")
+    for outcome in outcomes:
+        if not outcome.holds:
+            print(f"== {outcome.step.key} FAILED; its output is above")
+    total = {kind: sum(outcome.counts[kind] for outcome in outcomes) for kind in ("passed", "failed", "skipped")}
+    total["failed"] += sum(not outcome.holds for outcome in outcomes if outcome.step.name in TARGETS)
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 0 if total["failed"] == 0 and total["passed"] > 0 else 1
+
+
+def _named(folder: str, front: tuple[str, ...], *, compiled: bool) -> Step:
+    """The step of a folder that somebody names: it runs whole, less what cannot be run compiled, and on both cores."""
+    for step in (*PLAIN_STEPS, *COMPILED_STEPS):
+        if step.name == folder and (step.whole or step.compiled == compiled):
+            arguments = step.arguments if step.compiled == compiled else ()
+            spread = () if step.waits or not step.whole else ("-n", "2")
+            return Step(folder, (*spread, *arguments, *front), compiled)
+    return Step(folder, front, compiled)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,24 @@ order, with their metadata.
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import xxhash
+
 from support.messages import BORN_HOST, STORE_HOST, changed
 from support.replica_folders import open_replica
 from support.stores import ManualClock
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.delivery.journal import LeaseReplay
+from tandemmq.core.delivery.queue_progress import QueueProgress
+from tandemmq.core.delivery.subscription import Subscription
+from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage, tags_code
 from tandemmq.core.message.record_layout import (
@@ -29,7 +36,9 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_topics
+from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicConfig, TopicTable, system_topics
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogHistory, ReplicaRecord
+from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 
@@ -42,6 +51,7 @@ __all__ = [
     "make_master",
     "open_group",
     "replicate",
+    "write_side_files",
 ]
 
 GROUP: Final = "broker-a"
@@ -167,7 +177,73 @@ def make_group(root: Path, *, replicas: int = 3, messages: int = 900, seed: int 
     make_master(folders[0], messages=messages, seed=seed)
     for slave in folders[1:]:
         replicate(folders[0], slave)
+    write_side_files(folders)
     return folders
+
+
+def write_side_files(folders: Sequence[Path]) -> None:
+    """What brokers leave beside log and tables: who they are, who wrote the log, homes, clocks, leases, timers, and
+    bytes that were kept aside."""
+    store = open_replica(folders[0])
+    end = store.facts.end_offset
+    history = LogHistory.of([(1, 0), (2, end // 3), (4, end // 2)])
+    leases = _leases(store)
+    for broker_id, folder in enumerate(folders):
+        others = [
+            ReplicaMemory(
+                broker_id=other,
+                disk_id=_disk_id(other),
+                run=5 + other,
+                epoch=4,
+                end_offset=end,
+                left=True,
+                master_epoch=4 if other == 0 else 0,
+            )
+            for other in range(len(folders))
+            if other != broker_id
+        ]
+        record = ReplicaRecord(
+            disk_id=_disk_id(broker_id),
+            run=5 + broker_id,
+            cluster="test",
+            broker_name=GROUP,
+            broker_id=broker_id,
+            replicas=tuple(others),
+            promised_epoch=4,
+            promised_to=_disk_id(0),
+        )
+        kept = bytes(range(256)) * 9
+        config = folder / "config"
+        for path, content in (
+            (folder / REPLICA_FILE, record.to_json().encode()),
+            (folder / EPOCH_FILE, history.to_text().encode()),
+            (config / "messageGroupHomes.json", b'{"orders": ["broker-a", "broker-b", "broker-c"]}'),
+            (config / "leaseClock.json", b'{"bootId": "b", "offsetMs": 17}'),
+            (config / "retentionClock.json", b'{"bootId": "b", "believedMs": 1, "monotonicMs": 1, "misdated": {}}'),
+            (config / "leases-0000000007.snapshot", leases),
+            (config / "leases-0000000007.journal", b""),
+            (config / f"{TIMER_TOPIC}.state", TimerQueue().state().to_bytes()),
+            (folder / "kept-tails" / f"{4096:020d}-1700000000000.log", kept),
+            (
+                folder / "kept-tails" / f"{4096:020d}-1700000000000.json",
+                json.dumps({"reason": "cut", "startOffset": 4096, "endOffset": 4096 + len(kept)}).encode(),
+            ),
+            (folder / "kept-repairs" / f"{0:020d}-{len(kept):020d}-{xxhash.xxh3_128_hexdigest(kept)}", kept),
+        ):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+
+
+def _disk_id(broker_id: int) -> str:
+    return f"{broker_id:x}" * 32
+
+
+def _leases(store: ReplicaStore) -> bytes:
+    """A snapshot of one consumer group that has received half of a queue."""
+    replay = LeaseReplay.of_files(b"", b"")
+    subscription = replay.subscriptions[1] = Subscription(1, "billing", "orders")
+    subscription.queues[1] = QueueProgress(subscription, 1, 20)
+    return replay.to_snapshot()
 
 
 def copy_group(folders: Sequence[Path], root: Path) -> list[Path]:

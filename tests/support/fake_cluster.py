@@ -26,6 +26,7 @@ from tandemmq.admin.operations.values import (
     Extent,
     GroupSummary,
     KeptTail,
+    LossWitness,
     Message,
     MissingReplica,
     OffsetReset,
@@ -54,6 +55,7 @@ WAITS = AcceptedLoss(
     4_096,
     4_096,
     True,
+    witnesses=(LossWitness("NameServer 10.0.0.2:9876", 1, "d1", 2, 8_192, 4_096),),
 )
 """Of a master whose slave is away."""
 

@@ -682,6 +682,7 @@ def _matches(message: Message, query: MessageQuery) -> bool:
         and (query.start_ms < 0 or message.store_ms >= query.start_ms)
         and (query.end_ms < 0 or message.store_ms < query.end_ms)
         and (not query.tags or message.tag in query.tags)
+        and (query.text.lower() in f"{message.body.decode(errors='replace')} {message.tag} {message.keys}".lower())
     )
 
 

@@ -6,13 +6,14 @@ links elsewhere are replaced by copies first.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import shutil
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -23,13 +24,16 @@ from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordName, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.delivery.journal import LeaseReplay
+from tandemmq.core.delivery.queue_progress import QueueProgress
+from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.message.record_layout import CRC_MASK
 from tandemmq.core.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
-from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory, ReplicaRecord
 
-__all__ = ["DAMAGES", "Damage", "Expected"]
+__all__ = ["DAMAGES", "SIDE_DAMAGES", "Damage", "Expected"]
 
 _PAGE_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 20
@@ -60,6 +64,10 @@ class Expected:
     """Bytes differ, and it harms nobody."""
     also: frozenset[int] = frozenset()
     """Further replicas that are damaged alike."""
+    findings_max: int = 3
+    """With what follows from it, and may be told apart."""
+    needs_memory: bool = False
+    """Only an earlier run, or another replica, can know."""
 
     @property
     def victims(self) -> frozenset[int]:
@@ -488,7 +496,8 @@ def _other_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
     changed = re.sub(pattern, r"\g<1>9", text)
     assert changed != text, "the topic is in the file"
     _rewrite(path, changed)
-    return Expected(kinds=frozenset({FindingKind.TOPIC_DIFFERS}), broker_id=victim.broker_id, topic=topic)
+    kinds = frozenset({FindingKind.TOPIC_DIFFERS})
+    return Expected(kinds=kinds, broker_id=victim.broker_id, topic=topic, undecidable=True)
 
 
 def _other_group(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -496,7 +505,7 @@ def _other_group(folders: Sequence[Path], chance: random.Random) -> Expected:
     path = _metadata(victim, MetadataFile.SUBSCRIPTION_GROUPS)
     text = path.read_text()
     _rewrite(path, text.replace('"retryMaxTimes":16', '"retryMaxTimes":3', 1))
-    return Expected(kinds=frozenset({FindingKind.GROUP_DIFFERS}), broker_id=victim.broker_id)
+    return Expected(kinds=frozenset({FindingKind.GROUP_DIFFERS}), broker_id=victim.broker_id, undecidable=True)
 
 
 def _missing_group(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -733,7 +742,8 @@ def _records_without_topic(folders: Sequence[Path], chance: random.Random) -> Ex
     victim = _Victim(folders, 0)
     topic = _queue_entry(victim, chance)[0].topic
     _change_everywhere(folders, MetadataFile.TOPICS, lambda text: text.replace(f'"{topic}"', '"another"'))
-    return Expected(kinds=frozenset({FindingKind.TOPIC_MISSING}), topic=topic, everywhere=True)
+    kinds = frozenset({FindingKind.TOPIC_MISSING, FindingKind.TABLE_OLDER})
+    return Expected(kinds=kinds, topic=topic, everywhere=True)
 
 
 def _too_few_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -749,7 +759,8 @@ def _too_few_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
         return write_java_json({"dataVersion": fields.raw("dataVersion"), "topicConfigTable": topics})
 
     _change_everywhere(folders, MetadataFile.TOPICS, change)
-    return Expected(kinds=frozenset({FindingKind.TOPIC_DIFFERS}), topic=topic, everywhere=True)
+    kinds = frozenset({FindingKind.TOPIC_DIFFERS, FindingKind.TABLE_OLDER})
+    return Expected(kinds=kinds, topic=topic, everywhere=True)
 
 
 def _offset_beyond_end(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -814,6 +825,305 @@ def _lose_leases(folders: Sequence[Path], chance: random.Random) -> Expected:
     return Expected(kinds=frozenset({FindingKind.LEASES_MISSING}), broker_id=broker_id)
 
 
+# What lies beside log and tables; the stores of tests have all of it
+
+
+def _lose_or_tear(path: Path, chance: random.Random) -> None:
+    """Gone, of no length, cut, or with another byte in it."""
+    data = path.read_bytes()
+    path.unlink()
+    match chance.randrange(4):
+        case 0:
+            return
+        case 1:
+            path.write_bytes(b"")
+        case 2:
+            path.write_bytes(data[: chance.randrange(1, max(2, len(data) // 2))])
+        case _:
+            path.write_bytes(chance.randbytes(len(data)))
+
+
+def _named(victim: int, *kinds: FindingKind, **more: object) -> Expected:
+    return Expected(kinds=frozenset(kinds), broker_id=victim, **more)  # type: ignore[arg-type]  # fields by name
+
+
+def _damage_disk_id(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    _lose_or_tear(folders[victim] / REPLICA_FILE, chance)
+    return _named(victim, FindingKind.DISK_ID_WRONG)
+
+
+def _copy_disk_id(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A replica has another one's file."""
+    victim, other = chance.sample(range(len(folders)), 2)
+    path = folders[victim] / REPLICA_FILE
+    path.unlink()
+    shutil.copyfile(folders[other] / REPLICA_FILE, path)
+    return _named(victim, FindingKind.DISK_ID_WRONG)
+
+
+def _older_disk_id(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    path = folders[victim] / REPLICA_FILE
+    record = ReplicaRecord.from_json(path.read_text())
+    _rewrite(path, replace(record, run=chance.randrange(record.run)).to_json())
+    return _named(victim, FindingKind.DISK_ID_WRONG, needs_memory=len(folders) == 1)
+
+
+def _damage_epochs(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    _lose_or_tear(folders[victim] / EPOCH_FILE, chance)
+    return _named(victim, FindingKind.EPOCHS_WRONG)
+
+
+def _older_epochs(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Without the last master, and its checksum is right."""
+    victim = chance.randrange(len(folders))
+    path = folders[victim] / EPOCH_FILE
+    history = LogHistory.from_text(path.read_text())
+    _rewrite(path, LogHistory(history.epochs[: chance.randrange(1, len(history.epochs))]).to_text())
+    return _named(victim, FindingKind.EPOCHS_WRONG, needs_memory=len(folders) == 1)
+
+
+def _moved_epoch(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    path = folders[victim] / EPOCH_FILE
+    epochs = [*LogHistory.from_text(path.read_text()).epochs]
+    moved = chance.randrange(1, len(epochs))
+    low = epochs[moved - 1].start_offset + 1
+    epochs[moved] = epochs[moved]._replace(start_offset=chance.randrange(low, epochs[moved].start_offset))
+    _rewrite(path, LogHistory.of(epochs).to_text())
+    return _named(victim, FindingKind.EPOCHS_WRONG, undecidable=True, needs_memory=len(folders) == 1)
+
+
+def _fewer_homes(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Gone, empty or with a broker group less: of one replica alone nobody can tell the last."""
+    victim = chance.randrange(len(folders))
+    path = folders[victim] / "config" / "messageGroupHomes.json"
+    homes = json.loads(path.read_text())
+    topic = chance.choice(sorted(homes))
+    homes[topic].remove(chance.choice(homes[topic]))
+    path.unlink()
+    if chance.random() < 0.6 or len(folders) == 1:
+        path.write_text(chance.choice(("", "[]", '{"orders": [')) if len(folders) == 1 else json.dumps(homes))
+    kinds = (FindingKind.MESSAGE_GROUP_HOMES_DIFFER, FindingKind.METADATA_UNREADABLE)
+    return _named(victim, *kinds)
+
+
+def _damage_clock(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    path = folders[victim] / "config" / chance.choice(("leaseClock.json", "retentionClock.json"))
+    _rewrite(path, chance.choice(("", path.read_text()[:-2], "null")))
+    return _named(victim, FindingKind.METADATA_UNREADABLE)
+
+
+def _damage_timers(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Torn, or of a log that went further than this one."""
+    victim = chance.randrange(len(folders))
+    path = folders[victim] / "config" / f"{TIMER_TOPIC}.state"
+    data = path.read_bytes()
+    if chance.random() < 0.3:
+        queue = TimerQueue()
+        queue.timer_next = chance.randrange(1, 1 << 30)
+        changed = queue.state().to_bytes()
+    elif chance.random() < 0.5:
+        changed = data[: chance.randrange(len(data))]
+    else:
+        place = chance.randrange(len(data))
+        changed = data[:place] + bytes((data[place] ^ 1 << chance.randrange(8),)) + data[place + 1 :]
+    path.unlink()
+    path.write_bytes(changed)
+    return _named(victim, FindingKind.METADATA_UNREADABLE, FindingKind.OFFSET_BEYOND_END)
+
+
+def _damage_kept(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    files = [path for name in ("kept-tails", "kept-repairs") for path in sorted((folders[victim] / name).iterdir())]
+    path = chance.choice(files)
+    data = path.read_bytes()
+    path.unlink()
+    is_cut = chance.random() < 0.5
+    if path.suffix == ".json":
+        path.write_bytes(data[: len(data) // 2])
+    elif is_cut:
+        path.write_bytes(data[:-1])
+    else:
+        path.write_bytes(data[:7] + bytes((data[7] ^ 1,)) + data[8:])
+    # What was cut off has no digest in its name.
+    is_silent = path.suffix == ".log" and not is_cut
+    return _named(victim, FindingKind.KEPT_BYTES_DAMAGED, needs_memory=is_silent)
+
+
+def _leases_beyond_end(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    path = max((folders[victim] / "config").glob("leases-*.snapshot"))
+    replay = LeaseReplay.of_files(path.read_bytes(), b"")
+    for subscription in replay.subscriptions.values():
+        for queue_id in subscription.queues:
+            place = 1_000_000 + chance.randrange(1 << 30)
+            subscription.queues[queue_id] = QueueProgress(subscription, queue_id, place)
+    path.unlink()
+    path.write_bytes(replay.to_snapshot())
+    return _named(victim, FindingKind.OFFSET_BEYOND_END)
+
+
+def _damage_leases(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = chance.randrange(len(folders))
+    path = max((folders[victim] / "config").glob("leases-*.snapshot"))
+    data = path.read_bytes()
+    path.unlink()
+    place = chance.randrange(len(data))
+    is_emptied = chance.random() < 0.4
+    path.write_bytes(b"" if is_emptied else data[:place] + bytes((data[place] ^ 0x10,)) + data[place + 1 :])
+    return _named(victim, FindingKind.LEASES_MISSING, needs_memory=is_emptied and len(folders) == 1)
+
+
+# Tables of any replica, its master's among them
+
+
+_TABLE_FILES: Final = (MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS, MetadataFile.CONSUMER_OFFSETS)
+
+
+def _empty_table_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Of no length, or half of it, with its .bak or without."""
+    victim = chance.randrange(len(folders))
+    path = folders[victim] / "config" / chance.choice([*_TABLE_FILES, MetadataFile.DELAY_OFFSETS]).value
+    text = path.read_text()
+    if chance.random() < 0.5:
+        (path.parent / f"{path.name}.bak").write_text(text)
+    _rewrite(path, chance.choice(("", text[: len(text) // 2])))
+    return _named(victim, FindingKind.METADATA_UNREADABLE)
+
+
+_ENTRIES: Final = {MetadataFile.TOPICS: "topicConfigTable", MetadataFile.SUBSCRIPTION_GROUPS: "subscriptionGroupTable"}
+
+
+def _without_entries(path: Path, file: MetadataFile, chance: random.Random, *, older: bool) -> None:
+    fields = read_java_json(path.read_text())
+    entries = fields.raw(_ENTRIES[file])
+    for name in chance.sample(sorted(entries), chance.randrange(1, len(entries))):
+        del entries[name]
+    version = fields.raw("dataVersion")
+    if older:
+        version |= {"counter": 1, "timestamp": 1_600_000_000_000}
+    _rewrite(path, write_java_json({"dataVersion": version, _ENTRIES[file]: entries}))
+
+
+_OF_TABLES: Final = {
+    MetadataFile.TOPICS: (FindingKind.TOPIC_MISSING, FindingKind.TABLE_OLDER),
+    MetadataFile.SUBSCRIPTION_GROUPS: (FindingKind.GROUP_MISSING, FindingKind.TABLE_OLDER),
+}
+
+
+def _entries_gone(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A table of any replica without some of its entries: of the same version, or an older one."""
+    victim = chance.randrange(len(folders))
+    file = chance.choice(sorted(_ENTRIES, key=lambda own: own.value))
+    _without_entries(folders[victim] / "config" / file.value, file, chance, older=chance.random() < 0.5)
+    return _named(victim, *_OF_TABLES[file], needs_memory=len(folders) == 1)
+
+
+def _entries_gone_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
+    file = chance.choice(sorted(_ENTRIES, key=lambda own: own.value))
+    _without_entries(folders[0] / "config" / file.value, file, chance, older=chance.random() < 0.5)
+    for folder in folders[1:]:
+        _rewrite(folder / "config" / file.value, (folders[0] / "config" / file.value).read_text())
+    kinds = frozenset({*_OF_TABLES[file], FindingKind.TOPIC_DIFFERS})
+    return Expected(kinds=kinds, everywhere=True, needs_memory=True)
+
+
+def _older_offsets(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A master's offsets are those of an hour ago."""
+    path = _metadata(_Victim(folders, 0), MetadataFile.CONSUMER_OFFSETS)
+    fields = read_java_json(path.read_text())
+    offsets = {name: fields.object("offsetTable").offsets(name) for name in fields.object("offsetTable")}
+    older = {
+        name: {queue: offset // chance.randrange(2, 9) for queue, offset in own.items()}
+        for name, own in offsets.items()
+    }
+    version = fields.raw("dataVersion")
+    version["timestamp"] = int(str(version["timestamp"])) - 3_600_000
+    _rewrite(path, write_java_json({"dataVersion": version, "offsetTable": older}))
+    return _named(0, FindingKind.CONSUMER_OFFSET_STALE)
+
+
+# Several replicas at one place, and logs of two masters
+
+
+def _flip_both_sides(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Another bit of one body on each replica."""
+    victims = [_Victim(folders, broker_id) for broker_id in range(len(folders))]
+    record = victims[0].choose(chance)
+    start, size = record.start_offset + victims[0].body_start(record), victims[0].body_bytes(record)
+    for victim, place in zip(victims, chance.sample(range(size), len(victims))):
+        victim.flip_bit(start + place, chance.randrange(8))
+    return Expected(
+        kinds=frozenset({FindingKind.BODY_CRC}),
+        message_ids=(record.message_id,),
+        ranges=((record.start_offset, record.end_offset),),
+        topic=record.topic,
+        everywhere=True,
+    )
+
+
+def _truncate_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """The last messages are gone from every log; ConsumeQueues still know them, or the members do."""
+    victims = [_Victim(folders, broker_id) for broker_id in range(len(folders))]
+    end = victims[0].store.facts.end_offset
+    file_start = end - end % victims[0].store.facts.segment_bytes
+    inner = [own for own in victims[0].records[-30:] if own.start_offset > file_start]
+    lost = chance.choice(inner)
+    has_queues = chance.random() < 0.5
+    for victim in victims:
+        victim.write(lost.start_offset, bytes(end - lost.start_offset))
+        if not has_queues:
+            _remove(victim.folder, "consumequeue", "index")
+    consequences = {FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.QUEUE_ENTRY_EXTRA, FindingKind.OFFSET_BEYOND_END}
+    consequences |= {FindingKind.QUEUE_ENTRY_MISSING, FindingKind.INDEX_ENTRY_MISSING, FindingKind.INDEX_ENTRY_WRONG}
+    consequences.add(FindingKind.CHANGED_EVERYWHERE)
+    return Expected(
+        kinds=frozenset({FindingKind.TAIL_MISSING}),
+        ranges=((lost.start_offset, end),),
+        everywhere=True,
+        consequences=frozenset(consequences),
+        findings_max=3 if has_queues else 6,
+        needs_memory=not has_queues and len(folders) == 1,
+    )
+
+
+def _fork(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A replica was master and went on by itself; the group went on otherwise, under a later master."""
+    victim = _any(folders, chance)
+    inner = victim.records[-40:-2]
+    first = chance.choice(inner)
+    epochs = [*LogHistory.from_text((victim.folder / EPOCH_FILE).read_text()).epochs]
+    for broker_id, folder in enumerate(folders):
+        own = epochs if broker_id == victim.broker_id else [*epochs, Epoch(7, first.start_offset)]
+        _rewrite(folder / EPOCH_FILE, LogHistory.of(own).to_text())
+    for record in victim.records[victim.records.index(first) :]:
+        size = victim.body_bytes(record)
+        start = record.start_offset + victim.body_start(record)
+        body = bytes(byte ^ 0x11 for byte in victim.read(start, size))
+        victim.write(start, body)
+        victim.write(record.start_offset + 8, (zlib.crc32(body) & CRC_MASK).to_bytes(4, "big"))
+    return Expected(
+        kinds=frozenset({FindingKind.TAIL_EXTRA}),
+        broker_id=victim.broker_id,
+        ranges=((first.start_offset, victim.store.facts.end_offset),),
+    )
+
+
+def _queue_of_unknown_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Nobody knows the topic any more, and one of its queues is damaged besides."""
+    victim = _any(folders, chance)
+    record, path, position = _queue_entry(victim, chance)
+    _change_everywhere(folders, MetadataFile.TOPICS, lambda text: text.replace(f'"{record.topic}"', '"another"'))
+    write_at(path, position, chance.randbytes(_ENTRY_BYTES))
+    kinds = {FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA}
+    kinds |= {FindingKind.TOPIC_MISSING, FindingKind.TABLE_OLDER}
+    return Expected(kinds=frozenset(kinds), everywhere=True)
+
+
 DAMAGES: Final[dict[str, Damage]] = {
     damage.name: damage
     for damage in (
@@ -872,3 +1182,32 @@ DAMAGES: Final[dict[str, Damage]] = {
     )
 }
 """By name."""
+
+
+SIDE_DAMAGES: Final[dict[str, Damage]] = {
+    damage.name: damage
+    for damage in (
+        Damage("damaged-disk-id", "replica.json is gone, empty, cut or something else", _damage_disk_id),
+        Damage("copied-disk-id", "a replica has another one's replica.json", _copy_disk_id),
+        Damage("older-disk-id", "replica.json counts fewer starts", _older_disk_id),
+        Damage("damaged-epochs", "epochFileCheckpoint is gone, empty, cut or something else", _damage_epochs),
+        Damage("older-epochs", "epochFileCheckpoint lacks the last masters", _older_epochs),
+        Damage("moved-epoch", "an epoch begins elsewhere", _moved_epoch),
+        Damage("fewer-homes", "message groups have fewer homes", _fewer_homes),
+        Damage("damaged-clock", "the clock of leases or retention cannot be read", _damage_clock),
+        Damage("damaged-timers", "the saved state of timers is damaged, or of another log", _damage_timers),
+        Damage("damaged-kept-bytes", "what was kept aside is something else", _damage_kept),
+        Damage("damaged-leases", "a snapshot of leases is empty, or has another bit", _damage_leases),
+        Damage("leases-beyond-end", "a group has received more than there is", _leases_beyond_end),
+        Damage("emptied-table", "a metadata file of any replica is empty, or half of it", _empty_table_file),
+        Damage("entries-gone", "a table of any replica has fewer entries", _entries_gone),
+        Damage("entries-gone-everywhere", "a table has fewer entries on all replicas", _entries_gone_everywhere),
+        Damage("older-offsets", "a master's consumer offsets are of an hour ago", _older_offsets),
+        Damage("flipped-both-sides", "another bit of one body on each replica", _flip_both_sides),
+        Damage("truncated-everywhere", "the last messages are gone from every replica", _truncate_everywhere),
+        Damage("fork", "a replica went on by itself, and the group under a later master", _fork),
+        Damage("queue-of-unknown-topic", "a queue of a topic that nobody knows is damaged", _queue_of_unknown_topic),
+    )
+}
+"""By name: of what lies beside the log, of any replica's tables, and of several replicas at once. They need all files
+that `audit_stores.make_group` makes."""

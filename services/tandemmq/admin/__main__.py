@@ -22,10 +22,13 @@ from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place
 from tandemmq.admin.consistency_starts import starter_of
 from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.admin.console.pages import CONSOLE_PAGES
-from tandemmq.admin.history import ClusterHistory
+from tandemmq.admin.history import USAGE_INTERVAL_MS, USAGE_NAMES_MAX, ClusterHistory, UsageHistory
 from tandemmq.admin.http_api import http_app
 from tandemmq.admin.metrics import ClusterMetrics
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
+from tandemmq.admin.operations.questions import OperationFailed
+from tandemmq.admin.operations.topics import ORDINARY
+from tandemmq.admin.operations.values import PageRequest
 from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
 from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
@@ -96,6 +99,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     )
     history = ClusterHistory()
     cluster.on_reading(history.observe)
+    usage = UsageHistory()
     access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
     secret_key = settings.secret_key.get_secret_value()
     credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None
@@ -130,6 +134,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
             desk=desk,
             add_pages=CONSOLE_PAGES,
             history=history,
+            usage=usage,
             refresh_ms=settings.refresh_interval,
         ),
         grpc_side,
@@ -144,6 +149,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
             work = [tasks.create_task(cluster.keep_reading(interval_ms=settings.refresh_interval))]
             work.append(tasks.create_task(_tell_ready(cluster, grpc_side)))
             work.append(tasks.create_task(consistency.keep_reading()))
+            work.append(tasks.create_task(_keep_usage(usage, operations, clock)))
             if starter is not None:
                 work.append(tasks.create_task(starter.keep()))
             if settings.kubernetes_role_labels:
@@ -159,6 +165,24 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
                     task.cancel()
     finally:
         await channels.close()
+
+
+async def _keep_usage(usage: UsageHistory, operations: Operations, clock: Clock) -> None:
+    """Samples topics and groups for their plots; until it is cancelled."""
+    asked = PageRequest(size=USAGE_NAMES_MAX)
+    while True:
+        await asyncio.sleep(USAGE_INTERVAL_MS / 1_000)
+        try:
+            topics = await operations.topics(search="", categories=(ORDINARY,), page=asked)
+            groups = await operations.groups(search="", page=asked)
+        except OperationFailed:
+            # Nobody who knows answers now: a gap.
+            continue
+        # A sum that lacks a broker would be a dip that never was.
+        stored = {topic.name: -1 if topics.unseen else topic.stored for topic in topics.items}
+        standing = {group.name: (-1, -1) if groups.unseen else (group.lag, group.inflight) for group in groups.items}
+        usage.observe_topics(stored, at_ms=clock.monotonic_ms(), at_wall_ms=clock.wall_ms())
+        usage.observe_groups(standing, at_wall_ms=clock.wall_ms())
 
 
 async def _tell_ready(cluster: CachedCluster, grpc_side: GrpcSide) -> None:

@@ -1,13 +1,18 @@
-"""The last hour of a cluster, as figures every five seconds: what the console plots, and from which it foretells.
+"""The last day of a cluster, as figures: what the console plots, and from which it foretells.
+
+Of the last hour every five seconds, of the hours before every two minutes: there a figure is the highest of its two
+minutes, since what is looked for a night later is a peak.
 
 Brokers tell counters and histograms since their start; here they become rates and quantiles. What is not known, while a
-broker did not answer or over its restart, is NaN: a plot has a gap there. One broker with one slave takes about 100 KB.
+broker did not answer or over its restart, is NaN: a plot has a gap there. One broker with one slave takes about 200 KB.
+Of topics and consumer groups see `UsageHistory`.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +22,17 @@ from typing import Final
 from tandemmq.admin.cluster_reader import ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, LatencyCounts, SlaveState
 
-__all__ = ["ClusterHistory", "Figure", "Samples", "between", "quantile_s", "slave_key"]
+__all__ = [
+    "USAGE_INTERVAL_MS",
+    "USAGE_NAMES_MAX",
+    "ClusterHistory",
+    "Figure",
+    "Samples",
+    "UsageHistory",
+    "between",
+    "quantile_s",
+    "slave_key",
+]
 
 
 # Quantiles of latencies from what brokers count.
@@ -59,6 +74,9 @@ def _within(bounds_s: Sequence[float], bucket: int, part: float) -> float:
 
 _INTERVAL_MS: Final = 5_000
 _KEPT: Final = 720
+# Of the time before that: 24 hours.
+_COARSE_MS: Final = 120_000
+_COARSE_KEPT: Final = 720
 # A thousand brokers of one slave each; beyond that new ones are not kept.
 _BROKERS_MAX: Final = 2_000
 # Of one master; a slave that reconnects keeps its key.
@@ -102,6 +120,8 @@ class Samples:
     # On the wall clock, in ms.
     times_ms: Sequence[float] = ()
     values: Sequence[float] = ()
+    # The time before, coarser; it may overlap with this.
+    older: Samples | None = None
 
     @property
     def newest(self) -> float | None:
@@ -110,12 +130,20 @@ class Samples:
 
     def since(self, from_ms: float) -> Samples:
         """Those from `from_ms` on."""
-        first = next((index for index, at_ms in enumerate(self.times_ms) if at_ms >= from_ms), len(self.times_ms))
+        if self.older is not None and self.older.times_ms and (not self.times_ms or from_ms < self.times_ms[0]):
+            # In one width as far as it goes: a plot of a day has no use for seconds at its end.
+            older = self.older.since(from_ms)
+            rest = self._from(older.times_ms[-1] + 1) if older.times_ms else self._from(from_ms)
+            return Samples((*older.times_ms, *rest.times_ms), (*older.values, *rest.values))
+        return self._from(from_ms)
+
+    def _from(self, from_ms: float) -> Samples:
+        first = bisect_left(self.times_ms, from_ms)
         return Samples(self.times_ms[first:], self.values[first:])
 
     def is_known(self) -> bool:
         """True when there is any value."""
-        return any(value == value for value in self.values)
+        return any(value == value for value in self.values) or (self.older is not None and self.older.is_known())
 
 
 def slave_key(slave: SlaveState) -> str:
@@ -131,14 +159,13 @@ class _Before:
     status: BrokerStatus
 
 
-class _Track:
-    """One broker. Columns are as long as `times_ms`."""
+class _Columns:
+    """Figures by name, each as long as `times_ms`; the oldest fall out."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int) -> None:
         self.times_ms = array("d")
         self.columns: dict[str, array[float]] = {}
-        # The last minute's answers of this process, newest last.
-        self.recent: deque[_Before] = deque(maxlen=_RECENT)
+        self._kept = kept
 
     def add(self, at_wall_ms: int, values: Mapping[str, float]) -> None:
         for name in values:
@@ -147,12 +174,45 @@ class _Track:
         self.times_ms.append(at_wall_ms)
         for name, column in self.columns.items():
             column.append(values.get(name, math.nan))
-        if len(self.times_ms) > _KEPT:
+        if len(self.times_ms) > self._kept:
             self.times_ms.pop(0)
             for column in self.columns.values():
                 column.pop(0)
             for name in [name for name, column in self.columns.items() if all(value != value for value in column)]:
                 del self.columns[name]
+
+
+class _Track:
+    """One broker, topic or group: `fine` as it is sampled, `coarse` the highest of each two minutes."""
+
+    def __init__(self, fine_kept: int = _KEPT) -> None:
+        self.fine = _Columns(fine_kept)
+        self._coarse = _Columns(_COARSE_KEPT)
+        self._began_ms = 0.0
+        self._highest: dict[str, float] = {}
+        # The last minute's answers of this process, newest last.
+        self.recent: deque[_Before] = deque(maxlen=_RECENT)
+
+    @property
+    def columns(self) -> Mapping[str, array[float]]:
+        """The fine ones."""
+        return self.fine.columns
+
+    def add(self, at_wall_ms: int, values: Mapping[str, float]) -> None:
+        self.fine.add(at_wall_ms, values)
+        if at_wall_ms - self._began_ms >= _COARSE_MS or at_wall_ms < self._began_ms:
+            if self._began_ms:
+                self._coarse.add(round(self._began_ms), self._highest)
+            self._began_ms, self._highest = at_wall_ms, {}
+        for name, value in values.items():
+            if value == value:
+                self._highest[name] = max(value, self._highest.get(name, value))
+
+    def samples(self, name: str) -> Samples:
+        """A figure's; empty if nothing is kept of it."""
+        older = _column(self._coarse, name)
+        newest = _column(self.fine, name)
+        return Samples(newest.times_ms, newest.values, older if older.times_ms else None)
 
 
 class ClusterHistory:
@@ -195,7 +255,7 @@ class ClusterHistory:
 
     def total(self, figure: Figure) -> Samples:
         """The sum over all brokers that were known at each moment: of messages in and out, and of bytes in."""
-        return _column(self._totals, figure)
+        return self._totals.samples(figure)
 
     def closing_rate(self, master_key: str, slave: str) -> float | None:
         """By how many bytes a second the lag of a slave shrinks, over the last minute; negative when it grows."""
@@ -223,7 +283,7 @@ class ClusterHistory:
 
     def _samples(self, broker_key: str, column: str) -> Samples:
         track = self._tracks.get(broker_key)
-        return _column(track, column) if track is not None else Samples()
+        return track.samples(column) if track is not None else Samples()
 
     def _sample(self, track: _Track, broker: BrokerState, reading: ClusterReading) -> None:
         status = broker.status
@@ -241,9 +301,9 @@ class ClusterHistory:
         track.add(reading.read_at_wall_ms, values)
 
 
-def _column(track: _Track, name: str) -> Samples:
-    column = track.columns.get(name)
-    return Samples(track.times_ms, column) if column is not None else Samples()
+def _column(columns: _Columns, name: str) -> Samples:
+    column = columns.columns.get(name)
+    return Samples(columns.times_ms, column) if column is not None else Samples()
 
 
 def _levels(status: BrokerStatus) -> Iterator[tuple[str, float]]:
@@ -296,3 +356,57 @@ def _points(samples: Samples) -> list[tuple[float, float]]:
 
 def _known(value: float) -> float | None:
     return None if value != value else value
+
+
+# Topics and consumer groups: what came in and how far groups are behind.
+
+USAGE_INTERVAL_MS: Final = 15_000
+USAGE_NAMES_MAX: Final = 300
+"""Of topics, and of groups, by name: that much is asked for at once. One takes up to 20 KB."""
+_USAGE_KEPT: Final = 240
+
+
+class UsageHistory:
+    """Messages stored a second by topic; lag and messages in flight by group."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Track] = {}
+        self._groups: dict[str, _Track] = {}
+        # By name: when, and how many messages had been stored by then.
+        self._stored: dict[str, tuple[int, int]] = {}
+
+    def observe_topics(self, stored: Mapping[str, int], *, at_ms: int, at_wall_ms: int) -> None:
+        """Messages ever stored by topic, of all masters; below 0, or missing: not known, and a gap in the plot."""
+        for name in self._topics.keys() - stored.keys():
+            del self._topics[name]
+        before, self._stored = self._stored, {}
+        for name, count in stored.items():
+            track = self._topics.setdefault(name, _Track(_USAGE_KEPT))
+            values = {}
+            if count >= 0:
+                self._stored[name] = (at_ms, count)
+                earlier_ms, earlier = before.get(name, (at_ms, count))
+                # Less than before: the topic was made anew.
+                if at_ms > earlier_ms and count >= earlier:
+                    values["rate"] = (count - earlier) / (at_ms - earlier_ms) * 1_000
+            track.add(at_wall_ms, values)
+
+    def observe_groups(self, standing: Mapping[str, tuple[int, int]], *, at_wall_ms: int) -> None:
+        """Lag and messages in flight by group, of all masters; below 0: not known."""
+        for name in self._groups.keys() - standing.keys():
+            del self._groups[name]
+        for name, (lag, inflight) in standing.items():
+            values = {key: float(value) for key, value in (("lag", lag), ("in flight", inflight)) if value >= 0}
+            self._groups.setdefault(name, _Track(_USAGE_KEPT)).add(at_wall_ms, values)
+
+    def rate(self, topic: str) -> Samples:
+        """Messages stored a second."""
+        return self._topics[topic].samples("rate") if topic in self._topics else Samples()
+
+    def lag(self, group: str) -> Samples:
+        """Messages that the group has not acknowledged."""
+        return self._groups[group].samples("lag") if group in self._groups else Samples()
+
+    def inflight(self, group: str) -> Samples:
+        """Messages that are with consumers."""
+        return self._groups[group].samples("in flight") if group in self._groups else Samples()

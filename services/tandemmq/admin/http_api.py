@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
@@ -24,9 +24,9 @@ from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, Finding, NameServerState
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.answers import AddPages, Pages, problem_page
-from tandemmq.admin.console.frame import PageTemplates, StaticFile
+from tandemmq.admin.console.frame import PageTemplates, StaticFile, use_zone
 from tandemmq.admin.console.login import add_login
-from tandemmq.admin.history import ClusterHistory
+from tandemmq.admin.history import ClusterHistory, UsageHistory
 from tandemmq.admin.metrics import CONTENT_TYPE, ClusterMetrics
 from tandemmq.admin.operations.operations import NotPermitted, OperationsDesk
 from tandemmq.admin.operations.questions import OperationFailed
@@ -111,6 +111,7 @@ def http_app(
     desk: OperationsDesk,
     add_pages: Sequence[AddPages] = (),
     history: ClusterHistory | None = None,
+    usage: UsageHistory | None = None,
     refresh_ms: int = 2_000,
 ) -> App:
     """The ASGI application. `add_pages` add the console's pages; without `history` their plots are empty."""
@@ -123,6 +124,7 @@ def http_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(use_zone)],
     )
     app.state.audit_log = desk.audit_log
     pages = Pages(
@@ -134,6 +136,7 @@ def http_app(
         clock=clock,
         refresh_ms=refresh_ms,
         history=history or ClusterHistory(),
+        usage=usage or UsageHistory(),
     )
     if access.sessions is not None:
         add_login(app, access, access.sessions, templates, audit_log=desk.audit_log, clock=clock)

@@ -268,6 +268,8 @@ class QueueStanding(NamedTuple):
     inflight_count: int
     # Age of the oldest message that is not acknowledged; 0: there is none, or it was not looked for.
     oldest_age_ms: int
+    # Message groups whose next message waits for an earlier one.
+    blocked_count: int = 0
 
 
 class GroupProgressView:
@@ -322,13 +324,13 @@ class GroupProgressView:
         return standings
 
     def _in_topic(self, group: str, topic: str) -> list[QueueStanding]:
-        committed = {queue_id: (offset, 0) for queue_id, offset in self._stored.offsets_of(group, topic).items()}
+        committed = {queue_id: (offset, 0, 0) for queue_id, offset in self._stored.offsets_of(group, topic).items()}
         for state in self._leases.progress_of(group, topic):
-            committed[state.queue_id] = (state.committed_offset, state.inflight_count)
+            committed[state.queue_id] = (state.committed_offset, state.inflight_count, state.blocked_count)
         max_offset = self._store.queue_max_offset
         return [
-            QueueStanding(topic, queue_id, offset, max_offset(topic, queue_id), inflight_count, 0)
-            for queue_id, (offset, inflight_count) in sorted(committed.items())
+            QueueStanding(topic, queue_id, offset, max_offset(topic, queue_id), inflight_count, 0, blocked_count)
+            for queue_id, (offset, inflight_count, blocked_count) in sorted(committed.items())
         ]
 
     def _with_age(self, standing: QueueStanding) -> QueueStanding:

@@ -145,7 +145,7 @@ _COMMANDS: Final = {
 
 app = typer.Typer(
     cls=lazy_group(_COMMANDS),
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     epilog="First steps: tandemmq up | in another terminal: seq 100 | tandemmq produce greetings | "

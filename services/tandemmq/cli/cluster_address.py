@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import yaml
-
-from tandemmq.admin.cluster_state import ExpectedBroker
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import ExpectedBroker
 
 __all__ = [
     "NAMESRV_VARIABLES",
@@ -132,6 +132,8 @@ class ContextFile:
 
     def read(self) -> Contexts:
         """What is in it; nothing when it is missing. CommandError when it cannot be understood."""
+        import yaml
+
         try:
             with self.path.open("rb") as file:
                 text = file.read(_FILE_BYTES_MAX)
@@ -146,6 +148,8 @@ class ContextFile:
 
     def write(self, contexts: Contexts) -> None:
         """Replaces the file as a whole. CommandError when it cannot be written."""
+        import yaml
+
         document = {
             "current": contexts.current,
             "contexts": {name: _document(context) for name, context in sorted(contexts.by_name.items())},

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.operations.values import PageRequest
 from tandemmq.cli.cluster_address import ContextFile
 from tandemmq.cli.failure import CommandError
 
 if TYPE_CHECKING:
+    from tandemmq.admin.operations.values import PageRequest
     from tandemmq.cli.connection import ClusterChoice, ClusterConnection
 
 __all__ = ["complete_broker", "complete_broker_group", "complete_context", "complete_group", "complete_topic"]
@@ -39,7 +38,7 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def names(connection: ClusterConnection) -> Sequence[str]:
         operations = await connection.operations()
-        return [topic.name for topic in (await operations.topics(search=incomplete, page=_PAGE)).items]
+        return [topic.name for topic in (await operations.topics(search=incomplete, page=_page())).items]
 
     return _names(ctx, incomplete, names)
 
@@ -49,7 +48,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def names(connection: ClusterConnection) -> Sequence[str]:
         operations = await connection.operations()
-        return [group.name for group in (await operations.groups(search=incomplete, page=_PAGE)).items]
+        return [group.name for group in (await operations.groups(search=incomplete, page=_page())).items]
 
     return _names(ctx, incomplete, names)
 
@@ -72,12 +71,17 @@ def complete_broker_group(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, incomplete, names)
 
 
-_PAGE: Final = PageRequest(size=_NAMES_MAX)
+def _page() -> PageRequest:
+    from tandemmq.admin.operations.values import PageRequest
+
+    return PageRequest(size=_NAMES_MAX)
 
 
 def _names(
     ctx: typer.Context, incomplete: str, ask: Callable[[ClusterConnection], Awaitable[Sequence[str]]]
 ) -> list[str]:
+    from tandemmq.admin.operations.questions import OperationFailed
+
     async def in_time(connection: ClusterConnection) -> Sequence[str]:
         async with asyncio.timeout(_LIMIT_S):
             return await ask(connection)

@@ -10,22 +10,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
 
 import typer
 
-from tandemmq.admin.cluster_reader import ClusterReader
-from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.rpc import Channels
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import ReleaseWay, way_to_place
 from tandemmq.cli.options import ContextOption
-from tandemmq.client import AccessPointInvalid, ClientOptions, Credentials, Producer
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import ClusterState
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.questions import OperationFailed
+    from tandemmq.admin.rpc import Channels
+    from tandemmq.client import Credentials, Producer
 
 __all__ = [
     "ClusterChoice",
@@ -68,6 +68,8 @@ class ClusterConnection(Protocol):
 def own_credentials() -> Credentials | None:
     """What this command signs the client API's calls with: TANDEMMQ_ACCESS_KEY and TANDEMMQ_SECRET_KEY of the
     environment, so that no secret stands in a command line. CommandError when one of them is missing."""
+    from tandemmq.client import AccessPointInvalid, Credentials
+
     try:
         return Credentials.from_environment(os.environ)
     except AccessPointInvalid as error:
@@ -88,6 +90,8 @@ async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnect
 @contextlib.asynccontextmanager
 async def connection_on(way: ReleaseWay) -> AsyncIterator[ClusterConnection]:
     """A connection on this way; its channels are closed with the block."""
+    from tandemmq.admin.rpc import Channels
+
     channels = Channels(way.dial)
     try:
         yield _Connection(way, channels)
@@ -99,6 +103,9 @@ class _Connection:
     """The real one. Its operations know the cluster as `read_state` saw it last."""
 
     def __init__(self, way: ReleaseWay, channels: Channels) -> None:
+        from tandemmq.admin.operations.operations import Operations
+        from tandemmq.service.loop_meter import SystemClock
+
         self._way = way
         self._channels = channels
         self._state: ClusterState | None = None
@@ -119,6 +126,8 @@ class _Connection:
         return self._way.dial
 
     async def read_state(self) -> ClusterState:
+        from tandemmq.admin.cluster_reader import ClusterReader
+
         address = self._way.address
         self._state = await ClusterReader(self._channels, address.name_servers, address.expected).read()
         return self._state
@@ -128,6 +137,9 @@ class _Connection:
         return self._operations
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
+        from tandemmq.client import ClientOptions, Producer
+        from tandemmq.service.loop_meter import SystemClock
+
         options = ClientOptions(access_points=access_points, dial=self._way.dial, credentials=own_credentials())
         return Producer(options, SystemClock())
 
@@ -199,6 +211,7 @@ class ClusterChoice:
 
     def run(self, action: Callable[[ClusterConnection], Awaitable[ResultT]]) -> ResultT:
         """Connects, does it, and closes. An operation that fails becomes a CommandError."""
+        from tandemmq.admin.operations.questions import OperationFailed
 
         async def connected() -> ResultT:
             async with self.connect(target) as connection:
@@ -256,5 +269,7 @@ def with_cluster(
 
 
 def _command_error(failure: OperationFailed) -> CommandError:
+    from tandemmq.admin.operations.questions import FailureKind
+
     code = EXIT_REFUSED if failure.kind is FailureKind.INVALID else EXIT_FAILED
     return CommandError(failure.problem, cause=failure.cause, remedy=failure.remedy, exit_code=code)

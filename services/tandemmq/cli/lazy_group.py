@@ -1,4 +1,8 @@
-"""A group of commands that are imported when they are called, so that `tandemmq --help` costs no more than it shows."""
+"""A group of commands that are imported when they are called, so that `tandemmq --help` costs no more than it shows.
+
+The modules of commands go on in that way: what a command needs to run (grpc, the admin's operations, rich) it imports
+when it runs, and help is plain text, as rich alone takes longer to import than a page of help may take.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
-__all__ = ["LazyCommand", "LazyGroup", "lazy_group"]
+__all__ = ["LazyCommand", "LazyGroup", "QuickGroup", "lazy_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +35,44 @@ class LazyCommand:
         """Imports it."""
         module, _, attribute = self.place.partition(":")
         found = getattr(importlib.import_module(module), attribute)
-        holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
+        holder = typer.Typer(rich_markup_mode=None, add_completion=False)
         holder.callback()(_nothing)
         if isinstance(found, typer.Typer):
-            holder.add_typer(found, name=name, rich_help_panel=self.panel)
+            holder.add_typer(found, name=name, cls=found.info.cls or QuickGroup, rich_help_panel=self.panel)
         else:
             holder.command(name, rich_help_panel=self.panel, hidden=not self.summary)(found)
         group = typer.main.get_command(holder)
         assert isinstance(group, TyperGroup)
-        return group.commands[name]
+        return _plain(group.commands[name])
 
 
 def _nothing() -> None:
     pass
 
 
-class LazyGroup(TyperGroup):
+def _plain(command: Command) -> Command:
+    """The command with all below it, its help as plain text."""
+    if isinstance(command, TyperCommand | TyperGroup):
+        command.rich_markup_mode = None
+    if isinstance(command, TyperGroup):
+        for each in command.commands.values():
+            _plain(each)
+    return command
+
+
+class QuickGroup(TyperGroup):
+    """A group that costs a command below it nothing but its own parsing."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Typer imports pydantic, half of what a page of help costs, to find that None is None: which its own flags
+        are (--help, --install-completion, --show-completion) where they are not given."""
+        for each in self.get_params(ctx):
+            if isinstance(each, TyperOption) and each.is_flag and each.default is None:
+                each.default = False
+        return super().parse_args(ctx, args)
+
+
+class LazyGroup(QuickGroup):
     """Lists its commands by their summaries, panel by panel, as plain text."""
 
     commands: _Loaded

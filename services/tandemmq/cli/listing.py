@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.values import ChangeResult, GroupDetail, Page, PageRequest
 from tandemmq.cli.connection import ClusterChoice
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.output import tell_unseen
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import ChangeResult, GroupDetail, Page, PageRequest
 
 __all__ = ["ask", "carry_out", "collect", "confirmed", "read_groups", "tell_changes", "tell_rest"]
 
@@ -26,6 +28,8 @@ ResultT = TypeVar("ResultT")
 
 async def collect(ask: Callable[[PageRequest], Awaitable[Page[ItemT]]], *, limit: int = 0) -> Page[ItemT]:
     """The first `limit` items as one page; 0: all."""
+    from tandemmq.admin.operations.values import Page, PageRequest
+
     items: list[ItemT] = []
     number = 1
     while True:

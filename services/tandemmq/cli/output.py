@@ -11,27 +11,24 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum, StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-import yaml
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.cluster_state import (
-    SILENT_MS_MAX,
-    BrokerState,
-    BrokerStatus,
-    ClusterState,
-    Finding,
-    Severity,
-    is_healthy,
-)
-from tandemmq.admin.group_failover import failovers_of
-from tandemmq.admin.operations.messages import BodyForm, body_view
-from tandemmq.admin.operations.values import Unseen
 from tandemmq.cli.failure import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from tandemmq.admin.cluster_state import (
+        BrokerState,
+        BrokerStatus,
+        ClusterState,
+        Finding,
+    )
+    from tandemmq.admin.operations.values import Unseen
 
 __all__ = [
     "OutputFormat",
@@ -39,7 +36,6 @@ __all__ = [
     "emit",
     "emit_line",
     "findings_text",
-    "is_healthy",
     "new_table",
     "or_text",
     "plain_row",
@@ -60,6 +56,8 @@ _PIPE_COLUMNS = 300
 
 def status_tables(state: ClusterState, findings: Sequence[Finding]) -> RenderableType:
     """NameServers, brokers, replication, and what to do about what is wrong."""
+    from rich.console import Group
+
     return Group(
         _name_servers(state),
         "",
@@ -77,6 +75,8 @@ def status_tables(state: ClusterState, findings: Sequence[Finding]) -> Renderabl
 def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[str, object]:
     """The same for programs: `healthy`, `findings`, `name_servers`, `brokers`, fields as in
     `tandemmq.admin.cluster_state`."""
+    from tandemmq.admin.cluster_state import is_healthy
+
     return {
         "healthy": is_healthy(findings),
         "findings": [asdict(finding) for finding in findings],
@@ -86,12 +86,18 @@ def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[st
 
 def table_console() -> Console:
     """Standard output for tables."""
+    from rich.console import Console
+
     console = Console()
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
 def findings_text(findings: Sequence[Finding]) -> Text:
     """One line per finding and its remedy below it; a single good line without any."""
+    from rich.text import Text
+
+    from tandemmq.admin.cluster_state import Severity, is_healthy
+
     if not findings:
         return Text("healthy", style="bold green")
     text = Text()
@@ -108,6 +114,8 @@ def findings_text(findings: Sequence[Finding]) -> Text:
 
 def new_table(*columns: str) -> Table:
     """A table in the house style: no frame, so that a line can be cut into words."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -117,15 +125,21 @@ def new_table(*columns: str) -> Table:
 def plain_row(table: Table, *cells: str | Text) -> None:
     """A row of texts as they are: rich would take what stands in brackets for its own markup, and a terminal what
     begins with an escape for an order."""
+    from rich.text import Text
+
     table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in cells))
 
 
 def or_text(table: Table, text: str) -> RenderableType:
     """The table, or what to say instead when it has no rows."""
+    from rich.text import Text
+
     return table if table.row_count else Text(text, style="dim")
 
 
 def _name_servers(state: ClusterState) -> Table:
+    from rich.text import Text
+
     table = new_table("NameServer", "answers", "revision", "brokers")
     for server in state.name_servers:
         if server.error is None:
@@ -136,6 +150,8 @@ def _name_servers(state: ClusterState) -> Table:
 
 
 def _brokers(state: ClusterState) -> Table:
+    from rich.text import Text
+
     table = new_table(*_BROKER_COLUMNS)
     for broker in state.brokers:
         status = broker.status
@@ -148,6 +164,10 @@ def _brokers(state: ClusterState) -> Table:
 
 
 def _failovers(state: ClusterState) -> list[RenderableType]:
+    from rich.text import Text
+
+    from tandemmq.admin.group_failover import failovers_of
+
     table = new_table("fails over", "master", "epoch", "in-sync set")
     for name, group in failovers_of(state):
         master = Text(group.master or "nobody", style="" if group.acts else "bold red")
@@ -156,6 +176,8 @@ def _failovers(state: ClusterState) -> list[RenderableType]:
 
 
 def _role(status: BrokerStatus) -> Text:
+    from rich.text import Text
+
     words = status.role_in_words
     return Text(words, style="" if words == status.role else "bold red")
 
@@ -184,6 +206,8 @@ def _replication(state: ClusterState) -> Table:
 
 def _silence(silent_ms: int | None) -> str:
     """How long nothing came from there; an answer comes once in 2 s at least."""
+    from tandemmq.admin.cluster_state import SILENT_MS_MAX
+
     return "" if silent_ms is None or silent_ms <= SILENT_MS_MAX else f", silent for {silent_ms / 1_000:.0f} s"
 
 
@@ -225,6 +249,8 @@ class OutputFormat(StrEnum):
 
 def emit(output: OutputFormat, value: object, table: RenderableType, console: Console | None = None) -> None:
     """Prints one value: `table` for people, else the document of `value`."""
+    import yaml
+
     if output is OutputFormat.TABLE:
         (console or table_console()).print(table, highlight=False)
     elif output is OutputFormat.JSON:
@@ -235,6 +261,8 @@ def emit(output: OutputFormat, value: object, table: RenderableType, console: Co
 
 def emit_line(output: OutputFormat, value: object, text: str) -> None:
     """Prints one of a stream of values: a line of text, a line of JSON, or a document of YAML."""
+    import yaml
+
     if output is OutputFormat.TABLE:
         typer.echo(text)
     elif output is OutputFormat.JSON:
@@ -266,6 +294,8 @@ def document(value: object) -> Any:
 
 def printable_text(body: bytes) -> str | None:
     """The text, if it is UTF-8 without control characters; line ends and tabs are none."""
+    from tandemmq.admin.operations.bodies import BodyForm, body_view
+
     view = body_view(body, wanted=BodyForm.TEXT)
     return view.text if view.form is BodyForm.TEXT else None
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tandemmq.admin.cluster_state import BrokerStatus, ClusterState, LatencyCounts
-from tandemmq.admin.history import between
 from tandemmq.cli.connection import ClusterConnection, refuse_blindness
-from tandemmq.core.clock import Clock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import BrokerStatus, ClusterState, LatencyCounts
+    from tandemmq.core.clock import Clock
 
 __all__ = ["BrokerRates", "read_with_rates"]
 
@@ -49,6 +51,8 @@ async def read_with_rates(
 
 
 def _rates(before: BrokerStatus, now: BrokerStatus, seconds: float) -> BrokerRates:
+    from tandemmq.admin.history import between
+
     sent_before = {slave.peer: slave.sent_bytes for slave in before.slaves}
     return BrokerRates(
         messages_in=max(0, now.messages_in_count - before.messages_in_count) / seconds,

@@ -44,16 +44,24 @@ from tandemmq.consistency.tasks import (
     TaskAnswer,
     TaskRunner,
 )
-from tandemmq.core.audit.causes import one_for_each_cause
+from tandemmq.core.audit.causes import one_for_each_cause, with_changes_beneath
 from tandemmq.core.audit.comparison import without_repeats
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
 from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict, is_of_deep_runs
-from tandemmq.core.audit.metadata_comparison import compare_metadata
+from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_everywhere, table_marks
 from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, Tier
+from tandemmq.core.audit.side_files import (
+    SideFacts,
+    doubtful_ranges,
+    forks,
+    remembered_ends,
+    resting_master,
+    side_findings,
+)
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 
 __all__ = ["AuditOptions", "GroupAudit", "GroupResult", "by_weight", "collate"]
 
@@ -75,7 +83,8 @@ def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_i
     """
     known = _joined(_without_doubles(compared))
     rest = without_repeats(known, _without_doubles(checked))[len(known) :]
-    return sorted(one_for_each_cause([*known, *_shared_once(_joined(rest), broker_ids)]), key=by_weight)
+    once = one_for_each_cause([*known, *_shared_once(_joined(rest), broker_ids)])
+    return sorted(with_changes_beneath(once, broker_ids), key=by_weight)
 
 
 def by_weight(finding: Finding) -> tuple[int, str, int, int, str]:
@@ -196,6 +205,7 @@ class _Described:
 
     replica: Replica
     metadata: Mapping[MetadataFile, str | None]
+    side: SideFacts
 
 
 class GroupAudit:
@@ -228,11 +238,16 @@ class GroupAudit:
         self._notes: list[str] = []
         self._records = 0
         self._common = LogRange(0, 0)
+        self._kept: dict[int, dict[str, str]] = {}
+        """Digests of what was kept aside, by broker id and path."""
+        self._first_epochs: int | None = None
+        """Of the group when the run began."""
 
     def run(self) -> GroupResult:
         """The verdict. Raises TasksFailed when the machinery breaks, not when replicas do."""
-        described = self._describe(self._specs.values())
+        described = self._with_last_master(self._describe(self._specs.values()))
         replicas = {broker_id: found.replica for broker_id, found in sorted(described.items())}
+        self._first_epochs = max((found.side.history.last_epoch for found in described.values()), default=None)
         if not replicas:
             return self._left_out(Outcome.INCOMPLETE, replicas, "no replica can be read")
         behind = max(replica.facts.lag_bytes for replica in replicas.values())
@@ -244,10 +259,14 @@ class GroupAudit:
         self._note_who_is_absent(memory, replicas)
         holding = {broker_id: replica for broker_id, replica in replicas.items() if not is_empty(replica.facts)}
         self._common = common_range(replica.facts for replica in holding.values())
+        doubtful = doubtful_ranges(
+            {broker_id: found.side for broker_id, found in described.items()},
+            {broker_id: replica.facts for broker_id, replica in holding.items()},
+        )
         plan = plan_ranges(
             self._options.tier,
             self._common,
-            memory,
+            replace(memory, differing=(*memory.differing, *doubtful)),
             memory.watermark(holding),
             scrub=self._options.scrub,
             now_s=self._now.timestamp(),
@@ -258,17 +277,24 @@ class GroupAudit:
         reading = self._reading(holding, memory, with_checks=self._is_deep)
         if not reading.read(plan.ranges, is_over=self._is_over):
             self._problems.append("the deadline came first; the next run goes on from here")
-        compared = [*self._bounds(replicas, memory), *self._compare(reading, replicas)]
+        seen = self._seen_of_members(memory.seen, described)
+        compared = [*self._bounds(replicas, seen), *self._compare(reading, replicas)]
         compared += self._compare_between_some(holding, memory)
+        compared = _by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
-        compared += self._compare_metadata(described)
+        compared += self._compare_metadata(described, memory, compared)
+        told = {(finding.broker_id, finding.file) for finding in checked}
+        checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
         findings = _with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), holding)
         if memory.deep_findings and not self._is_deep:
             self._notes.append(
                 f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
                 "a quick run does not look for"
             )
-        return self._conclude(memory, plan, reading, replicas, findings)
+        if findings and self._master_changed():
+            self._problems.append("the group's master changed during the run; the next run goes on from here")
+            findings = [finding for finding in findings if finding.kind not in _OF_MASTERS]
+        return self._conclude(memory, plan, reading, described, findings)
 
     def _planned_bytes(self, plan: RangePlan, holding: Mapping[int, Replica]) -> int:
         """What will be read of all replicas: of a deep run what they hold, and again what brokers digest."""
@@ -331,8 +357,25 @@ class GroupAudit:
                 if not answer.problem:
                     facts = ReplicaFacts.from_json(answer.values["facts"])
                     texts = {MetadataFile(name): text for name, text in answer.values["metadata"].items()}
-                    described[spec.broker_id] = _Described(Replica(spec, facts), texts)
+                    side = SideFacts.from_json(answer.values["side"])
+                    described[spec.broker_id] = _Described(Replica(spec, facts), texts, side)
         return described
+
+    def _with_last_master(self, described: dict[int, _Described]) -> dict[int, _Described]:
+        """Of folders nobody says who is master; after a failover it is not the one with id 0."""
+        if any(spec.is_broker for spec in self._specs.values()):
+            return described
+        master_id = resting_master({broker_id: found.side for broker_id, found in described.items()})
+        if master_id is None or master_id == self._master_id:
+            return described
+        self._master_id = master_id
+        return {
+            broker_id: replace(
+                found,
+                replica=replace(found.replica, spec=replace(found.replica.spec, is_master=broker_id == master_id)),
+            )
+            for broker_id, found in described.items()
+        }
 
     def _note_who_is_absent(self, memory: GroupMemory, replicas: Mapping[int, Replica]) -> None:
         absent = sorted(set(memory.replica_watermarks) - set(self._specs))
@@ -342,13 +385,28 @@ class GroupAudit:
         if len(replicas) == 1 and len(self._specs) == 1 and not absent:
             self._notes.append(f"{self._group} has one replica: there was nothing to compare it with")
 
-    def _bounds(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> list[Finding]:
+    def _seen_of_members(
+        self, seen: Mapping[int, SeenReplica], described: Mapping[int, _Described]
+    ) -> dict[int, SeenReplica]:
+        """What earlier runs saw, and what the members of the group remember of each other's logs if that is more."""
+        known = dict(seen)
+        facts = {broker_id: found.side for broker_id, found in described.items()}
+        for broker_id, (end, witness) in remembered_ends(facts).items():
+            own = described[broker_id].replica.facts
+            before = known.get(broker_id)
+            if own.is_running or (before is not None and before.end_offset >= end):
+                continue
+            base = before or SeenReplica(own.min_offset, end, disk_id=own.disk_id)
+            known[broker_id] = replace(base, end_offset=end, told_by=witness)
+        return known
+
+    def _bounds(self, replicas: Mapping[int, Replica], known: Mapping[int, SeenReplica]) -> list[Finding]:
         """What a replica lacks at either end of its log and should not: see equality."""
-        if len(replicas) == 1 and not memory.seen:
+        if len(replicas) == 1 and not known:
             return []
         task = BoundsTask(
             tuple(replicas.values()),
-            tuple((broker_id, seen) for broker_id, seen in memory.seen.items() if broker_id in replicas),
+            tuple((broker_id, seen) for broker_id, seen in known.items() if broker_id in replicas),
             self._options.max_lag_bytes,
             self._options.file_reserved_ms,
             int(self._now.timestamp() * 1_000),
@@ -512,16 +570,35 @@ class GroupAudit:
             if not answer.problem:
                 findings += answer.findings
                 facts[task.broker_ids[0]] = DerivedFacts.from_json(answer.values["facts"])
+        self._kept = {broker_id: own.kept for broker_id, own in facts.items()}
         texts = {broker_id: found.metadata for broker_id, found in described.items()}
         return findings + compare_derived_files(self._group, facts, texts)
 
+    def _kept_bytes_changed(self, memory: GroupMemory) -> Iterable[Finding]:
+        """What was kept aside is never written again; it may be removed."""
+        for broker_id, digests in self._kept.items():
+            before = memory.seen[broker_id].kept if broker_id in memory.seen else {}
+            for path, digest in digests.items():
+                if before.get(path, digest) != digest:
+                    yield Finding(
+                        kind=FindingKind.KEPT_BYTES_DAMAGED,
+                        group=self._group,
+                        verdict=Verdict.STORED_DIGEST,
+                        detail=f"an earlier run saw digest {before[path]}; here is {digest}",
+                        broker_id=broker_id,
+                        messages=0,
+                        file=path,
+                    )
+
     # Metadata
 
-    def _compare_metadata(self, described: Mapping[int, _Described]) -> list[Finding]:
-        """Master against slaves. A running slave copies its master's tables now and then: what it lacks is a finding
-        only if its copy stood still over a pause in which it was not equal before and is not equal after.
+    def _compare_metadata(
+        self, described: Mapping[int, _Described], memory: GroupMemory, compared: Sequence[Finding]
+    ) -> list[Finding]:
+        """Tables and what lies beside them. A running slave copies its master's tables now and then: what it lacks is a
+        finding only if its copy stood still over a pause in which it was not equal before and is not equal after.
         """
-        findings = self._metadata_findings(described)
+        findings = self._metadata_findings(described, memory, compared)
         running = [found.replica.spec for found in described.values() if found.replica.facts.is_running]
         if not findings or not running:
             return findings
@@ -530,16 +607,40 @@ class GroupAudit:
         known = {_table_place(finding) for finding in findings}
         return [
             finding
-            for finding in self._metadata_findings(later)
+            for finding in self._metadata_findings(later, memory, compared)
             if _table_place(finding) in known and _stood_still(finding, described, later)
         ]
 
-    def _metadata_findings(self, described: Mapping[int, _Described]) -> list[Finding]:
-        if self._master_id is None or self._master_id not in described:
-            return []
+    def _metadata_findings(
+        self, described: Mapping[int, _Described], memory: GroupMemory, compared: Sequence[Finding]
+    ) -> list[Finding]:
         texts = {broker_id: found.metadata for broker_id, found in described.items()}
-        master = texts.pop(self._master_id)
-        return list(compare_metadata(self._group, master, texts, settled=True, master_id=self._master_id))
+        seen = {broker_id: own.tables for broker_id, own in memory.seen.items() if broker_id in described}
+        findings = side_findings(
+            self._group,
+            {broker_id: found.side for broker_id, found in described.items()},
+            {broker_id: found.replica.facts for broker_id, found in described.items()},
+            {broker_id: (own.disk_id, own.run, own.epochs) for broker_id, own in memory.seen.items()},
+            {broker_id: _ranges_of(broker_id, compared) for broker_id in described},
+        )
+        if not any(spec.is_broker for spec in self._specs.values()):
+            findings += older_everywhere(self._group, texts, seen)
+            findings += _tables_gone(self._group, described, seen)
+        if self._master_id in texts:
+            master = texts.pop(self._master_id)
+            findings += compare_metadata(
+                self._group, master, texts, settled=True, master_id=self._master_id, seen=seen.values()
+            )
+        return findings
+
+    def _master_changed(self) -> bool:
+        """Whether a running group has another master, or another history, than when the run began: then what was told
+        of ends and tables was told of two moments."""
+        running = [spec for spec in self._specs.values() if spec.is_broker]
+        if not running or self._first_epochs is None:
+            return False
+        later = self._describe(running)
+        return bool(later) and max(found.side.history.last_epoch for found in later.values()) != self._first_epochs
 
     # The end
 
@@ -548,9 +649,10 @@ class GroupAudit:
         memory: GroupMemory,
         plan: RangePlan,
         reading: ExtentReading,
-        replicas: Mapping[int, Replica],
+        described: Mapping[int, _Described],
         findings: Sequence[Finding],
     ) -> GroupResult:
+        replicas = {broker_id: found.replica for broker_id, found in sorted(described.items())}
         done = merged(reading.done)
         new = [_overlap(piece, part) for piece in done for part in plan.new]
         new_bytes = total_bytes(part for part in new if part.start_offset < part.end_offset)
@@ -566,7 +668,7 @@ class GroupAudit:
             replace(
                 memory,
                 replica_watermarks=watermarks,
-                seen=self._seen(memory, watermarks, replicas, findings),
+                seen=self._seen(memory, watermarks, described, findings),
                 min_offset=self._common.start_offset,
                 scrub_cursor=plan.scrub_cursor if is_through else memory.scrub_cursor,
                 scrubbed_at_s=plan.scrubbed_at_s if is_through else memory.scrubbed_at_s,
@@ -632,16 +734,28 @@ class GroupAudit:
         self,
         memory: GroupMemory,
         watermarks: Mapping[int, int],
-        replicas: Mapping[int, Replica],
+        described: Mapping[int, _Described],
         findings: Sequence[Finding],
     ) -> dict[int, SeenReplica]:
         """By replica: what it holds. What it lost since an earlier run is remembered until it is there again."""
         seen = dict(memory.seen)
         lost = [finding for finding in findings if finding.verdict is Verdict.STORED_DIGEST]
-        for broker_id, replica in replicas.items():
-            facts = replica.facts
+        doubted = {finding.file for finding in findings if finding.severity is Severity.METADATA}
+        for broker_id, found in described.items():
+            facts = found.replica.facts
             before = memory.seen.get(broker_id)
-            own = SeenReplica(facts.min_offset, facts.end_offset, watermarks.get(broker_id, 0), facts.disk_id)
+            own = SeenReplica(
+                facts.min_offset,
+                facts.end_offset,
+                watermarks.get(broker_id, 0),
+                facts.disk_id,
+                found.side.run,
+                found.side.epochs,
+                table_marks(found.metadata),
+                _kept_since(before.kept if before is not None else {}, self._kept.get(broker_id)),
+            )
+            if before is not None:
+                own = _with_evidence_kept(own, before, doubted)
             kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
             if before is not None and FindingKind.SEGMENT_MISSING in kinds:
                 own = replace(own, min_offset=min(before.min_offset, own.min_offset))
@@ -697,6 +811,97 @@ class GroupAudit:
                 )
             )
         return tuple(summaries)
+
+
+_OF_MASTERS: Final = frozenset(
+    {
+        FindingKind.TAIL_EXTRA,
+        FindingKind.TAIL_MISSING,
+        FindingKind.ON_FEWER_REPLICAS,
+        FindingKind.EPOCHS_WRONG,
+        FindingKind.MESSAGE_GROUP_HOMES_DIFFER,
+        *_TABLES,
+    }
+)
+"""What a change of master in the middle of a run may look like."""
+
+
+def _with_evidence_kept(own: SeenReplica, before: SeenReplica, doubted: set[str | None]) -> SeenReplica:
+    """What a run found to be wrong does not become what the next one compares with."""
+    doubted_tables = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
+    own = replace(own, tables=own.tables | doubted_tables)
+    if EPOCH_FILE in doubted and before.epochs:
+        own = replace(own, epochs=before.epochs)
+    if REPLICA_FILE in doubted and before.disk_id:
+        own = replace(own, disk_id=before.disk_id, run=before.run)
+    return own
+
+
+def _kept_since(before: Mapping[str, str], now: Mapping[str, str] | None) -> dict[str, str]:
+    """Digests as they were when a file was first seen; those of files that are gone go as well. None: nobody looked."""
+    return dict(before) if now is None else {path: before.get(path, digest) for path, digest in now.items()}
+
+
+def _tables_gone(
+    group: str, described: Mapping[int, _Described], seen: Mapping[int, Mapping[str, TableMark]]
+) -> Iterable[Finding]:
+    """Tables that no replica has, and an earlier run saw; topics where the log has messages."""
+    for file in MetadataFile:
+        if any(found.metadata.get(file) for found in described.values()):
+            continue
+        is_seen = any(file.value in marks for marks in seen.values())
+        is_due = file is MetadataFile.TOPICS and any(
+            found.side.is_ours and not is_empty(found.replica.facts) for found in described.values()
+        )
+        if is_seen or is_due:
+            why = "an earlier run saw it" if is_seen else "the log has messages"
+            yield Finding(
+                kind=FindingKind.METADATA_UNREADABLE,
+                group=group,
+                verdict=Verdict.STORED_DIGEST if is_seen else Verdict.OWN_EVIDENCE,
+                detail=f"no replica has this file; {why}",
+                broker_id=next(iter(described)) if len(described) == 1 else None,
+                messages=0,
+                file=f"config/{file.value}",
+            )
+
+
+def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described]) -> list[Finding]:
+    """Where two logs went different ways, the later epoch is the group's: whatever differs there is one tail."""
+    facts = {broker_id: found.side for broker_id, found in described.items()}
+    logs = {broker_id: found.replica.facts for broker_id, found in described.items()}
+    kept = list(findings)
+    for fork in forks(facts, logs):
+        end = logs[fork.broker_id].end_offset
+        inside = [
+            own
+            for own in kept
+            if own.start_offset is not None
+            and fork.start_offset <= own.start_offset < end
+            and own.broker_id in (None, fork.broker_id, fork.source_broker_id)
+        ]
+        # What all of them held when it was verified is no tail that may be cut.
+        is_verified = any(own.verdict is Verdict.STORED_DIGEST and own.broker_id != fork.broker_id for own in inside)
+        if not inside or is_verified:
+            continue
+        first = min(inside, key=lambda own: own.start_offset or 0)
+        kept = [own for own in kept if own not in inside]
+        kept.append(
+            replace(
+                first,
+                kind=FindingKind.TAIL_EXTRA,
+                verdict=Verdict.EPOCHS,
+                broker_id=fork.broker_id,
+                source_broker_id=fork.source_broker_id,
+                start_offset=fork.start_offset,
+                end_offset=end,
+                messages=max(own.messages for own in inside),
+                file=None,
+                detail=f"from {fork.start_offset} on it has what the master of epoch {fork.epoch} wrote, and the group "
+                f"went on otherwise in epoch {fork.later_epoch}: it keeps and cuts this tail at its next start",
+            )
+        )
+    return kept
 
 
 def _table_place(finding: Finding) -> tuple[FindingKind, int | None, str | None, int | None]:

@@ -23,6 +23,7 @@ from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messag
 from tandemmq.core.audit.findings import ExtentDigest, Finding
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, metadata_texts
+from tandemmq.core.audit.side_files import read_side_facts
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [
@@ -152,8 +153,13 @@ class DescribeTask:
         with open_source(self.spec) as source:
             # In this order: no offset in a table is beyond what the log holds a moment later.
             metadata = metadata_texts(source.files)
+            side = read_side_facts(source.files, self.spec.broker_id)
             facts = source.facts()
-        return {"facts": facts.to_json(), "metadata": {file.value: text for file, text in metadata.items()}}, 0
+        return {
+            "facts": facts.to_json(),
+            "metadata": {file.value: text for file, text in metadata.items()},
+            "side": side.to_json(),
+        }, 0
 
 
 class _ReplicaTask:

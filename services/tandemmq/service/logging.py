@@ -55,10 +55,15 @@ class RememberedEvent:
 
 
 class EventMemory:
-    """The last lines. Any thread may add one."""
+    """The last lines, of one kind at most a quarter of them: what is told each ten seconds shall not push out what was
+    told once. Any thread may add one."""
 
     def __init__(self, *, lines_max: int = _LINES_MAX) -> None:
-        self._events: deque[RememberedEvent] = deque(maxlen=lines_max)
+        self._lines_max = lines_max
+        self._of_one_kind_max = max(1, lines_max // 4)
+        # By number, oldest first, and the numbers of each kind.
+        self._events: dict[int, RememberedEvent] = {}
+        self._numbers: dict[str, deque[int]] = {}
         self._lock = threading.Lock()
         self._last_sequence = 0
 
@@ -81,12 +86,21 @@ class EventMemory:
         with self._lock:
             self._last_sequence += 1
             event = RememberedEvent(self._last_sequence, wall_ms, level, _short(line.get("event", "")), fields)
-            self._events.append(event)
+            self._events[event.sequence] = event
+            numbers = self._numbers.setdefault(event.event, deque())
+            numbers.append(event.sequence)
+            if len(numbers) > self._of_one_kind_max:
+                del self._events[numbers.popleft()]
+            elif len(self._events) > self._lines_max:
+                oldest = self._events.pop(next(iter(self._events)))
+                self._numbers[oldest.event].popleft()
+                if not self._numbers[oldest.event]:
+                    del self._numbers[oldest.event]
 
     def events_after(self, sequence: int, limit: int) -> list[RememberedEvent]:
         """Lines after this number, oldest first; if they are more than `limit`, the newest of them."""
         with self._lock:
-            newest_first = list(islice(reversed(self._events), max(0, limit)))
+            newest_first = list(islice(reversed(self._events.values()), max(0, limit)))
         return [event for event in reversed(newest_first) if event.sequence > sequence]
 
 

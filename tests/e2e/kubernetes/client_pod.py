@@ -41,6 +41,8 @@ class Delivery:
     message_id: str
     attempt: int
     whole: bool
+    # Seconds since the epoch.
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,8 @@ class ClientPod:
     def deliveries(self, name: str) -> list[Delivery]:
         """A receiver's record."""
         return [
-            Delivery(int(number), message_id, int(attempt), whole == "1")
-            for number, message_id, attempt, whole, _ in _lines(self._exec("cat", f"{WORK}/{name}.tsv", limit_s=120))
+            Delivery(int(number), message_id, int(attempt), whole == "1", float(at_s))
+            for number, message_id, attempt, whole, at_s in _lines(self._exec("cat", f"{WORK}/{name}.tsv", limit_s=120))
         ]
 
     def compare(self, senders: tuple[str, ...], receiver: str) -> Comparison:

@@ -8,17 +8,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ROOT", "Cluster", "CommandFailed", "NotInTime", "say", "until"]
+__all__ = ["CONTROL_NODE", "ROOT", "Cluster", "CommandFailed", "NotInTime", "say", "until"]
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 # Beside a checkout; set KUBE_SCRIPTS and KUBE_HOME for other places.
 SCRIPTS: Final = Path(os.environ.get("KUBE_SCRIPTS", ROOT.parent / "shared" / "kube")).absolute()
 HOME: Final = Path(os.environ.get("KUBE_HOME", "/var/tmp/onebox-kube"))
+# Holds etcd, the API server and the bridge that all nodes are plugged into.
+CONTROL_NODE: Final = "node0"
+_BRIDGE: Final = "brn"
 # The first time everything is compiled.
 UP_LIMIT_S: Final = 3_600.0
 NODE_LIMIT_S: Final = 180.0
@@ -110,6 +114,25 @@ class Cluster:
     def power_on(self, node: str) -> None:
         """Starts a node, with the disks it had; returns when Kubernetes calls it Ready."""
         self.run(str(self._scripts / "add-node.sh"), node.removeprefix("node"), limit_s=NODE_LIMIT_S)
+
+    def cut_off(self, node: str) -> None:
+        """Takes a worker's cable out: it runs on and reaches nobody, the API server included."""
+        self._on_node(CONTROL_NODE, "ip", "link", "set", _port_of(node), "nomaster")
+
+    def connect(self, node: str) -> None:
+        """Puts the cable back."""
+        self._on_node(CONTROL_NODE, "ip", "link", "set", _port_of(node), "master", _BRIDGE)
+
+    @contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """The API server hangs inside: it takes connections and never answers, which is worse than one that is gone."""
+        servers = self._on_node(CONTROL_NODE, "pgrep", "-x", "kube-apiserver").split()
+        self._on_node(CONTROL_NODE, "kill", "-STOP", *servers)
+        try:
+            yield
+        finally:
+            self._on_node(CONTROL_NODE, "kill", "-CONT", *servers)
+        until(self._answers, NODE_LIMIT_S, "the API server answers")
 
     def ready_nodes(self) -> list[str]:
         """Names of the nodes that are Ready and take pods."""
@@ -204,16 +227,24 @@ class Cluster:
         """A command that goes on in the background; whoever started it ends it."""
         return subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
+    def _answers(self) -> str:
+        return "" if self.kubectl("get", "--raw", "/readyz", limit_s=10) == "ok" else "not ready"
+
     def _running_nodes(self) -> list[str]:
-        return ["node0", *(path.parent.name for path in sorted((self._home / "run").glob("node[1-9]/node.pid")))]
+        return [CONTROL_NODE, *(path.parent.name for path in sorted((self._home / "run").glob("node[1-9]/node.pid")))]
 
     def _node_folder(self, node: str) -> Path:
-        return self._home / "run" if node == "node0" else self._home / "run" / node
+        return self._home / "run" if node == CONTROL_NODE else self._home / "run" / node
 
     def _on_node(self, node: str, *command: str) -> str:
         enter = shutil.which("nsenter") or "/usr/bin/nsenter"
         pid = (self._node_folder(node) / "node.pid").read_text().strip()
         return self.run(enter, "-t", pid, "-m", "-n", "-p", "-C", *command)
+
+
+def _port_of(node: str) -> str:
+    """The bridge's port of a worker, as add-node.sh names it."""
+    return f"w{node.removeprefix('node')}"
 
 
 def _short(command: Sequence[str]) -> str:

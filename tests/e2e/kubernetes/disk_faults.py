@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from e2e.kubernetes.client_pod import ClientPod
 from e2e.kubernetes.cluster import CommandFailed, NotInTime, say, until
 from e2e.kubernetes.faults import Fault, felt
-from e2e.kubernetes.installation import RELEASE, STORE, Installation
+from e2e.kubernetes.installation import PUT_BACK, RELEASE, STORE, STORE_COPY, Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 
@@ -39,8 +39,6 @@ LATE_S: Final = 20.0
 LIMIT_S: Final = 300.0
 SEND_LIMIT_S: Final = 900.0
 RECEIVE_LIMIT_S: Final = 300.0
-COPY: Final = f"{STORE}-copy"
-HELPER: Final = "disk-helper"
 
 # Runs in a broker's pod: ids of all messages in the CommitLog whose record is whole.
 _IDS: Final = """
@@ -220,12 +218,12 @@ class _Disks:
 
     def _put_back(self) -> None:
         """A copy of the running master's volume, half a thousand messages later put in its place."""
-        self._installation.in_pod(MASTER, "cp", "-a", STORE, COPY, limit_s=120)
+        self._installation.in_pod(MASTER, "cp", "-a", STORE, STORE_COPY, limit_s=120)
         self._until_sent(self._client.count(self._load) + MESSAGES)
         self._rest()
         masters = f"{RELEASE}-{HIT}-master"
         self._scale(masters, 0, gone=[MASTER])
-        self._helped(f"rm -rf {STORE} && mv {COPY} {STORE}")
+        self._installation.on_volume(self._claim(), PUT_BACK, self._client.image)
         self._scale(masters, 1)
 
     def _delete_both(self) -> None:
@@ -261,36 +259,6 @@ class _Disks:
 
     def _still_there(self, pod: str) -> str:
         return f"{pod} is there" if self._identity(pod) else ""
-
-    def _helped(self, command: str) -> None:
-        """Runs a shell command in a pod that holds the master's volume alone."""
-        spec: dict[str, Any] = {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001},
-            "containers": [
-                {
-                    "name": "helper",
-                    "image": self._client.image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["sh", "-c", command],
-                    "volumeMounts": [{"name": "store", "mountPath": STORE.rpartition("/")[0]}],
-                }
-            ],
-            "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": self._claim()}}],
-        }
-        metadata = {
-            "name": HELPER,
-            "namespace": self._installation.namespace,
-            "labels": {"tandemmq.io/test-client": "yes"},
-        }
-        self._cluster.apply([{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}])
-        try:
-            self._kubectl(
-                "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{HELPER}", "--timeout=120s", limit_s=130
-            )
-        finally:
-            self._kubectl("delete", "pod", HELPER, "--force", "--grace-period=0", check=False)
 
     # What is the case
 

@@ -148,7 +148,7 @@ class FaultPlayer:
         happened: Callable[[], str],
     ) -> None:
         """`act` returns when the fault ended, where it lasts; `happened` what is still missing of it."""
-        say(f"fault: {name}")
+        say(f"fault: {name} ({_names(hit)})")
         brokers = len(self._installation.pods("broker"))
         everybody = groups_of(self._installation.pods("broker"))
         began = time.time()
@@ -207,10 +207,12 @@ def judge(installation: Installation, report: Report, client: ClientPod, player:
     client.stop("load-received")
     client.result("load-received", 500)
     compared = client.compare((LOAD,), "load-received")
-    received = {delivery.message_id for delivery in client.deliveries("load-received")}
+    deliveries = client.deliveries("load-received")
+    received = {delivery.message_id for delivery in deliveries}
+    delivered = sorted(delivery.at_s for delivery in deliveries)
     sends = sorted(client.acknowledged(LOAD), key=lambda each: each.at_s)
     for fault in player.played:
-        row = felt(fault, sends)
+        row = felt(fault, sends, delivered)
         inside = [each for each in sends if fault.began_s <= each.at_s < fault.over_s]
         report.add_fault(replace(row, lost=sum(each.message_id not in received for each in inside)))
     report.check(f"{part}: played", len(player.played), "faults", ">= 1")
@@ -226,22 +228,26 @@ def judge(installation: Installation, report: Report, client: ClientPod, player:
     )
 
 
-def felt(fault: Fault, sends: Sequence[Acknowledged]) -> FaultRow:
-    """What a client felt of a fault, from the moments of its acknowledgements."""
+def felt(fault: Fault, sends: Sequence[Acknowledged], delivered: Sequence[float] = ()) -> FaultRow:
+    """What a client felt of a fault, from the moments of its acknowledgements and of its deliveries."""
     inside = [each for each in sends if fault.began_s - FELT_S <= each.at_s <= fault.over_s]
     moments = [each.at_s for each in inside]
-    longest = max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)
     ends = []
     for group in fault.groups:
         ours = [each.at_s for each in inside if each.is_of(group)]
         ends += [later for earlier, later in itertools.pairwise(ours) if later - earlier > FELT_S]
     return FaultRow(
         fault=fault.name,
-        no_acknowledgement_s=longest,
+        no_acknowledgement_s=_longest(moments) or 0.0,
+        no_delivery_s=_longest([at_s for at_s in delivered if fault.began_s - FELT_S <= at_s <= fault.over_s]),
         group_s=max(ends) - fault.began_s if ends else None,
         healthy_s=fault.healthy_s - fault.ended_s,
         acknowledged=sum(1 for moment in moments if moment >= fault.began_s),
     )
+
+
+def _longest(moments: Sequence[float]) -> float | None:
+    return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=None)
 
 
 def groups_of(pods: Sequence[dict[str, Any]]) -> tuple[str, ...]:

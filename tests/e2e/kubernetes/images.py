@@ -6,8 +6,10 @@ import hashlib
 import json
 import subprocess
 import time
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
+
+from tools.images import BASE, BY_NAME, EPOCH_S
 
 from e2e.kubernetes.cluster import ROOT, Cluster, say
 
@@ -21,7 +23,7 @@ REGISTRY: Final = "localhost"
 # What an image is made of.
 _SOURCES: Final = (
     *("services", "proto", "pyproject.toml", "uv.lock", "README.md", "LICENSE", ".dockerignore"),
-    *("tools/image_install.sh", "tools/image_requirements.txt", "tools/compile.py"),
+    *("tools/image_install.sh", "tools/image_requirements.txt", "tools/image_strip.py", "tools/compile.py"),
 )
 _CLIENT_SOURCES: Final = ("demo/requirements.txt", "tests/e2e/kubernetes/Dockerfile")
 _STAMP: Final = ROOT / "build" / "e2e-images.json"
@@ -44,19 +46,18 @@ def build_images(cluster: Cluster, *, with_consistency: bool = False, compiled: 
     """Builds what the cluster does not have yet. The tag is a digest of the sources: equal sources are built once."""
     client = f"{REGISTRY}/tandemmq/e2e-client:e2e-{_digest(_CLIENT_SOURCES)}"
     images = Images(f"e2e-{_digest(_SOURCES)}{'' if compiled else '-plain'}", client)
-    # Layers are kept: the packages stay when only our own code has changed.
-    recipe = ("--layers", "-f", str(ROOT / "services" / "Dockerfile"), "--build-arg", f"COMPILED={int(compiled)}")
-    wanted: dict[str, tuple[str, ...]] = {
-        f"{REGISTRY}/tandemmq/{service}:{images.tag}": (*recipe, "--target", service)
+    wanted = {
+        f"{REGISTRY}/tandemmq/{service}:{images.tag}": replace(BY_NAME[service], compiled=compiled)
         for service in (*SERVICES, *([CONSISTENCY] if with_consistency else []))
     }
-    wanted[images.client] = ("--layers", "-f", str(Path(__file__).parent / "Dockerfile"))
+    wanted[images.client] = BY_NAME["client"]
     known = set(cluster.images())
-    for name, arguments in wanted.items():
+    for name, image in wanted.items():
         if name in known:
             continue
         started = time.monotonic()
-        cluster.build_image(ROOT, name, *arguments)
+        # As `make images` does, with its layers: the packages stay when only our own code has changed.
+        cluster.build_image(ROOT, name, *image.arguments(BASE), "--layers", "--timestamp", EPOCH_S)
         say(f"image {name}: {time.monotonic() - started:.0f} s")
     _STAMP.parent.mkdir(exist_ok=True)
     _STAMP.write_text(json.dumps({"images": sorted(wanted)}, indent=2) + "\n")

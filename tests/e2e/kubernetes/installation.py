@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from e2e.kubernetes.cluster import ROOT, Cluster, CommandFailed, NotInTime, until
 
-__all__ = ["CHART", "PRESETS", "RELEASE", "Broker", "Installation"]
+__all__ = ["CHART", "PRESETS", "PUT_BACK", "RELEASE", "STORE", "STORE_COPY", "Broker", "Installation"]
 
 CHART: Final = ROOT / "charts" / "tandemmq"
 PRESETS: Final = ROOT / "deploy" / "helm"
@@ -25,6 +25,10 @@ UNINSTALL_LIMIT_S: Final = 300.0
 HEALTHY_LIMIT_S: Final = 300.0
 STATUS_LIMIT_S: Final = 20.0
 STORE: Final = "/var/lib/tandemmq/store"
+# An older copy of a store, and the command that puts it in the store's place.
+STORE_COPY: Final = f"{STORE}-copy"
+PUT_BACK: Final = f"rm -rf {STORE} && mv {STORE_COPY} {STORE}"
+HELPER: Final = "disk-helper"
 # What a namespace has by itself, or what stays on purpose: volumes, and who was master of them.
 _IGNORED_KINDS: Final = frozenset(
     (
@@ -158,6 +162,33 @@ class Installation:
     def in_pod(self, pod: str, *command: str, limit_s: float = 60.0, check: bool = True) -> str:
         """Runs a command in a pod of the release."""
         return self.cluster.kubectl("exec", "-n", self.namespace, pod, "--", *command, limit_s=limit_s, check=check)
+
+    def on_volume(self, claim: str, command: str, image: str) -> None:
+        """Runs a shell command in a pod that holds a broker's volume alone."""
+        spec: dict[str, Any] = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001},
+            "containers": [
+                {
+                    "name": "helper",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sh", "-c", command],
+                    "volumeMounts": [{"name": "store", "mountPath": STORE.rpartition("/")[0]}],
+                }
+            ],
+            "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": claim}}],
+        }
+        metadata = {"name": HELPER, "namespace": self.namespace, "labels": {"tandemmq.io/test-client": "yes"}}
+        pod = ("-n", self.namespace, f"pod/{HELPER}")
+        self.cluster.apply([{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}])
+        try:
+            self.cluster.kubectl(
+                "wait", "--for=jsonpath={.status.phase}=Succeeded", *pod, "--timeout=120s", limit_s=130
+            )
+        finally:
+            self.cluster.kubectl("delete", *pod, "--force", "--grace-period=0", check=False)
 
     def tandemmq(self, *arguments: str, limit_s: float = 90.0, check: bool = True) -> str:
         """The command line in the admin's pod, as the chart's notes tell an operator to use it."""

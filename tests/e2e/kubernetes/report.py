@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,6 +43,8 @@ class FaultRow:
     healthy_s: float
     acknowledged: int
     lost: int | None = None
+    # Longest time in which nothing was delivered; None where nobody received meanwhile.
+    no_delivery_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +165,34 @@ def _fault_rows(faults: Sequence[FaultRow]) -> list[Row]:
 
 
 def _faults_table(faults: Sequence[FaultRow]) -> str:
-    heads = ["fault, under load", "longest without any acknowledgement", "the group acknowledges again"]
-    heads += ["all in sync again", "acknowledged meanwhile", "of them lost"]
-    lines = [f"| {' | '.join(heads)} |", "|---|---:|---:|---:|---:|---:|"]
-    for row in faults:
-        group = "not felt" if row.group_s is None else f"{row.group_s:.1f} s"
-        lost = "" if row.lost is None else str(row.lost)
-        lines.append(
-            f"| {row.fault} | {row.no_acknowledgement_s:.1f} s | {group} | {row.healthy_s:.1f} s "
-            f"| {row.acknowledged:,} | {lost} |"
-        )
+    """A line a fault; rounds of one fault are one line, with median and longest."""
+    heads = ["fault, under load", "rounds", "longest without any acknowledgement", "the group acknowledges again"]
+    heads += ["longest without any delivery", "all in sync again", "acknowledged meanwhile", "of them lost"]
+    lines = [f"| {' | '.join(heads)} |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    for name in dict.fromkeys(row.fault for row in faults):
+        rounds = [row for row in faults if row.fault == name]
+        lost = [row.lost for row in rounds if row.lost is not None]
+        cells = [
+            name,
+            str(len(rounds)),
+            _seconds([row.no_acknowledgement_s for row in rounds], ""),
+            _seconds([row.group_s for row in rounds if row.group_s is not None], "not felt"),
+            _seconds([row.no_delivery_s for row in rounds if row.no_delivery_s is not None], ""),
+            _seconds([row.healthy_s for row in rounds], ""),
+            f"{sum(row.acknowledged for row in rounds):,}",
+            str(sum(lost)) if lost else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _seconds(values: Sequence[float], nothing: str) -> str:
+    """One value, or of several the median and the longest."""
+    if not values:
+        return nothing
+    if len(values) == 1:
+        return f"{values[0]:.1f} s"
+    return f"{statistics.median(values):.1f}, at most {max(values):.1f} s"
 
 
 def _usage_table(usage: Sequence[UsageRow]) -> str:

@@ -31,7 +31,7 @@ def grow(installation: Installation, report: Report, client: ClientPod) -> None:
     installation.create_topic(TOPIC)
     client.send("after", TOPIC, count=MESSAGES, limit_s=180)
     client.result("after", 200)
-    to_new = sum("-broker-c-" in each.pod for each in client.acknowledged("after"))
+    to_new = sum(each.is_of("broker-c") for each in client.acknowledged("after"))
     report.check("scaling: sends that the new group acknowledged", to_new, "messages", ">= 100")
     say("scaling: a second slave of broker-a")
     seconds = installation.upgrade(_groups({"broker-a": 2, "broker-b": 1, "broker-c": 1}))

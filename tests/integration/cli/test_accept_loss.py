@@ -90,6 +90,8 @@ def test_a_master_with_an_empty_disk_waits_in_sight_until_its_slave_comes(tmp_pa
         missing = {one["broker"]: one for one in planned["missing"]}
         assert missing["broker-a:1"]["end_offset"] == end_offset
         assert missing["broker-a:1"]["last_seen_ms"] > 0
+        remembered = {one["lost_bytes"] for one in planned["witnesses"] if one["source"].startswith("NameServer ")}
+        assert max(remembered) == end_offset, "the sum says whose memory it is of"
         assert commands.waits("broker-a:0"), "a dry run changes nothing"
 
         slave.start()

@@ -10,7 +10,7 @@ import pytest
 from support.cluster_histories import observe
 from support.cluster_states import master
 from tandemmq.admin.cluster_state import BrokerState, ClusterState, LatencyCounts, SlaveState
-from tandemmq.admin.history import ClusterHistory, Figure
+from tandemmq.admin.history import ClusterHistory, Figure, UsageHistory
 
 _MASTER = "broker-a:0"
 
@@ -135,3 +135,29 @@ def test_broker_that_is_forgotten_is_forgotten_here() -> None:
     observe(history, _cluster(master("broker-a"), master("broker-b")), _cluster(master("broker-b")))
     assert not history.figure("broker-a:0", Figure.MEMORY).times_ms
     assert history.figure("broker-b:0", Figure.MEMORY).newest == 50 << 20
+
+
+def test_a_day_is_kept_by_its_peaks_and_the_last_hour_whole() -> None:
+    track = UsageHistory()
+    for second in range(0, 26 * 3_600, 15):
+        lag = 10_000 if second == 10_800 else second % 7
+        track.observe_groups({"g": (lag, 0)}, at_wall_ms=1_000_000 + second * 1_000)
+    end_ms = 1_000_000 + 26 * 3_600 * 1_000
+    fine = track.lag("g")
+    assert len(fine.times_ms) == 240
+    assert fine.since(end_ms - 900_000).times_ms[0] >= end_ms - 900_000
+    day = fine.since(end_ms - 25 * 3_600_000)
+    assert list(day.times_ms) == sorted(set(day.times_ms))
+    assert 720 <= len(day.times_ms) <= 740
+    assert max(day.values) == 10_000
+    assert day.newest == fine.newest
+
+
+def test_rates_of_topics_have_gaps_where_nobody_knows_and_after_a_topic_was_made_anew() -> None:
+    usage = UsageHistory()
+    for number, stored in enumerate((100, 400, -1, 700, 50, 200)):
+        usage.observe_topics({"t": stored}, at_ms=number * 10_000, at_wall_ms=number * 10_000)
+    known = [None if value != value else value for value in usage.rate("t").values]
+    assert known == [None, 30.0, None, None, None, 15.0]
+    usage.observe_topics({}, at_ms=70_000, at_wall_ms=70_000)
+    assert usage.rate("t").times_ms == ()

@@ -52,6 +52,42 @@ print(*sys.modules, sep="\\n", file=sys.stderr)
     assert "tandemmq" in shown.stdout
 
 
+# Besides what its module holds ready, a page of help may have Python's own event loop and the values of the core.
+_LIGHT_ENOUGH = ("asyncio", "tandemmq.admin", "tandemmq.core")
+_HEAVY_FOR_A_PAGE = (
+    *(name for name in _HEAVY if name not in _LIGHT_ENOUGH),
+    "tandemmq.admin.cluster_reader",
+    "tandemmq.admin.operations.operations",
+    "tandemmq.admin.operations.values",
+    "tandemmq.admin.rpc",
+)
+
+
+def test_no_page_of_help_imports_what_only_runs_need() -> None:
+    script = """
+import sys
+from typer.main import get_command
+from tandemmq.cli.app import app
+
+def pages(command, words):
+    yield words
+    for name in getattr(command, "commands", {}):
+        yield from pages(command.commands[name], [*words, name])
+
+root = get_command(app)
+for words in pages(root, []):
+    try:
+        root.main([*words, "--help"], prog_name="tandemmq")
+    except SystemExit as end:
+        assert end.code == 0, (words, end.code)
+print(*sys.modules, sep="\\n", file=sys.stderr)
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    imported = set(shown.stderr.split())
+    assert not [name for name in _HEAVY_FOR_A_PAGE if name in imported]
+    assert shown.stdout.count("Usage: tandemmq") > 60
+
+
 def test_up_imports_nothing_of_the_cluster_before_it_says_what_it_does() -> None:
     script = "import sys, tandemmq.cli.commands.local_cluster; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -59,3 +59,17 @@ def test_a_process_is_given_its_own_lines_but_for_debug(capsys: pytest.CaptureFi
     (event,) = memory.events_after(0, 10)
     assert (event.event, dict(event.fields)) == ("topic_created", {"topic": "orders"})
     assert "topic_created" in capsys.readouterr().out
+
+
+def test_what_is_told_again_and_again_pushes_out_nothing_else() -> None:
+    memory = EventMemory(lines_max=8)
+    memory.note(line("slave_connected"))
+    for number in range(100):
+        memory.note(line("event_loop_stalled", "warning", number=number))
+    kept = memory.events_after(0, 100)
+    assert [event.event for event in kept] == ["slave_connected", "event_loop_stalled", "event_loop_stalled"]
+    assert [event.sequence for event in kept] == [1, 100, 101]
+    for number in range(20):
+        memory.note(line(f"kind_{number}"))
+    kept = memory.events_after(0, 100)
+    assert [event.event for event in kept] == [f"kind_{number}" for number in range(12, 20)]

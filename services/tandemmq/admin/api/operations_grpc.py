@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.admin.api.access import Access, Refusal, request_of
-from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import NotPermitted, Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.transactions import CLIENT_COMMANDS, TRANSACTION_ENDS

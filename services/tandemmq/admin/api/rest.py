@@ -19,7 +19,7 @@ from tandemmq.admin.api.actors import OPERATOR_ONLY, current_actor
 from tandemmq.admin.api.operations_grpc import BoundedTail
 from tandemmq.admin.api.problems import Problem
 from tandemmq.admin.audit_log import Actor
-from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import MESSAGE_TYPES, TOPIC_ATTRIBUTES
@@ -394,6 +394,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         end: Annotated[str, Query(max_length=64, description="Likewise.")] = "",
         order: SearchOrder = SearchOrder.NEWEST,
         tag: _Tags = [],  # noqa: B006
+        text: Annotated[str, Query(max_length=200, description="Only with this in body, tag or keys.")] = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         body_bytes: _ListBodyBytes = 0,
         page_token: Annotated[str, Query(max_length=4_000, description="As the page before gave it.")] = "",
@@ -411,6 +412,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
             end_ms=moment_of(end, field="end", now_ms=now_ms),
             order=order,
             tags=tag,
+            text=text,
             limit=limit,
             body_bytes=body_bytes,
             page_token=page_token,

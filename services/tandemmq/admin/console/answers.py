@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tandemmq.admin.api.access import SESSION_COOKIE
@@ -18,12 +18,14 @@ from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, frame_of
-from tandemmq.admin.history import ClusterHistory
+from tandemmq.admin.console.plots import Plot, TimeRange, plot
+from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult
 from tandemmq.admin.traces.reader import TraceSource
 from tandemmq.core.clock import Clock
+from tandemmq.service.texts import count_text
 
 __all__ = [
     "AddPages",
@@ -32,8 +34,10 @@ __all__ = [
     "Deletion",
     "Form",
     "Pages",
+    "RangeName",
     "add_deletion",
     "change_flash",
+    "count_text_of",
     "failure_page",
     "form_of",
     "form_status",
@@ -41,6 +45,7 @@ __all__ = [
     "page_html",
     "problem_page",
     "refuse_existing",
+    "usage_plots",
 ]
 
 
@@ -74,8 +79,9 @@ class Pages:
     clock: Clock
     # How often an open page renews itself.
     refresh_ms: int
-    # The last hour, for plots.
+    # The last day, for plots.
     history: ClusterHistory = field(default_factory=ClusterHistory)
+    usage: UsageHistory = field(default_factory=UsageHistory)
     # What the page after a change says of it.
     flashes: Flashes = field(default_factory=Flashes)
 
@@ -109,6 +115,35 @@ def page_html(
     """A page. `active` is its name in the navigation; with `live_ms` an open page renews itself so often."""
     html = pages.templates.get(template).render(frame=_frame(pages, request, active), live_ms=live_ms, **context)
     return Response(html, status, media_type="text/html", headers=_NO_STORE)
+
+
+RangeName = Annotated[str, Query(max_length=16)]
+"""How far back plots go, as an address has it: of `RANGES`."""
+
+
+def usage_plots(
+    pages: Pages, chosen: TimeRange, wanted: Sequence[tuple[str, Sequence[tuple[str, Samples]], Callable[[float], str]]]
+) -> list[Plot]:
+    """Plots of a topic or a group, each by title, lines and how a value reads; none of what is not sampled."""
+    now_ms = pages.clock.wall_ms()
+    return [
+        plot(
+            title,
+            series,
+            unit=unit,
+            from_ms=now_ms - chosen.duration_ms,
+            to_ms=now_ms,
+            least_top=1.0,
+            gap_ms=USAGE_INTERVAL_MS * 3.5,
+        )
+        for title, series, unit in wanted
+        if any(samples.times_ms for _, samples in series)
+    ]
+
+
+def count_text_of(value: float) -> str:
+    """A number of messages on a plot."""
+    return count_text(round(value))
 
 
 def go_to(pages: Pages, path: str, *, flash: Flash | None = None) -> Response:

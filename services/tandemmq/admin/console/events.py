@@ -19,6 +19,8 @@ LEVELS: Final = ("info", "warning", "error", "critical")
 _PAGE_SIZE: Final = 100
 _TONES: Final = {"warning": "warning", "error": "bad", "critical": "bad"}
 _VALUE_MAX: Final = 500
+# What operators did: each of them counts.
+_ADMIN: Final = "admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,45 @@ class EventRow:
     href: str
     level: str
     tone: str
+    # In words.
     event: str
-    # Name and value.
+    # As the log has it.
+    name: str
+    # Name and value; of a row that stands for several, the newest's.
     fields: Sequence[tuple[str, str]]
+    # How many it stands for, and when the first of them was.
+    count: int = 1
+    since_ms: int = -1
 
 
 def events_page(lines: Sequence[EventLine], wanted: EventFilter, *, number: int) -> Page[EventRow]:
-    """Part of what passes the filter; `lines` newest first."""
-    found = list(_matching(lines, wanted))
+    """Part of what passes the filter; `lines` newest first.
+
+    What a source tells again and again, with nothing else of its own between, is one row: a busy machine that stalls a
+    hundred times shall not hide the one line that matters.
+    """
+    found = _folded(_matching(lines, wanted))
     last = max(1, -(-len(found) // _PAGE_SIZE))
     number = min(max(1, number), last)
     shown = found[(number - 1) * _PAGE_SIZE : number * _PAGE_SIZE]
-    return Page(tuple(_row(line) for line in shown), number, _PAGE_SIZE, len(found))
+    return Page(tuple(_row(*each) for each in shown), number, _PAGE_SIZE, len(found))
+
+
+def _folded(lines: Iterator[EventLine]) -> list[tuple[EventLine, int, int]]:
+    """Each row's newest line, how many lines it stands for, and the time of the oldest."""
+    found: list[tuple[EventLine, int, int]] = []
+    # By source: the row its last line went to.
+    last: dict[str, int] = {}
+    for line in lines:
+        index = last.get(line.source)
+        if index is not None:
+            newest, count, _ = found[index]
+            if (newest.event, newest.level) == (line.event, line.level) and line.source != _ADMIN:
+                found[index] = (newest, count + 1, line.time_ms)
+                continue
+        last[line.source] = len(found)
+        found.append((line, 1, line.time_ms))
+    return found
 
 
 def sources_of(lines: Sequence[EventLine]) -> list[str]:
@@ -76,10 +105,11 @@ def _matching(lines: Sequence[EventLine], wanted: EventFilter) -> Iterator[Event
 
 
 def _text(line: EventLine) -> str:
-    return " ".join((line.event, line.source, *(f"{name}={value}" for name, value in line.fields.items()))).lower()
+    fields = (f"{name}={value}" for name, value in line.fields.items())
+    return " ".join((line.event, line.event.replace("_", " "), line.source, *fields)).lower()
 
 
-def _row(line: EventLine) -> EventRow:
+def _row(line: EventLine, count: int, since_ms: int) -> EventRow:
     return EventRow(
         key=f"{line.time_ms}-{line.source}-{line.event}-{abs(hash(tuple(line.fields.items()))):x}",
         time_ms=line.time_ms,
@@ -87,7 +117,10 @@ def _row(line: EventLine) -> EventRow:
         href=f"/brokers/{line.source}" if ":" in line.source else "",
         level=line.level,
         tone=_TONES.get(line.level, ""),
-        event=line.event,
+        event=line.event.replace("_", " "),
+        name=line.event,
+        count=count,
+        since_ms=since_ms,
         fields=tuple((name, _short(value)) for name, value in line.fields.items()),
     )
 
@@ -98,7 +131,7 @@ def _short(value: str) -> str:
 
 # `/events`: what happened lately, of all brokers and of the admin service together.
 
-_ASKED: Final = 500
+_ASKED: Final = 2_000
 # Every renewal asks the brokers.
 _LIVE_MS: Final = 5_000
 _Text = Annotated[str, Query(max_length=255)]

@@ -6,12 +6,17 @@ import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, Protocol
 from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo, available_timezones
 
+from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
@@ -33,6 +38,7 @@ from tandemmq.service.texts import (
 __all__ = [
     "NAVIGATION",
     "UNFRAMED",
+    "ZONE_COOKIE",
     "Actor",
     "Flash",
     "Flashes",
@@ -50,6 +56,11 @@ __all__ = [
     "segment",
     "topic_address",
     "trace_address",
+    "use_zone",
+    "zone_name",
+    "zone_names",
+    "zone_of",
+    "zoned",
 ]
 
 # Long enough for a slow redirect and a few renewals; whoever keeps the address longer sees the page without it.
@@ -76,6 +87,7 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[NavigationEntry]]]] = (
             NavigationEntry("brokers", "Brokers", "/brokers"),
             NavigationEntry("consistency", "Consistency", "/consistency"),
             NavigationEntry("events", "Events", "/events"),
+            NavigationEntry("settings", "Settings", "/settings"),
         ),
     ),
     (
@@ -252,6 +264,42 @@ class StaticFile:
     media_type: str
 
 
+# The zone in which the reader of a page wants times; a cookie keeps it.
+
+ZONE_COOKIE: Final = "zone"
+_UTC_NAME: Final = "UTC"
+_zone: Final[ContextVar[tzinfo]] = ContextVar("zone", default=UTC)
+
+
+async def use_zone(request: Request) -> None:
+    """Before each page; in the request's own task, so that pages for others keep theirs."""
+    _zone.set(zone_of(request.cookies.get(ZONE_COOKIE, "")))
+
+
+def zone_of(name: str) -> tzinfo:
+    """By its name, as Europe/Berlin; UTC where there is none of that name."""
+    if name in zone_names():
+        return ZoneInfo(name)
+    return UTC
+
+
+@cache
+def zone_names() -> tuple[str, ...]:
+    """Those that this machine knows, UTC first. Without the zones' database it is UTC alone."""
+    return (_UTC_NAME, *sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/")))
+
+
+def zone_name() -> str:
+    """Of the page that is made."""
+    zone = _zone.get()
+    return zone.key if isinstance(zone, ZoneInfo) else _UTC_NAME
+
+
+def zoned(wall_ms: float) -> datetime:
+    """A moment in the reader's zone."""
+    return datetime.fromtimestamp(wall_ms / 1_000, _zone.get())
+
+
 class PageTemplates:
     """Compiled once for the life of the process."""
 
@@ -282,6 +330,7 @@ class PageTemplates:
             "static": self._static_path,
             "address": address,
             "moment": _moment,
+            "zone": zone_name,
         }
 
     def get(self, name: str) -> Template:
@@ -310,9 +359,10 @@ def _moment(context: Context, wall_ms: int) -> Markup:
     if wall_ms <= 0:
         return Markup('<span class="fine">not known</span>')
     frame: Frame = context["frame"]
-    text = wall_text(wall_ms)
+    machine = f"{wall_text(wall_ms)[:-4].replace(' ', 'T')}Z"
+    people = f"{zoned(wall_ms):%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d}"
     return Markup('<time datetime="{}">{}</time> <span class="fine">{}</span>').format(
-        f"{text[:-4].replace(' ', 'T')}Z", text[:-4], age_text(frame.now_wall_ms - wall_ms)
+        machine, people, age_text(frame.now_wall_ms - wall_ms)
     )
 
 

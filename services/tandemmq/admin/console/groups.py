@@ -14,15 +14,19 @@ from tandemmq.admin.console.answers import (
     Deletion,
     Form,
     Pages,
+    RangeName,
     add_deletion,
     change_flash,
+    count_text_of,
     form_of,
     form_status,
     go_to,
     page_html,
     refuse_existing,
+    usage_plots,
 )
 from tandemmq.admin.console.frame import Flash, dead_letters_address, group_address, messages_address, topic_address
+from tandemmq.admin.console.plots import RANGES, time_range
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import RETRY_PREFIX
@@ -173,6 +177,8 @@ class GroupView:
     oldest_age: str
     dead_letters: int
     dead_letters_address: str
+    # Message groups that wait for an earlier message of theirs.
+    blocked: int
     # Sentences: disabled, or a lag that nobody works off.
     warnings: tuple[str, ...]
     topics: tuple[TopicProgress, ...]
@@ -229,6 +235,7 @@ def group_view(detail: GroupDetail, *, topic_search: str = "") -> GroupView:
         oldest_age=_oldest_text(detail.progress),
         dead_letters=detail.dead_letters,
         dead_letters_address=dead_letters_address(summary.name),
+        blocked=sum(progress.blocked_message_groups for progress in detail.progress),
         warnings=tuple(_warnings(detail, lag)),
         topics=tuple(_shown(matching)),
         topic_total=len(by_topic),
@@ -547,8 +554,14 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
         )
 
     @app.get("/groups/{name}", include_in_schema=False)
-    async def group(request: Request, name: str, search: Name = "") -> Response:
+    async def group(
+        request: Request,
+        name: str,
+        search: Name = "",
+        range: RangeName = "",  # noqa: A002 - the name in the address
+    ) -> Response:
         search = search.strip()
+        chosen = time_range(range)
         return page_html(
             pages,
             request,
@@ -558,6 +571,16 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
             view=group_view(await pages.operations(request).group(name), topic_search=search),
             search=search,
             own=group_address(name),
+            plots=usage_plots(
+                pages,
+                chosen,
+                [
+                    ("Lag", [("messages", pages.usage.lag(name))], count_text_of),
+                    ("In flight", [("messages", pages.usage.inflight(name))], count_text_of),
+                ],
+            ),
+            range=chosen,
+            ranges=RANGES,
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.admin.console.frame import message_address, messages_address, topic_address
-from tandemmq.admin.operations.messages import body_preview
+from tandemmq.admin.operations.bodies import body_preview
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, MessageSummary

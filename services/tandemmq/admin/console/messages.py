@@ -10,8 +10,10 @@ from typing import Annotated, Final
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 
-from tandemmq.admin.console.answers import Form, Pages, form_status, go_to, page_html
+from tandemmq.admin.api.actors import OPERATOR_ONLY
+from tandemmq.admin.console.answers import Form, Pages, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import (
+    Flash,
     dead_letters_address,
     group_address,
     message_address,
@@ -21,7 +23,8 @@ from tandemmq.admin.console.frame import (
     trace_address,
 )
 from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, NewestMessages, message_rows
-from tandemmq.admin.operations.messages import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
+from tandemmq.admin.operations.messages import message_again
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, DELAYED_TOPIC, HALF_TOPIC, RETRY_PREFIX
@@ -165,6 +168,8 @@ class MessageView:
     previous_address: str
     next_address: str
     resend_address: str
+    # Where it can be sent once more as a new message; empty: not from here.
+    again_address: str
     # Group whose dead letter or retry it is.
     owner: str
     owner_address: str
@@ -207,6 +212,7 @@ def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> Me
         previous_address=_place(message).before_address,
         next_address=place_address(message.broker_name, message.topic, message.queue_id, message.queue_offset + 1),
         resend_address=dead_letters_address(owner) if is_dead else "",
+        again_address="" if owner or _kind_note(message, owner) else address.replace("/message?", "/message/again?"),
         owner=owner,
         owner_address=group_address(owner) if owner else "",
         kind_note=_kind_note(message, owner),
@@ -331,7 +337,7 @@ def _kind_note(message: Message, owner: str) -> str:
 # The form that finds messages: what somebody typed becomes a query, or a sentence beside the field that is wrong.
 
 SEARCH_LIMIT: Final = 50
-FIELDS: Final = ("topic", "key", "tag", "from", "to", "order", "broker", "queue", "offset")
+FIELDS: Final = ("topic", "key", "tag", "text", "from", "to", "order", "broker", "queue", "offset")
 """Names of the form's fields, which are those of its address."""
 
 _OFFSET_DIGITS_MAX: Final = 18
@@ -383,6 +389,7 @@ def read_search(typed: Mapping[str, str], *, page_token: str = "", now_ms: int) 
         end_ms=end_ms,
         order=SearchOrder.OLDEST if oldest_first else SearchOrder.NEWEST,
         tags=tuple(tag for tag in fields["tag"].replace("||", " ").split() if tag != "*"),
+        text=fields["text"],
         limit=SEARCH_LIMIT,
         body_bytes=PREVIEW_BYTES,
         page_token=page_token,
@@ -477,6 +484,8 @@ _ACTIVE: Final = "messages"
 _TAIL_MS: Final = 2_000
 _WAITING_SHOWN: Final = 20
 _SUGGESTED: Final = 5
+# Of more topics than that a browser's list is no help.
+_PICKED_MAX: Final = 200
 _DOWNLOAD_BYTES: Final = 4 << 20
 _NOTHING: Final = MessagePage((), "", 0)
 
@@ -492,6 +501,7 @@ def add_message_pages(app: FastAPI, pages: Pages) -> None:
     _add_tail(app, pages)
     _add_waiting(app, pages)
     _add_message(app, pages)
+    _add_sending_again(app, pages)
 
 
 def _add_search(app: FastAPI, pages: Pages) -> None:
@@ -509,7 +519,8 @@ def _add_search(app: FastAPI, pages: Pages) -> None:
                 failure = failed
                 if failed.kind is FailureKind.NOT_FOUND:
                     suggestions = await _similar_topics(operations, search.query.topic)
-        return _search_page(pages, request, search, page, failure=failure, suggestions=suggestions)
+        topics = await _topic_names(operations)
+        return _search_page(pages, request, search, page, failure=failure, suggestions=suggestions, topics=topics)
 
 
 def _add_tail(app: FastAPI, pages: Pages) -> None:
@@ -623,6 +634,51 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
         return Response(data, media_type="application/octet-stream", headers=headers)
 
 
+def _add_sending_again(app: FastAPI, pages: Pages) -> None:
+    async def shown(request: Request, broker: str, offset: int, failure: OperationFailed | None = None) -> Response:
+        found = (await pages.operations(request).message(broker, offset, body_bytes=BODY_BYTES_MAX)).message
+        try:
+            again = message_again(found)
+        except OperationFailed as refused:
+            again, failure = None, failure or refused
+        return page_html(
+            pages,
+            request,
+            "message_again.html",
+            active=_ACTIVE,
+            status=form_status(failure, is_wrong=False),
+            message=found,
+            again=again,
+            size=bytes_text(len(found.body)),
+            preview=body_view(found.body[:PREVIEW_BYTES]).text,
+            own=message_address(broker, offset),
+            failure=failure,
+        )
+
+    @app.get("/message/again", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def again(request: Request, broker: Name, offset: Number) -> Response:
+        return await shown(request, broker, offset)
+
+    @app.post("/message/again", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def send_again(request: Request) -> Response:
+        form = await form_of(request)
+        broker, written = form.text("broker"), form.text("offset")
+        if not written.isdecimal():
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "offset: the form names no message")
+        operations = pages.operations(request)
+        found = (await operations.message(broker, int(written), body_bytes=BODY_BYTES_MAX)).message
+        try:
+            receipt = await operations.send(message_again(found))
+        except OperationFailed as failure:
+            return await shown(request, broker, int(written), failure)
+        place = f"{receipt.broker_name}, queue {receipt.queue_id}, offset {receipt.queue_offset:,}"
+        return go_to(
+            pages,
+            place_address(receipt.broker_name, found.topic, receipt.queue_id, receipt.queue_offset),
+            flash=Flash("ok", f"It was sent again, as a new message, and stored on {place}."),
+        )
+
+
 def _no_message_page(pages: Pages, request: Request, place: QueuePlace, failure: OperationFailed) -> Response:
     return page_html(
         pages,
@@ -645,6 +701,7 @@ def _search_page(
     id_topic: str = "",
     failure: OperationFailed | None = None,
     suggestions: Sequence[tuple[str, str]] = (),
+    topics: Sequence[str] = (),
 ) -> Response:
     typed: Mapping[str, str] = search.typed
     return page_html(
@@ -664,8 +721,18 @@ def _search_page(
         next=next_address(search, page.next_page_token),
         failure=failure,
         suggestions=suggestions,
+        topics=topics,
         moment_forms=FORMS,
     )
+
+
+async def _topic_names(operations: Operations) -> Sequence[str]:
+    """For the picker; it is a help, and the page is whole without it."""
+    try:
+        found = await operations.topics(search="", categories=CATEGORIES, page=PageRequest(size=_PICKED_MAX))
+    except OperationFailed:
+        return ()
+    return [topic.name for topic in found.items]
 
 
 async def _similar_topics(operations: Operations, name: str) -> Sequence[tuple[str, str]]:

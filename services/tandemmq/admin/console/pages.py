@@ -11,6 +11,7 @@ from tandemmq.admin.console.groups import add_group_pages
 from tandemmq.admin.console.messages import add_message_pages
 from tandemmq.admin.console.overview import add_overview_pages
 from tandemmq.admin.console.replication import add_replication_pages
+from tandemmq.admin.console.settings import add_settings_pages
 from tandemmq.admin.console.topics import add_topic_pages
 from tandemmq.admin.console.traces import add_trace_pages
 from tandemmq.admin.console.transactions import add_transaction_pages
@@ -23,6 +24,7 @@ CONSOLE_PAGES: Final[tuple[AddPages, ...]] = (
     add_broker_pages,
     add_consistency_pages,
     add_event_pages,
+    add_settings_pages,
     add_topic_pages,
     add_group_pages,
     add_message_pages,

@@ -1,4 +1,4 @@
-"""Line plots as SVG path data: figures of the last hour on a grid of fixed height. Pure; `_plot.html` draws them.
+"""Line plots as SVG path data: figures of the last hours on a grid of fixed height. Pure; `_plot.html` draws them.
 
 The drawing is `WIDTH` by `HEIGHT` units and stretched to its place, so labels are no part of it: they stand beside it.
 """
@@ -9,11 +9,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
+from tandemmq.admin.console.frame import zone_name, zoned
 from tandemmq.admin.history import Samples
+from tandemmq.service.texts import duration_text
 
 __all__ = ["HEIGHT", "RANGES", "WIDTH", "Line", "Plot", "Scale", "TimeRange", "plot", "time_range"]
 
@@ -29,7 +30,7 @@ _DECIMAL_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _BINARY_STEPS: Final = tuple(float(1 << exponent) for exponent in range(11))
 # Above a minute: minutes, hours and days.
 _TIME_STEPS_S: Final = (60.0, 120.0, 300.0, 600.0, 1_200.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 43_200.0, 86_400.0)
-# Longer than this between two samples, and the line has a gap.
+# Of what is sampled every five seconds.
 _GAP_MS: Final = 20_000
 
 
@@ -90,18 +91,19 @@ def plot(
     scale: Scale = Scale.DECIMAL,
     least_top: float = 0.0,
     unknown: str = _UNKNOWN,
+    gap_ms: float = _GAP_MS,
 ) -> Plot:
     """A plot of up to four figures from 0 upwards, over `from_ms` to `to_ms` (wall clock).
 
     `unit` puts a value into words. `least_top` keeps the plot from magnifying what is next to nothing. `unknown` is
-    said of a newest value that is not there.
+    said of a newest value that is not there. Longer than `gap_ms` between two samples, and a line is interrupted.
     """
     recent = [(label, samples.since(from_ms)) for label, samples in series[:_LINES_MAX]]
     shown = [(label, _thinned(samples)) for label, samples in recent]
     highest = max((value for _, points in shown for _, value in points if value == value), default=0.0)
     top = _round_up(max(highest, least_top), scale)
     lines = tuple(
-        Line(label, _path(points, from_ms, to_ms, top), _value_text(samples.newest, unit, unknown), style)
+        Line(label, _path(points, from_ms, to_ms, top, gap_ms), _value_text(samples.newest, unit, unknown), style)
         for style, ((label, points), (_, samples)) in enumerate(zip(shown, recent, strict=True))
     )
     return Plot(
@@ -110,7 +112,7 @@ def plot(
         y_labels=tuple(_whole(unit(top * part)) for part in (1.0, 0.5, 0.0)),
         x_labels=tuple(_time_labels(from_ms, to_ms)),
         limit_y=_y(limit, top) if limit is not None and limit <= top else None,
-        summary=_summary(title, shown, lines, unit, (to_ms - from_ms) / 60_000),
+        summary=_summary(title, shown, lines, unit, (to_ms - from_ms) / 1_000),
         empty=f"{unknown.capitalize()} in this time." if unknown != _UNKNOWN else "Nothing is known of this time yet.",
         rows=tuple(_rows(shown, unit)),
     )
@@ -130,7 +132,7 @@ def _thinned(samples: Samples) -> _Points:
     ]
 
 
-def _path(points: _Points, from_ms: float, to_ms: float, top: float) -> str:
+def _path(points: _Points, from_ms: float, to_ms: float, top: float, gap_ms: float) -> str:
     """Moves and lines in whole units; a point between two gaps is a line of no length, which its ends make a dot."""
     span_ms = max(1.0, to_ms - from_ms)
     parts: list[str] = []
@@ -140,7 +142,7 @@ def _path(points: _Points, from_ms: float, to_ms: float, top: float) -> str:
             before_ms = None
             continue
         place = f"{round((at_ms - from_ms) / span_ms * WIDTH)} {_y(value, top)}"
-        joined = before_ms is not None and at_ms - before_ms <= max(_GAP_MS, span_ms / _POINTS_MAX * 4)
+        joined = before_ms is not None and at_ms - before_ms <= max(gap_ms, span_ms / _POINTS_MAX * 4)
         parts.append(f"L{place}" if joined else f"M{place}h0")
         before_ms = at_ms
     return "".join(parts)
@@ -175,11 +177,11 @@ def _time_labels(from_ms: float, to_ms: float) -> Iterator[str]:
     for index in range(_TIME_LABELS):
         at_ms = from_ms + (to_ms - from_ms) * index / (_TIME_LABELS - 1)
         text = _clock_text(at_ms, with_seconds=False)
-        yield f"{text} UTC" if index == _TIME_LABELS - 1 else text
+        yield f"{text} {zone_name()}" if index == _TIME_LABELS - 1 else text
 
 
 def _clock_text(at_ms: float, *, with_seconds: bool) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1_000, UTC):{'%H:%M:%S' if with_seconds else '%H:%M'}}"
+    return f"{zoned(at_ms):{'%H:%M:%S' if with_seconds else '%H:%M'}}"
 
 
 def _value_text(value: float | None, unit: Callable[[float], str], unknown: str = _UNKNOWN) -> str:
@@ -191,13 +193,13 @@ def _summary(
     shown: Sequence[tuple[str, _Points]],
     lines: Sequence[Line],
     unit: Callable[[float], str],
-    minutes: float,
+    span_s: float,
 ) -> str:
     parts = []
     for (label, points), line in zip(shown, lines, strict=True):
         values = [value for _, value in points if value == value]
         parts.append(f"{label} now {line.newest}, highest {unit(max(values))}" if values else f"{label} not known")
-    return f"{title}, last {minutes:.0f} min: {'; '.join(parts) or 'not known'}."
+    return f"{title}, last {_whole(duration_text(span_s))}: {'; '.join(parts) or 'not known'}."
 
 
 def _rows(shown: Sequence[tuple[str, _Points]], unit: Callable[[float], str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -225,6 +227,8 @@ RANGES: Final = (
     TimeRange("5m", "5 min", 300_000),
     TimeRange("15m", "15 min", 900_000),
     TimeRange("1h", "1 h", 3_600_000),
+    TimeRange("6h", "6 h", 21_600_000),
+    TimeRange("24h", "24 h", 86_400_000),
 )
 _DEFAULT: Final = RANGES[1]
 

@@ -16,6 +16,7 @@ from tandemmq.admin.console.answers import (
     Deletion,
     Form,
     Pages,
+    RangeName,
     add_deletion,
     change_flash,
     form_of,
@@ -23,6 +24,7 @@ from tandemmq.admin.console.answers import (
     go_to,
     page_html,
     refuse_existing,
+    usage_plots,
 )
 from tandemmq.admin.console.frame import (
     Flash,
@@ -35,6 +37,7 @@ from tandemmq.admin.console.frame import (
 from tandemmq.admin.console.groups import ClientRow, client_rows
 from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, message_rows
 from tandemmq.admin.console.messages import MessageForm, blank_message, read_message_form
+from tandemmq.admin.console.plots import RANGES, time_range
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.topics import (
@@ -64,7 +67,7 @@ from tandemmq.admin.operations.values import (
     Unseen,
 )
 from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
-from tandemmq.service.texts import count_text, duration_text
+from tandemmq.service.texts import count_text, duration_text, rate_text
 
 __all__ = [
     "CATEGORY_CHOICES",
@@ -554,8 +557,13 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
         )
 
     @app.get("/topics/{name}", include_in_schema=False)
-    async def topic(request: Request, name: str) -> Response:
+    async def topic(
+        request: Request,
+        name: str,
+        range: RangeName = "",  # noqa: A002 - the name in the address
+    ) -> Response:
         operations = pages.operations(request)
+        chosen = time_range(range)
         detail = await operations.topic(name)
         async with asyncio.TaskGroup() as group:
             viewing = group.create_task(_view(operations, detail))
@@ -571,6 +579,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
             newest=newest,
             newest_problem=newest_problem,
             own=topic_address(name),
+            plots=usage_plots(pages, chosen, [("Messages stored", [("a second", pages.usage.rate(name))], rate_text)]),
+            range=chosen,
+            ranges=RANGES,
         )
 
 

@@ -98,6 +98,7 @@ def topics_together(progress: Iterable[Progress]) -> list[Progress]:
                 max_offset=max_offset,
                 inflight=sum(one.inflight for one in found),
                 oldest_age_ms=max(one.oldest_age_ms for one in found),
+                blocked_message_groups=sum(one.blocked_message_groups for one in found),
             )
         )
     return sums

@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 from zlib import crc32
 
 from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.operations.messages import PAGE_BODY_BYTES_MAX, PAGE_MESSAGES_MAX, query_request
+from tandemmq.admin.operations.bodies import PAGE_BODY_BYTES_MAX, PAGE_MESSAGES_MAX
+from tandemmq.admin.operations.messages import query_request
 from tandemmq.admin.operations.questions import (
     Answer,
     BrokerPlanes,
@@ -123,6 +124,18 @@ _ASKS_PER_BROKER: Final = 3
 """For one page: a broker that has looked at so many messages in vain is left for the next page."""
 
 
+# Of each body this much is looked at for a text.
+_TEXT_BYTES: Final = 64 << 10
+_TEXT_AT_ONCE: Final = 50
+_TEXT_SCANNED_MAX: Final = 2_000
+
+
+def _has(message: MessageSummary, wanted: str) -> bool:
+    """Whether body, tag or keys hold the text, which is in lower case."""
+    places = (message.body[:_TEXT_BYTES].decode(errors="replace"), message.tag, *message.keys)
+    return any(wanted in place.lower() for place in places)
+
+
 class MessageSearch:
     """Finds messages on the masters, or on the slaves of those that are away."""
 
@@ -131,8 +144,26 @@ class MessageSearch:
         self._questions = questions
 
     async def search(self, query: MessageQuery) -> MessagePage:
-        """One page. NOT_FOUND: none of those that answer has the topic; of dead letters there are none then."""
+        """One page. NOT_FOUND: none of those that answer has the topic; of dead letters there are none then.
+
+        A text is looked for here, in at most 2,000 messages a page: such a page may be empty, and not the last.
+        """
         query = self._checked(query)
+        if not query.text:
+            return await self._page(query)
+        wanted = query.text.lower()
+        part = replace(query, body_bytes=max(query.body_bytes, _TEXT_BYTES))
+        found: list[MessageSummary] = []
+        scanned = 0
+        while True:
+            page = await self._page(replace(part, limit=min(_TEXT_AT_ONCE, query.limit - len(found))))
+            found += [replace(each, body=each.body[: query.body_bytes]) for each in page.messages if _has(each, wanted)]
+            scanned += page.scanned
+            part = replace(part, page_token=page.next_page_token)
+            if not page.next_page_token or len(found) >= query.limit or scanned >= _TEXT_SCANNED_MAX:
+                return replace(page, messages=found, scanned=scanned)
+
+    async def _page(self, query: MessageQuery) -> MessagePage:
         readers = self._members.readers(query.broker_name)
         standings = standings_of(query)
         if standings is None:

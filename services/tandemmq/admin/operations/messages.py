@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Final, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
 
 from tandemmq.admin.cluster_state import BrokerState
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.groups import GroupOperations
 from tandemmq.admin.operations.questions import (
     Answer,
@@ -27,6 +25,7 @@ from tandemmq.admin.operations.questions import (
     each_once,
     unseen_of,
 )
+from tandemmq.admin.operations.topics import ORDINARY, category_of
 from tandemmq.admin.operations.values import (
     Message,
     MessageDetail,
@@ -42,24 +41,19 @@ from tandemmq.admin.operations.values import (
 from tandemmq.admin.protobuf import as_value
 from tandemmq.client import BrokerRefused, ClientError, SendReceipt, TopicNotFound
 from tandemmq.core.clock import Clock
+from tandemmq.core.message import property_names as names
 from tandemmq.core.message.record import parse_offset_message_id
-from tandemmq.core.metadata.topic_table import topic_name_problem
+from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, topic_name_problem
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 
 __all__ = [
-    "BODY_BYTES_MAX",
-    "PAGE_BODY_BYTES_MAX",
-    "PAGE_MESSAGES_MAX",
-    "BodyForm",
-    "BodyView",
     "MakeSendClient",
     "MessageOperations",
     "MessageSending",
     "SendClient",
-    "body_preview",
-    "body_view",
     "copies_of",
     "judged_copies",
+    "message_again",
     "query_request",
 ]
 
@@ -145,13 +139,44 @@ def _silent(member: BrokerState) -> Answer[pb.DigestRecordResponse]:
     return Answer(member.key, member.broker_name, None, CallFailure.silent(member.error or "no answer"))
 
 
-# How much of messages one answer holds, and how large a test message may be. Brokers have the same limits.
+# A message once more, as a new one.
 
-BODY_BYTES_MAX: Final = 4 << 20
-"""Of a message that is asked for alone, and of one that is sent."""
-PAGE_MESSAGES_MAX: Final = 500
-PAGE_BODY_BYTES_MAX: Final = 1 << 20
-"""Of each message of a page; brokers end a page early when its bodies together are too many."""
+
+def message_again(message: Message) -> TestMessage:
+    """What is to be sent for it: its body, tag, keys, own properties and message group; ids and times are new.
+
+    REFUSED: only a part of its body is known, or its topic is none that clients send to.
+    """
+    problem = ""
+    if message.body_problem:
+        problem = f"its body cannot be read: {message.body_problem}"
+    elif len(message.body) >= BODY_BYTES_MAX or (not message.compression and len(message.body) < message.body_size):
+        problem = f"its body is larger than {BODY_BYTES_MAX:,} bytes, or only a part of it could be read"
+    elif category_of(message.topic, _NO_OWN) != ORDINARY:
+        problem = f"{message.topic} is no topic that clients send to"
+    if problem:
+        raise OperationFailed(
+            FailureKind.REFUSED,
+            "this message cannot be sent again from here",
+            cause=problem,
+            remedy="dead letters are sent again by their group: `tandemmq dlq resend`",
+        )
+    return TestMessage(
+        topic=message.topic,
+        body=message.body,
+        tag=message.tag,
+        keys=message.keys,
+        properties={name: value for name, value in message.properties.items() if name not in _WRITTEN_BY_SYSTEM},
+        message_group=message.properties.get(names.PROPERTY_SHARDING_KEY, ""),
+    )
+
+
+# Topics named after the cluster and its brokers take no messages; a broker says so.
+_NO_OWN: Final[frozenset[str]] = frozenset(RESERVED_TOPICS)
+_WRITTEN_BY_SYSTEM: Final = frozenset(
+    value for name, value in vars(names).items() if name.startswith("PROPERTY_") and isinstance(value, str)
+)
+"""Properties that belong to one sending of a message, or are given in fields of their own."""
 
 
 # Queries as requests. The edge: protobuf stops here.
@@ -469,119 +494,3 @@ def _failed(topic: str, error: ClientError | TimeoutError) -> OperationFailed:
         cause=cause,
         remedy="see the brokers' health, and look for the message before sending it again",
     )
-
-
-# A message's body for reading: text, JSON in lines, or hex. Whatever it holds, it is only ever shown as text.
-
-HEX_BYTES_MAX: Final = 16_384
-"""Shown in hex: four thousand lines are more than anybody reads; the rest is for a download."""
-PREVIEW_CHARACTERS: Final = 100
-
-_BYTES_A_LINE: Final = 16
-# Controls but tab and line ends: text that holds them is not meant for reading.
-_UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+')
-# Indents of a deeply nested body would otherwise be a thousand times its size.
-_JSON_GROWTH_MAX: Final = 8
-_JSON_GROWTH_FREE: Final = 4_096
-
-
-class BodyForm(StrEnum):
-    """How it is shown."""
-
-    TEXT = "text"
-    JSON = "json"
-    HEX = "hex"
-
-
-@dataclass(frozen=True, slots=True)
-class BodyView:
-    """A body in one form."""
-
-    form: BodyForm
-    # Those it has, hex always.
-    forms: tuple[BodyForm, ...]
-    text: str
-    # Bytes shown.
-    shown_bytes: int
-
-
-def body_view(body: bytes, *, wanted: BodyForm | None = None) -> BodyView:
-    """`body`, perhaps only the beginning of one, as `wanted`, or in the best form it has."""
-    text = _printable(body)
-    pretty = _indented_json(text) if text is not None else None
-    forms = (
-        *((BodyForm.JSON,) if pretty is not None else ()),
-        *((BodyForm.TEXT,) if text is not None else ()),
-        BodyForm.HEX,
-    )
-    form = wanted if wanted in forms else forms[0]
-    if form is BodyForm.JSON and pretty is not None:
-        return BodyView(form, forms, pretty, len(body))
-    if form is BodyForm.TEXT and text is not None:
-        return BodyView(form, forms, text, len(body))
-    shown = body[:HEX_BYTES_MAX]
-    return BodyView(BodyForm.HEX, forms, _hex_lines(shown), len(shown))
-
-
-def body_preview(body: bytes) -> str:
-    """The beginning in one line: text, or its first bytes in hex; empty for an empty body."""
-    text = _printable(body)
-    if text is None:
-        return " ".join(f"{byte:02x}" for byte in body[:24])
-    line = " ".join(text.split())
-    return line if len(line) <= PREVIEW_CHARACTERS else f"{line[:PREVIEW_CHARACTERS]}…"
-
-
-def _printable(body: bytes) -> str | None:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        # The beginning of a longer body may end within a character.
-        if error.reason != "unexpected end of data":
-            return None
-        text = body[: error.start].decode()
-    return None if _UNPRINTABLE.search(text) else text
-
-
-def _indented_json(text: str) -> str | None:
-    # The text is laid out anew rather than written from what was read: numbers and doubled keys stay as they are.
-    if not text.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    parts: list[str] = []
-    size, size_max = 0, len(text) * _JSON_GROWTH_MAX + _JSON_GROWTH_FREE
-    depth, before = 0, ""
-    for match in _JSON_TOKEN.finditer(text):
-        token = match[0]
-        if token in "}]":
-            depth -= 1
-            lead = "" if before in ("{", "[") else "\n" + "  " * depth
-        elif before in ("{", "[", ","):
-            lead = "\n" + "  " * depth
-        else:
-            lead = " " if before == ":" else ""
-        if token in "{[":
-            depth += 1
-        parts += (lead, token)
-        size += len(lead) + len(token)
-        if size > size_max:
-            return None
-        before = token
-    return "".join(parts)
-
-
-def _hex_lines(body: bytes) -> str:
-    return "\n".join(
-        _hex_line(offset, body[offset : offset + _BYTES_A_LINE]) for offset in range(0, len(body), _BYTES_A_LINE)
-    )
-
-
-def _hex_line(offset: int, piece: bytes) -> str:
-    half = _BYTES_A_LINE // 2
-    digits = f"{piece[:half].hex(' ')}  {piece[half:].hex(' ')}"
-    letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
-    return f"{offset:08x}  {digits:<{_BYTES_A_LINE * 3}}  {letters}"

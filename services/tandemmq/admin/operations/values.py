@@ -40,6 +40,7 @@ __all__ = [
     "HandOver",
     "HoldingState",
     "KeptTail",
+    "LossWitness",
     "Message",
     "MessageDetail",
     "MessagePage",
@@ -247,6 +248,8 @@ class Progress:
     inflight: int
     # Age of the oldest message not acknowledged; 0: none, or not known.
     oldest_age_ms: int = 0
+    # Of an ordered group: message groups whose next message waits for an earlier one that is out.
+    blocked_message_groups: int = 0
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -426,6 +429,8 @@ class MessageQuery:
     end_ms: int = -1
     order: SearchOrder = SearchOrder.NEWEST
     tags: Sequence[str] = ()
+    # Only with this in their body (of its first 64 KiB), tag or keys, upper and lower case alike; empty: all.
+    text: str = ""
     limit: int = 50
     # Bytes of each body.
     body_bytes: int = 0
@@ -741,6 +746,23 @@ class DamagedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class LossWitness:
+    """Somebody who remembers a disk with more than the best log in reach."""
+
+    # A NameServer, a replica, or `this disk`: the waiting master's.
+    source: str
+    # Whose disk it is, in its group.
+    broker_id: int
+    disk_id: str
+    # Greatest epoch it knew.
+    epoch: int
+    # Where its log ended.
+    end_offset: int
+    # By this memory. 0: it tells of an epoch that nobody in reach has heard of, and not of an amount.
+    lost_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptedLoss:
     """What a starting master waits for, and was told, or would be told, to give up.
 
@@ -754,11 +776,13 @@ class AcceptedLoss:
     damaged_tables: Sequence[DamagedTable]
     # Where the best log in reach ends.
     end_offset: int
-    # How much more the missing disks are known to hold; they may hold more than is known.
+    # How much more than that anybody remembers; there may have been more.
     lost_bytes: int
     dry_run: bool
     # It serves, and waits for nothing.
     serving: bool = False
+    # Who remembers how much, the most first.
+    witnesses: Sequence[LossWitness] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry
-from tandemmq.core.replication.log_history import REPLICA_FILE
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
@@ -148,8 +148,8 @@ def _neutral(descriptor: int, offset: int, length: int) -> Iterator[None]:
 
 
 _FILES: Final = frozenset({"checkpoint", "abort"})
-_UNLISTED: Final = frozenset({REPLICA_FILE})
-"""Says which disk it is, to those who ask for it."""
+_UNLISTED: Final = frozenset({REPLICA_FILE, EPOCH_FILE})
+"""Say which disk it is and who wrote its log, to those who ask for it."""
 _DEPTHS: Final = {COMMIT_LOG_FOLDER: 2, "consumequeue": 4, "consumequeue_ext": 4, "index": 2, "config": 2}
 """Parts of a file's path, by the first of them: consumequeue/TOPIC/QUEUE/FILE."""
 _UNFINISHED_SUFFIX: Final = ".unfinished"

@@ -203,6 +203,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                     max_offset=standing.max_offset,
                     inflight_count=standing.inflight_count,
                     oldest_age_ms=standing.oldest_age_ms,
+                    blocked_message_groups_count=standing.blocked_count,
                 )
                 if turn.is_reached:
                     await turn.pause()

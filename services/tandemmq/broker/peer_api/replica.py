@@ -155,6 +155,15 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         response.lost_bytes = waiting.lost_bytes
         response.end_offset = waiting.end_offset or self._log.end_offset
         response.missing.extend(_remembered(memory) for memory in waiting.missing)
+        for one in waiting.witnesses:
+            response.witnesses.add(
+                source=one.source,
+                broker_id=one.memory.broker_id,
+                disk_id=one.memory.disk_id,
+                epoch=one.memory.epoch,
+                end_offset=one.memory.end_offset,
+                lost_bytes=one.lost_bytes,
+            )
         for file, problem in waiting.damaged_tables:
             response.damaged_tables.add(file=file, problem=problem)
         if request.dry_run:

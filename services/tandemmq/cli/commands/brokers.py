@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveDeparture, SlaveState
-from tandemmq.admin.group_failover import GroupFailover, failover_of
-from tandemmq.admin.history import quantile_s
-from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
 from tandemmq.cli.commands.failovers import failover_tables
 from tandemmq.cli.completion import complete_broker, complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import ask, carry_out, confirmed
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, aged_text
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.cli.rates import BrokerRates, read_with_rates
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.texts import bytes_text, duration_text, rate_text, seconds_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveDeparture, SlaveState
+    from tandemmq.admin.group_failover import GroupFailover
+    from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
 
 __all__ = [
     "GroupReplication",
@@ -102,6 +104,9 @@ def replication_of(state: ClusterState, rates: Mapping[str, BrokerRates]) -> lis
 
 def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableType:
     """The groups, their slaves, and who went away lately."""
+    from rich.console import Group
+    from rich.text import Text
+
     masters = new_table("group", "role", "end offset", "slaves in sync", "needed", "ack p50", "ack p99", "")
     slaves = new_table(
         "slave", "acknowledged", "lag", "lag time", "in sync", "speed", "catches up in", "connected for", "from"
@@ -141,6 +146,9 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableT
 
 
 def _group(name: str, members: Iterable[BrokerState], rates: Mapping[str, BrokerRates]) -> GroupReplication:
+    from tandemmq.admin.group_failover import failover_of
+    from tandemmq.admin.history import quantile_s
+
     members = list(members)
     master = next((broker for broker in members if broker.is_master), None)
     status = master.status if master is not None else None
@@ -183,6 +191,8 @@ def _slave(name: str, slave: SlaveState, rate: BrokerRates | None) -> SlaveRepli
 
 
 def _slave_row(slave: SlaveReplication) -> tuple[str | Text, ...]:
+    from rich.text import Text
+
     eta = "holds all" if not slave.lag_bytes else "not at this speed"
     return (
         slave.slave,
@@ -238,7 +248,7 @@ def check_cluster_name(state: ClusterState, name: str | None) -> None:
 
 broker_app = typer.Typer(no_args_is_help=True, help="Brokers: list them, read and change their settings.")
 config_app = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
-broker_app.add_typer(config_app, name="config")
+broker_app.add_typer(config_app, name="config", cls=QuickGroup)
 ha_app = typer.Typer(no_args_is_help=True, help="Replication.")
 
 _EVENTS_MAX: Final = 5_000
@@ -290,6 +300,8 @@ def broker_list(
 
     Example: tandemmq broker list -o json
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     lines = [_broker_line(broker, rates.get(broker.key)) for broker in state.brokers]
     table = new_table(
@@ -477,6 +489,9 @@ def accept_loss(
 
       tandemmq broker accept-loss broker-a --yes
     """
+    from rich.console import Group
+    from rich.text import Text
+
     planned = cluster.ask(lambda operations: operations.accept_loss(broker_group, dry_run=True))
     if dry_run or not yes:
         emit(output if dry_run else OutputFormat.TABLE, planned, _loss_view(planned))
@@ -516,6 +531,8 @@ def ha_status(
 
       tandemmq ha status broker-a --interval 10 -o json
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     group = broker_group or group
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     groups = [each for each in replication_of(state, rates) if group in ("", each.broker_name)]
@@ -549,6 +566,11 @@ def events(
 
 def _loss_view(loss: AcceptedLoss) -> RenderableType:
     """What is given up, in numbers."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tandemmq.service.loop_meter import SystemClock
+
     heading = (
         "serves, and waits for nothing. It keeps its log for members that are away:"
         if loss.serving
@@ -578,10 +600,9 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
             Text(
                 f"Its log ends at {loss.end_offset:,}, and nothing of it is given up: it forgets these members, and "
                 "keeps nothing for them any more."
-                if loss.serving
-                else f"The best log in reach ends at {loss.end_offset:,}. Known to be lost: {loss.lost_bytes:,} bytes; "
-                "the missing may hold more than is known."
-            ),
+            )
+            if loss.serving
+            else _lost_view(loss),
         ]
     if loss.damaged_tables:
         table = new_table("damaged table", "what is wrong")
@@ -591,7 +612,33 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
     return Group(*parts)
 
 
+def _lost_view(loss: AcceptedLoss) -> RenderableType:
+    """How much is known to be lost, and by whom."""
+    from rich.console import Group
+    from rich.text import Text
+
+    reach = f"The best log in reach ends at {loss.end_offset:,}. "
+    if not loss.witnesses:
+        return Text(f"{reach}Nobody remembers more than that; what is missing may hold more than is known.")
+    table = new_table("who remembers it", "of broker", "disk", "epoch", "end", "lost")
+    for one in loss.witnesses:
+        lost = f"{one.lost_bytes:,}" if one.lost_bytes else "not known how much"
+        group = loss.broker.rpartition(":")[0]
+        plain_row(
+            table, one.source, f"{group}:{one.broker_id}", one.disk_id, str(one.epoch), f"{one.end_offset:,}", lost
+        )
+    known = (
+        f"Known to be lost: {loss.lost_bytes:,} bytes, and there may have been more:"
+        if loss.lost_bytes
+        else f"Lost is what was written in epoch {max(one.epoch for one in loss.witnesses)}, which nobody in reach has "
+        "heard of; how much that is, nobody remembers:"
+    )
+    return Group(Text(reach + known), "", table)
+
+
 def _events_table(lines: Sequence[EventLine]) -> Table:
+    from tandemmq.service.loop_meter import SystemClock
+
     now_ms = SystemClock().wall_ms()
     table = new_table("when", "who", "level", "what", "")
     for line in lines:

@@ -6,33 +6,29 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from typer.core import TyperGroup
 
-from tandemmq.admin.cluster_state import BrokerState, ClusterState, Severity, diagnose
-from tandemmq.admin.consistency_runs import (
-    CONFIG_MAP_PREFIX,
-    ConsistencyReading,
-    ResultsUnavailable,
-    diagnose_consistency,
-    results_place,
-    standings,
-)
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterTarget, KubernetesPlace
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import runs_of_release
+from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import collect, read_groups
 from tandemmq.cli.options import parse_duration_s
-from tandemmq.core.audit.run_summary import RunSummary
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.texts import bytes_text, counted, duration_text
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import BrokerState, ClusterState
+    from tandemmq.admin.consistency_runs import (
+        ConsistencyReading,
+    )
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
+    from tandemmq.core.audit.run_summary import RunSummary
 
 __all__ = [
     "CheckLevel",
@@ -140,6 +136,8 @@ def _limit(value: float | None) -> str:
 
 def check_health(state: ClusterState) -> CheckResult:
     """As `tandemmq status`: critical when the cluster is degraded; what is only worth knowing stays OK."""
+    from tandemmq.admin.cluster_state import Severity, diagnose
+
     findings = diagnose(state)
     problems = [f"{each.subject} {each.problem}" for each in findings if each.severity is Severity.PROBLEM]
     notes = len(findings) - len(problems)
@@ -286,6 +284,9 @@ def check_lag(
 
 def check_consistency(reading: ConsistencyReading, *, now_ms: int) -> CheckResult:
     """Critical when replicas differ; a warning when no run ended lately or a group could not be compared."""
+    from tandemmq.admin.cluster_state import Severity
+    from tandemmq.admin.consistency_runs import diagnose_consistency
+
     findings = diagnose_consistency(reading, now_wall_ms=now_ms)
     problems = [f"{each.subject} {each.problem}" for each in findings if each.severity is Severity.PROBLEM]
     notes = [f"{each.subject} {each.problem}" for each in findings if each.severity is not Severity.PROBLEM]
@@ -315,7 +316,7 @@ _TimeoutOption = Annotated[
 ]
 
 
-class _CheckGroup(TyperGroup):
+class _CheckGroup(QuickGroup):
     """Whatever goes wrong is UNKNOWN, exit code 3: 2 would say that the cluster is in trouble."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -473,6 +474,9 @@ def consistency(
 
     Example: tandemmq check consistency --results configmap:mq-consistency --max-age 3h
     """
+    from tandemmq.admin.consistency_runs import ConsistencyReading, standings
+    from tandemmq.service.loop_meter import SystemClock
+
     runs = tuple(_runs(cluster, results))
     reading = ConsistencyReading(
         runs=runs,
@@ -487,6 +491,8 @@ def consistency(
 
 def _runs(cluster: ClusterChoice, results: str) -> Sequence[RunSummary]:
     """CommandError when they cannot be read, or nobody said where they are."""
+    from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX, ResultsUnavailable, results_place
+
     if not results or results.startswith(CONFIG_MAP_PREFIX):
         target = cluster.target()
         if isinstance(target.where, KubernetesPlace):

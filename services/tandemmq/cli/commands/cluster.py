@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
-from tandemmq.admin.cluster_state import diagnose
 from tandemmq.cli.connection import ClusterChoice, refuse_blindness, with_cluster
 from tandemmq.cli.failure import EXIT_FAILED
 from tandemmq.cli.options import JsonOption, OutputOption
-from tandemmq.cli.output import OutputFormat, emit, is_healthy, status_document, status_tables
+from tandemmq.cli.output import OutputFormat, emit, status_document, status_tables
+
+if TYPE_CHECKING:
+    pass
+
 
 __all__ = ["status"]
 
@@ -25,6 +30,8 @@ def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, js
 
       tandemmq status --namesrv "10.0.0.1:9876;10.0.0.2:9876" --json
     """
+    from tandemmq.admin.cluster_state import diagnose, is_healthy
+
     state = cluster.read_state()
     output = OutputFormat.JSON if json else output
     if output is OutputFormat.TABLE:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.topics import DEAD_LETTER, DEAD_LETTER_PREFIX, dead_letter_topic
-from tandemmq.admin.operations.values import DeadLetterResult, MessageQuery, Page
 from tandemmq.cli.commands.messages import messages_table, resend_table
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
@@ -18,7 +15,10 @@ from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import collect, confirmed, tell_rest
 from tandemmq.cli.options import DryRunOption, GroupArgument, LimitOption, OutputOption, SearchOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import DeadLetterResult
 
 __all__ = ["dead_letter_app"]
 
@@ -53,6 +53,9 @@ def dead_letter_list(
 
     Example: tandemmq dlq list
     """
+    from tandemmq.admin.operations.topics import DEAD_LETTER, DEAD_LETTER_PREFIX
+    from tandemmq.admin.operations.values import Page
+
     topics = cluster.ask(
         lambda operations: collect(
             lambda page: operations.topics(search=search, categories=(DEAD_LETTER,), page=page), limit=limit
@@ -80,6 +83,10 @@ def dead_letter_show(
 
     Example: tandemmq dlq show billing --limit 50
     """
+    from tandemmq.admin.operations.topics import dead_letter_topic
+    from tandemmq.admin.operations.values import MessageQuery
+    from tandemmq.service.loop_meter import SystemClock
+
     query = MessageQuery(dead_letter_topic(group), limit=limit, body_bytes=_PREVIEW_BYTES, page_token=page)
     found = cluster.ask(lambda operations: operations.search(query))
     table = messages_table(found.messages, now_ms=SystemClock().wall_ms())
@@ -154,6 +161,9 @@ async def _resend(
 
 async def _all_of(operations: Operations, group: str) -> dict[str, list[int]]:
     """Offsets of all dead letters of a group by broker name, oldest first."""
+    from tandemmq.admin.operations.topics import dead_letter_topic
+    from tandemmq.admin.operations.values import MessageQuery
+
     found: dict[str, list[int]] = {}
     token, count = "", 0
     while True:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import RenderableType
-from rich.text import Text
 
-from tandemmq.admin.group_failover import GroupFailover
-from tandemmq.admin.operations.values import HandOver
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -20,11 +16,20 @@ from tandemmq.cli.output import OutputFormat, emit, new_table, plain_row
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.texts import bytes_text, seconds_text
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from tandemmq.admin.group_failover import GroupFailover
+    from tandemmq.admin.operations.values import HandOver
+
 __all__ = ["failover", "failover_tables"]
 
 
 def failover_tables(groups: Sequence[tuple[str, GroupFailover]], *, now_ms: int) -> list[RenderableType]:
     """Groups by name: their records, members, and last changes. Nothing without a group that fails over."""
+    from rich.text import Text
+
     if not groups:
         return []
     records = new_table("fails over", "epoch", "master", "since", "why", "in-sync set", "authority")
@@ -131,6 +136,8 @@ def _question(planned: HandOver) -> str:
 
 
 def _told(done: HandOver) -> Text:
+    from rich.text import Text
+
     if done.given_up:
         return Text(
             f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master in place of {done.from_broker}, "

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
 
-from tandemmq.admin.operations.values import (
-    Client,
-    GroupChange,
-    GroupDetail,
-    GroupSummary,
-    OffsetReset,
-    Progress,
-    ResetTarget,
-)
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.listing import carry_out, collect, confirmed, tell_changes, tell_rest
@@ -33,8 +22,20 @@ from tandemmq.cli.options import (
     parse_moment_ms,
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.texts import age_text, counted, duration_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tandemmq.admin.operations.values import (
+        Client,
+        GroupDetail,
+        GroupSummary,
+        OffsetReset,
+        Progress,
+        ResetTarget,
+    )
 
 __all__ = ["clients", "clients_table", "group_app", "group_tables", "groups_table", "progress_table", "reset_table"]
 
@@ -62,6 +63,8 @@ def groups_table(groups: Iterable[GroupSummary]) -> Table:
 
 def group_tables(detail: GroupDetail) -> RenderableType:
     """The group, its progress queue by queue, its members, and its dead letters."""
+    from rich.console import Group
+
     letters = (
         f"{counted(detail.dead_letters, 'dead letter')}; see `tandemmq dlq show {detail.summary.name}`"
         if detail.dead_letters
@@ -207,6 +210,8 @@ def group_create(
 
       tandemmq group create billing --disable
     """
+    from tandemmq.admin.operations.values import GroupChange
+
     change = GroupChange(
         group,
         ordered=ordered,
@@ -354,6 +359,9 @@ def clients(
 
 
 def _target(text: str) -> ResetTarget:
+    from tandemmq.admin.operations.values import ResetTarget
+    from tandemmq.service.loop_meter import SystemClock
+
     if text == "earliest":
         return ResetTarget(earliest=True)
     if text == "latest":

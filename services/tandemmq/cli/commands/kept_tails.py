@@ -7,15 +7,10 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, UnreadableRange, Unseen
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import ask
@@ -23,6 +18,13 @@ from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER, TailWalk, kept_tail_of, reason_path
 from tandemmq.service.texts import wall_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import KeptTail, TailMessage, UnreadableRange, Unseen
 
 __all__ = ["restore_kept_tail"]
 
@@ -57,6 +59,8 @@ class _TailReport:
 
     def add(self, messages: Sequence[TailMessage]) -> None:
         """More of its messages."""
+        from tandemmq.admin.operations.values import HoldingState
+
         for message in messages:
             if message.state is HoldingState.HELD:
                 self.held_count += 1
@@ -175,6 +179,8 @@ async def _restore_file(operations: Operations, path: Path, group: str, report: 
 
 def _parts(path: Path, tail: KeptTail) -> Iterator[tuple[list[tuple[int, bytes]], list[UnreadableRange]]]:
     """Records of a file, as many at a time as are stored in one go, and what is none."""
+    from tandemmq.admin.operations.values import UnreadableRange
+
     walk = TailWalk(tail.start_offset, tail.end_offset)
     records: list[tuple[int, bytes]] = []
     try:
@@ -212,6 +218,8 @@ def _files_in(store: Path) -> dict[str, Path]:
 
 
 def _tails_in(store: Path) -> list[KeptTail]:
+    from tandemmq.admin.operations.values import KeptTail
+
     found = []
     for path in _files_in(store).values():
         beside = Path(reason_path(str(path)))
@@ -262,6 +270,9 @@ def _tails_table(tails: Sequence[KeptTail]) -> Table:
 
 def _report(reports: Sequence[_TailReport]) -> RenderableType:
     """The sums, then what was or is missing, then what cannot be read."""
+    from rich.console import Group
+    from rich.text import Text
+
     is_planned = any(report.dry_run for report in reports)
     sums = new_table(
         "broker",

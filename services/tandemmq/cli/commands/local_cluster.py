@@ -9,14 +9,17 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
 
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, DEFAULT_PRESET, PRESETS, ClusterFolder, MemberRecord, is_running
 from tandemmq.service.extras import absent_packages, install_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 __all__ = ["bring_down", "down", "up"]
 
@@ -122,6 +125,8 @@ def up(
 
       tandemmq up --tracing --trace-target 127.0.0.1:4317
     """
+    from rich.console import Console
+
     if preset is not None and preset not in PRESETS:
         raise CommandError(
             f"there is no preset {preset}", remedy=f"choose one of {', '.join(PRESETS)}", exit_code=EXIT_REFUSED
@@ -187,4 +192,6 @@ def down(
 
     Example: tandemmq down --data /tmp/async
     """
+    from rich.console import Console
+
     bring_down(ClusterFolder(data), Console())

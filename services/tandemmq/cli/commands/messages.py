@@ -5,34 +5,31 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.operations.messages import BODY_BYTES_MAX, BodyForm, body_preview, body_view
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.values import (
-    DeadLetterResult,
-    Message,
-    MessageDetail,
-    MessageQuery,
-    MessageSummary,
-    ReplicaCopy,
-    SearchOrder,
-    TestMessage,
-    TestReceipt,
-)
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, BodyForm
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError, one_line
 from tandemmq.cli.options import MOMENT_HELP, OutputOption, TopicArgument, aged_text, moment_text, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
-from tandemmq.service.command_line import stop_requested
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.texts import bytes_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import (
+        DeadLetterResult,
+        Message,
+        MessageDetail,
+        MessageSummary,
+        ReplicaCopy,
+        TestReceipt,
+    )
 
 __all__ = [
     "copies_table",
@@ -53,6 +50,8 @@ __all__ = [
 
 def messages_table(messages: Iterable[MessageSummary], *, now_ms: int) -> Table:
     """One line a message; as much of its body as was asked for, on one line."""
+    from tandemmq.admin.operations.bodies import body_preview
+
     table = new_table("stored", "topic", "broker", "queue", "offset", "tag", "keys", "bytes", "message id", "body")
     for message in messages:
         plain_row(
@@ -73,6 +72,8 @@ def messages_table(messages: Iterable[MessageSummary], *, now_ms: int) -> Table:
 
 def message_line(message: MessageSummary) -> str:
     """One line of a tail: when, where, which, and the beginning of its body."""
+    from tandemmq.admin.operations.bodies import body_preview
+
     marks = [f"tag={one_line(message.tag)}"] if message.tag else []
     marks += [f"keys={one_line(','.join(message.keys))}"] if message.keys else []
     where = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
@@ -82,6 +83,10 @@ def message_line(message: MessageSummary) -> str:
 
 def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -> RenderableType:
     """One message whole: where it lies, what it says of itself, its copies, who consumed it, its body."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     message = detail.message
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(message, now_ms=now_ms):
@@ -103,6 +108,8 @@ def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -
 
 def copies_table(copies: Sequence[ReplicaCopy]) -> Table:
     """One line a replica."""
+    from rich.text import Text
+
     table = new_table("replica", "holds it", "same bytes", "on disk", "verdict", "SHA-256")
     for copy in copies:
         same = "-" if copy.equal is None else "yes" if copy.equal else Text("no", style="bold red")
@@ -133,6 +140,8 @@ def place_text(broker_name: str, queue_id: int, queue_offset: int) -> str:
 
 def resend_table(results: Iterable[DeadLetterResult]) -> Table:
     """One line a dead letter."""
+    from rich.text import Text
+
     table = new_table("broker", "dead letter", "to topic", "new offset", "message id", "problem")
     for result in results:
         plain_row(
@@ -166,6 +175,10 @@ def _facts(message: Message, *, now_ms: int) -> Iterable[tuple[str, str]]:
 
 
 def _body(message: Message, form: BodyForm | None) -> Iterable[RenderableType]:
+    from rich.text import Text
+
+    from tandemmq.admin.operations.bodies import body_view
+
     if message.body_problem:
         yield Text(f"the body cannot be shown: {message.body_problem}", style="bold red")
         return
@@ -214,12 +227,15 @@ def message_query(
     broker: _BrokerOption = "",
     queue: Annotated[int, typer.Option(min=_NOT_GIVEN, help="Only this queue of --broker.")] = _NOT_GIVEN,
     offset: Annotated[int, typer.Option(min=0, help="Of --queue: from this offset on.")] = 0,
+    text: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only with this in body, tag or keys; looks at 2,000 messages a page.")
+    ] = "",
     oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Else the newest come first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="At most so many.")] = 20,
     page: Annotated[str, typer.Option(metavar="TOKEN", help="Go on where the answer before ended.")] = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Search a topic by key, time, tag or queue. Nothing is consumed.
+    """Search a topic by key, time, tag, text or queue. Nothing is consumed.
 
     Examples:
 
@@ -227,8 +243,13 @@ def message_query(
 
       tandemmq message query orders --key order-4711 -o json
 
+      tandemmq message query orders --since 1h --text "card declined"
+
       tandemmq message query orders --broker broker-a --queue 3 --offset 1000 --oldest-first
     """
+    from tandemmq.admin.operations.values import MessageQuery, SearchOrder
+    from tandemmq.service.loop_meter import SystemClock
+
     now_ms = SystemClock().wall_ms()
     if queue >= 0 and not broker:
         raise CommandError(
@@ -244,6 +265,7 @@ def message_query(
         end_ms=parse_moment_ms(until, now_ms=now_ms) if until else _NOT_GIVEN,
         order=SearchOrder.OLDEST if oldest_first else SearchOrder.NEWEST,
         tags=tuple(tags or ()),
+        text=text,
         limit=limit,
         body_bytes=_PREVIEW_BYTES,
         page_token=page,
@@ -267,6 +289,8 @@ def message_find(
 
     Example: tandemmq message find 01A2B3C4D5E6F70001061C2F5A00000001
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     found = cluster.ask(lambda operations: operations.find_message(message_id, topic=topic))
     if not found and output is OutputFormat.TABLE:
         raise _no_such(message_id)
@@ -302,6 +326,8 @@ def message_show(
 
       tandemmq message show --broker broker-a --physical-offset 1048576 -o json
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     by_queue = bool(topic and broker and queue >= 0 and offset >= 0)
     by_log = bool(broker and physical_offset >= 0)
     if sum((bool(message_id), by_queue, by_log)) != 1:
@@ -346,6 +372,7 @@ def tail(
 
       tandemmq tail orders --tag paid --count 10 -o json
     """
+    from tandemmq.service.command_line import stop_requested
 
     async def follow(operations: Operations) -> None:
         seen = 0
@@ -395,6 +422,8 @@ def send(
 
       tandemmq send images < picture.png
     """
+    from tandemmq.admin.operations.values import TestMessage
+
     message = TestMessage(
         topic,
         _body_bytes(body),
@@ -408,6 +437,8 @@ def send(
 
 
 def _body_bytes(text: str | None) -> bytes:
+    from tandemmq.admin.operations.bodies import BODY_BYTES_MAX
+
     if text is not None and text != "-":
         return text.encode()
     data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)

@@ -6,15 +6,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX
-from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
-from tandemmq.admin.rpc import ReplicaRepairCalls
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
@@ -22,7 +17,12 @@ from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
 from tandemmq.cli.options import DryRunOption, YesOption
 from tandemmq.cli.output import new_table, table_console
-from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepResult
+    from tandemmq.core.audit.repair_plan import RepairPlan, RepairStep
 
 __all__ = ["plan_table", "read_plan", "repair"]
 
@@ -70,6 +70,9 @@ def repair(
 
       kubectl exec -it deploy/mq-admin -- tandemmq repair --plan configmap:mq-consistency
     """
+    from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX
+    from tandemmq.core.audit.repair_plan import RepairAction
+
     place = _ANYWHERE
     if plan.startswith(CONFIG_MAP_PREFIX):
         place = place_of(find_place(cluster.context), release=None, namespace=namespace, kube_context=kube_context)
@@ -89,6 +92,8 @@ def repair(
 
 def read_plan(source: str, place: KubernetesPlace = _ANYWHERE) -> RepairPlan:
     """CommandError when there is none, or it is not whole. `place` is where a ConfigMap is looked for."""
+    from tandemmq.core.audit.repair_plan import RepairPlan
+
     try:
         plan = RepairPlan.from_json(json.loads(_plan_text(source, place)))
     except (OSError, ValueError) as error:
@@ -111,6 +116,8 @@ def read_plan(source: str, place: KubernetesPlace = _ANYWHERE) -> RepairPlan:
 
 
 def _plan_text(source: str, place: KubernetesPlace) -> str:
+    from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX
+
     if source == "-":
         return sys.stdin.read()
     if not source.startswith(CONFIG_MAP_PREFIX):
@@ -134,6 +141,8 @@ async def _plans_in(name: str, place: KubernetesPlace) -> dict[str, str]:
 
 
 def _missing(step: RepairStep) -> list[str]:
+    from tandemmq.core.audit.repair_plan import RepairAction
+
     needed = {
         RepairAction.COPY_RANGE: ("source_broker_id", "start_offset", "end_offset", "target_digest", "source_digest"),
         RepairAction.REWRITE_QUEUE_ENTRIES: ("topic", "queue_id", "first_queue_offset", "end_queue_offset"),
@@ -155,6 +164,10 @@ def _chosen(plan: RepairPlan, numbers: Sequence[int]) -> list[RepairStep]:
 
 def plan_table(plan: RepairPlan, steps: Sequence[RepairStep]) -> Table:
     """The steps, as an operator reads them before he agrees."""
+    from rich.text import Text
+
+    from tandemmq.admin.replica_repair import ReplicaKey
+
     table = new_table("step", "broker", "what", "why")
     table.title = f"repair plan of run {plan.run_id}, cluster {plan.cluster}"
     table.title_justify = "left"
@@ -165,6 +178,8 @@ def plan_table(plan: RepairPlan, steps: Sequence[RepairStep]) -> Table:
 
 
 def _what(step: RepairStep) -> str:
+    from tandemmq.core.audit.repair_plan import RepairAction
+
     if step.action is RepairAction.COPY_RANGE:
         start, end = step.start_offset or 0, step.end_offset or 0
         return f"copy bytes {start:,} to {end:,} ({end - start:,}) from {step.group}:{step.source_broker_id}"
@@ -175,6 +190,9 @@ def _what(step: RepairStep) -> str:
 
 
 async def _repair(connection: ClusterConnection, steps: Sequence[RepairStep], *, dry_run: bool, asks: bool) -> None:
+    from tandemmq.admin.replica_repair import Repair, StepOutcome, blocks_the_rest
+    from tandemmq.admin.rpc import ReplicaRepairCalls
+
     addresses = await _addresses(connection)
     _refuse_unknown(steps, addresses)
     work = Repair(lambda key: ReplicaRepairCalls(connection.channels, addresses[key]))
@@ -194,6 +212,8 @@ async def _repair(connection: ClusterConnection, steps: Sequence[RepairStep], *,
 
 
 async def _carry_out(work: Repair, steps: Sequence[RepairStep]) -> None:
+    from tandemmq.admin.replica_repair import StepOutcome
+
     typer.echo("repairing:")
     results = await work.attempt_all(steps, dry_run=False, told=_tell)
     if results[-1].outcome is StepOutcome.REFUSED:
@@ -207,6 +227,8 @@ async def _carry_out(work: Repair, steps: Sequence[RepairStep]) -> None:
 
 
 async def _addresses(connection: ClusterConnection) -> dict[ReplicaKey, str]:
+    from tandemmq.admin.replica_repair import ReplicaKey
+
     state = await connection.read_state()
     if all(server.error is not None for server in state.name_servers) and not state.brokers:
         raise CommandError(
@@ -218,6 +240,8 @@ async def _addresses(connection: ClusterConnection) -> dict[ReplicaKey, str]:
 
 
 def _refuse_unknown(steps: Sequence[RepairStep], addresses: dict[ReplicaKey, str]) -> None:
+    from tandemmq.admin.replica_repair import ReplicaKey
+
     for step in steps:
         needed = [ReplicaKey(step.group, step.target_broker_id)]
         needed += [ReplicaKey(step.group, step.source_broker_id)] if step.source_broker_id is not None else []
@@ -230,12 +254,16 @@ def _refuse_unknown(steps: Sequence[RepairStep], addresses: dict[ReplicaKey, str
 
 
 def _tell(result: StepResult) -> None:
+    from tandemmq.admin.replica_repair import ReplicaKey
+
     step = result.step
     target = ReplicaKey(step.group, step.target_broker_id)
     typer.echo(f"  step {step.number} {target}: {result.text}")
 
 
 def _confirm(answers: Sequence[StepResult]) -> None:
+    from tandemmq.admin.replica_repair import StepOutcome
+
     changes = sum(each.outcome is not StepOutcome.SOUND for each in answers)
     if not sys.stdin.isatty():
         raise CommandError(
@@ -248,6 +276,8 @@ def _confirm(answers: Sequence[StepResult]) -> None:
 
 
 def _refused(result: StepResult, consequence: str) -> CommandError:
+    from tandemmq.admin.replica_repair import ReplicaKey
+
     step = result.step
     return CommandError(
         f"step {step.number} on {ReplicaKey(step.group, step.target_broker_id)} failed; {consequence}",

@@ -7,31 +7,22 @@ import contextlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
-import grpc.aio
 import typer
 
-from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import TopicChange
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.options import parse_duration_s
-from tandemmq.client import (
-    AccessPointInvalid,
-    BrokerRefused,
-    ClientError,
-    ClientOptions,
-    Producer,
-    ReceivedMessage,
-    SendReceipt,
-    SimpleConsumer,
-    parse_access_points,
-)
-from tandemmq.core.clock import Clock
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import BrokerState
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.client import (
+        ReceivedMessage,
+        SendReceipt,
+    )
+    from tandemmq.core.clock import Clock
 
 __all__ = ["SmokeCount", "receive_and_compare", "send_all", "smoke", "smoke_bodies"]
 
@@ -99,6 +90,8 @@ async def send_all(sender: Sender, topic: str, bodies: list[bytes], count: Smoke
 
     BrokerRefused, inside a group, when trying again cannot help.
     """
+    from tandemmq.client import BrokerRefused, ClientError
+
     started_ms = clock.monotonic_ms()
 
     async def one(body: bytes) -> None:
@@ -128,6 +121,8 @@ async def receive_and_compare(
     receiver: Receiver, run: str, bodies: list[bytes], count: SmokeCount, *, parallel: int, done: Callable[[], bool]
 ) -> None:
     """Receives on `parallel` calls until `done()`. What is foreign is acknowledged and forgotten."""
+    from tandemmq.client import ClientError
+
     expected = frozenset(bodies)
     prefix = f"{run} ".encode()
 
@@ -201,6 +196,8 @@ def smoke(
 
       tandemmq smoke --namesrv mq-nameserver-0.mq-nameserver:9876 --access-point mq-broker:8081 --count 1000
     """
+    from tandemmq.client import AccessPointInvalid, parse_access_points
+
     try:
         access_points = parse_access_points(access_point) if access_point else ()
     except AccessPointInvalid as error:
@@ -225,6 +222,9 @@ async def _round_trip(
     limit_s: float,
 ) -> str:
     """The line to print. CommandError when a message is missing, damaged or not acknowledged in time."""
+    from tandemmq.client import ClientOptions, Producer, SimpleConsumer
+    from tandemmq.service.loop_meter import SystemClock
+
     clock, counts = SystemClock(), SmokeCount()
     started_ms = clock.monotonic_ms()
     step = "no topic yet"
@@ -284,6 +284,9 @@ async def _round_trip(
 
 async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[BrokerState]:
     """The masters, once all of them have the topic. Waits for a cluster that is still coming up."""
+    from tandemmq.admin.operations.questions import OperationFailed
+    from tandemmq.admin.operations.values import TopicChange
+
     last: Exception
     while True:
         try:
@@ -306,6 +309,8 @@ async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[B
 
 async def _held_by(operations: Operations, topic: str) -> set[str]:
     """Names of the broker groups that have the topic."""
+    from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+
     try:
         return {broker.broker_name for broker in (await operations.topic(topic)).summary.brokers}
     except OperationFailed as failure:
@@ -319,6 +324,8 @@ async def _until_opened(connection: ClusterConnection, masters: list[BrokerState
 
     A new group starts at the newest message of a broker, at the moment that broker sees its first receive.
     """
+    from tandemmq.admin.operations.questions import OperationFailed
+
     operations = await connection.operations()
     wanted = {master.broker_name for master in masters}
     while True:
@@ -330,6 +337,11 @@ async def _until_opened(connection: ClusterConnection, masters: list[BrokerState
 
 
 def _first_failure(failures: ExceptionGroup[Exception]) -> CommandError:
+    import grpc.aio
+
+    from tandemmq.admin.operations.questions import OperationFailed
+    from tandemmq.client import ClientError
+
     found: Exception = failures
     while isinstance(found, ExceptionGroup):
         found = found.exceptions[0]

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY, TOPIC_ATTRIBUTES, attributes_text, read_attributes
-from tandemmq.admin.operations.values import Extent, Progress, Route, TopicChange, TopicDetail, TopicSummary
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -26,7 +21,12 @@ from tandemmq.cli.options import (
     aged_text,
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tandemmq.admin.operations.values import Extent, Progress, Route, TopicDetail, TopicSummary
 
 __all__ = ["PERMISSIONS", "TOPIC_TYPES", "permission_text", "routes_table", "topic_app", "topic_tables", "topics_table"]
 
@@ -54,6 +54,11 @@ def topics_table(topics: Iterable[TopicSummary]) -> Table:
 
 def topic_tables(detail: TopicDetail, *, now_ms: int) -> RenderableType:
     """The topic, its queues, whether its routes agree, and who reads it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tandemmq.admin.operations.topics import attributes_text
+
     routes = (
         Text("every NameServer that answers gives the same route")
         if detail.routes_agree
@@ -117,6 +122,8 @@ def _queues_table(extents: Sequence[Extent], *, now_ms: int) -> Table:
 
 
 def _groups_table(groups: Sequence[Progress]) -> RenderableType:
+    from rich.text import Text
+
     if not groups:
         return Text("no group has read it")
     table = new_table("read by group", "lag", "in flight")
@@ -160,7 +167,8 @@ def topic_create(
         typer.Option(
             "--attribute",
             metavar="NAME=VALUE",
-            help=f"Repeatable: {', '.join(TOPIC_ATTRIBUTES)}. NAME= removes it. Default: as they are.",
+            help="Repeatable, such as deduplication.window=3600; a wrong one is told which there are. NAME= removes "
+            "it. Default: as they are.",
         ),
     ] = None,
     brokers: Annotated[
@@ -186,6 +194,9 @@ def topic_create(
 
       tandemmq topic create sessions --type LITE --attribute lite.topic.expiration=60
     """
+    from tandemmq.admin.operations.topics import read_attributes
+    from tandemmq.admin.operations.values import TopicChange
+
     try:
         named = read_attributes(attributes or ())
     except ValueError as error:
@@ -265,6 +276,8 @@ def topic_list(
 
       tandemmq topic list --system -o json
     """
+    from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY
+
     categories = CATEGORIES if system else (ORDINARY,)
     found = cluster.ask(
         lambda operations: collect(
@@ -282,6 +295,8 @@ def topic_describe(cluster: ClusterChoice, topic: TopicArgument, output: OutputO
 
     Example: tandemmq topic describe orders
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     detail = cluster.ask(lambda operations: operations.topic(topic))
     emit(output, detail, topic_tables(detail, now_ms=SystemClock().wall_ms()))
     tell_unseen(detail.unseen)

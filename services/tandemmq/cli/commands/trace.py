@@ -4,41 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.traces.reader import TraceFindings, TraceList, TraceReader
-from tandemmq.admin.traces.tree import (
-    TraceNode,
-    TraceTree,
-    advice,
-    copy_facts,
-    event_text,
-    facts,
-    findings_document,
-    list_document,
-    messages_text,
-    missing,
-    operation,
-    operation_name,
-    outcome,
-    parts_text,
-    reason_text,
-    shift_text,
-    short_name,
-    trace_trees,
-    unanswered,
-)
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit
 from tandemmq.service.texts import nanoseconds_text, wall_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from tandemmq.admin.cluster_state import BrokerState
+    from tandemmq.admin.traces.reader import TraceFindings, TraceList
+    from tandemmq.admin.traces.tree import (
+        TraceNode,
+        TraceTree,
+    )
 
 __all__ = ["list_view", "trace", "trace_view"]
 
@@ -67,6 +52,11 @@ class _Row:
 
 def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
     """Everything that is known."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tandemmq.admin.traces.tree import advice, missing, trace_trees
+
     parts: list[RenderableType] = [_heading(findings)]
     trees = trace_trees(findings.spans)
     for tree in trees:
@@ -80,6 +70,10 @@ def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
 
 
 def _heading(findings: TraceFindings) -> Text:
+    from rich.text import Text
+
+    from tandemmq.admin.traces.tree import copy_facts
+
     text = Text()
     if findings.message_id:
         text.append("message".ljust(_LABEL)).append_text(_plain(findings.message_id, style="bold"))
@@ -93,6 +87,10 @@ def _heading(findings: TraceFindings) -> Text:
 
 
 def _tree(tree: TraceTree, width: int) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     rows = list(_rows(tree.root, "", "", is_root=True))
     start_ns, end_ns = tree.start_ns, tree.end_ns
     digits = _digits(end_ns - start_ns)
@@ -114,6 +112,10 @@ def _tree(tree: TraceTree, width: int) -> RenderableType:
 
 
 def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    from tandemmq.admin.traces.tree import operation, outcome, parts_text, reason_text, shift_text
+
     root = tree.root
     result, is_good = outcome(tree)
     heading = _plain(operation(tree), style="bold")
@@ -134,6 +136,10 @@ def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
 
 
 def _rows(node: TraceNode, branch: str, below: str, *, is_root: bool = False) -> Iterator[_Row]:
+    from rich.text import Text
+
+    from tandemmq.admin.traces.tree import event_text
+
     yield _Row(node, node.start_ns, node.end_ns, branch, _span_text(node, is_root=is_root))
     events = node.events[:_EVENTS_SHOWN]
     # In the order of time; of an event and a span that begin together the event is first.
@@ -154,6 +160,10 @@ def _rows(node: TraceNode, branch: str, below: str, *, is_root: bool = False) ->
 
 
 def _span_text(node: TraceNode, *, is_root: bool) -> Text:
+    from rich.text import Text
+
+    from tandemmq.admin.traces.tree import facts, short_name
+
     text = Text(short_name(node.span.name), style="bold red" if node.span.failure else "bold" if is_root else "")
     if node.is_linked:
         text.append(f" ⇠ {node.broker}", style="magenta")
@@ -163,6 +173,8 @@ def _span_text(node: TraceNode, *, is_root: bool) -> Text:
 
 
 def _bar(row: _Row, start_ns: int, end_ns: int, width: int) -> Text:
+    from rich.text import Text
+
     if row.at_ns > end_ns:
         return Text("›".rjust(width), style="dim")
     whole = max(1, end_ns - start_ns)
@@ -185,6 +197,12 @@ def _ms(nanoseconds: int, digits: int) -> str:
 
 def list_view(found: TraceList, console: Console) -> RenderableType:
     """The newest traces, a line each; message ids whole, for copying."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from tandemmq.admin.traces.tree import messages_text, operation_name, unanswered
+
     notes: list[RenderableType] = [Text(f"note: {note}", style="yellow") for note in unanswered(found.brokers)]
     if not found.lines:
         answered = [state for state in found.brokers if not state.error]
@@ -210,6 +228,8 @@ def list_view(found: TraceList, console: Console) -> RenderableType:
 
 def _plain(text: str, *, style: str = "") -> Text:
     """What clients chose: brackets are no markup, and control characters do nothing to the terminal."""
+    from rich.text import Text
+
     return Text("".join(one if one.isprintable() else "\ufffd" for one in text), style=style)
 
 
@@ -251,6 +271,10 @@ def trace(
 
       tandemmq trace --notable --count 5
     """
+    from rich.console import Console
+
+    from tandemmq.admin.traces.tree import findings_document, list_document
+
     output = OutputFormat.JSON if json else output
     console = Console()
     if not console.is_terminal:
@@ -269,10 +293,14 @@ def trace(
 
 
 async def _find(connection: ClusterConnection, key: str, *, topic: str) -> TraceFindings:
+    from tandemmq.admin.traces.reader import TraceReader
+
     return await TraceReader(connection.channels).find(await _brokers(connection), key, topic=topic)
 
 
 async def _newest(connection: ClusterConnection, *, count: int, notable_only: bool) -> TraceList:
+    from tandemmq.admin.traces.reader import TraceReader
+
     brokers = await _brokers(connection)
     return await TraceReader(connection.channels).newest(brokers, count=count, notable_only=notable_only)
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from tandemmq.admin.operations.values import Transaction, TransactionPage
 from tandemmq.cli.completion import complete_broker_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.listing import confirmed
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.texts import age_text, bytes_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tandemmq.admin.operations.values import Transaction, TransactionPage
 
 __all__ = ["client_app", "transaction_app"]
 
@@ -141,6 +143,8 @@ def _tell(
 
 
 def _table(transactions: Sequence[Transaction]) -> Table:
+    from tandemmq.service.loop_meter import SystemClock
+
     now_ms = SystemClock().wall_ms()
     table = new_table("transaction", "broker", "topic", "message", "age", "asked", "producer", "size")
     for one in transactions:

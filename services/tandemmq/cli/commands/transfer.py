@@ -11,29 +11,24 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 import typer
-from rich.console import Console
 
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import GroupChange, TopicChange
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.ending import OutputClosed
 from tandemmq.cli.failure import CommandError
 from tandemmq.cli.options import TopicArgument
-from tandemmq.client import (
-    BrokerRefused,
-    ClientError,
-    ClientOptions,
-    Producer,
-    ReceivedMessage,
-    SendReceipt,
-    SimpleConsumer,
-)
-from tandemmq.service.command_line import stop_requested
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.client import (
+        ReceivedMessage,
+        SendReceipt,
+        SimpleConsumer,
+    )
 
 __all__ = [
     "ByteSource",
@@ -176,6 +171,8 @@ class _Consumption:
         return min(_BATCH_MESSAGES, self._limit - self._count.received - self._asked_for)
 
     async def _receive(self, wanted: int, stopped: asyncio.Task[Literal[True]]) -> list[ReceivedMessage]:
+        from tandemmq.client import BrokerRefused, ClientError
+
         self._asked_for += wanted
         # Cancelled while it waits, a receive brings nothing; what was on its way is delivered again after its lease.
         receiving = asyncio.ensure_future(self._receiver.receive(wanted, invisible_ms=_LEASE_MS, await_ms=_AWAIT_MS))
@@ -215,6 +212,8 @@ class _Consumption:
 
 
 async def _acknowledge(receiver: Receiver, message: ReceivedMessage, count: ConsumeCount) -> None:
+    from tandemmq.client import ClientError
+
     try:
         await receiver.ack(message)
     except ClientError as error:
@@ -363,6 +362,8 @@ async def produce_lines(
     sender: Sender, lines: AsyncIterator[bytes], options: LineOptions, count: ProduceCount, *, failed: LineSink | None
 ) -> None:
     """Sends every line and updates `count` as it goes. With an `inflight` of 1 lines are stored in their order."""
+    from tandemmq.client import ClientError
+
     work: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(options.inflight)
 
     async def send_lines() -> None:
@@ -505,6 +506,12 @@ def consume(
 async def _produce(
     connection: ClusterConnection, options: LineOptions, source: ByteSource, failed: LineSink | None
 ) -> ProduceCount:
+    from rich.console import Console
+
+    from tandemmq.client import ClientOptions, Producer
+    from tandemmq.service.command_line import stop_requested
+    from tandemmq.service.loop_meter import SystemClock
+
     console = Console(stderr=True)
     access_points = await _prepare(connection, options.topic, console)
     count = ProduceCount()
@@ -533,6 +540,12 @@ async def _produce(
 async def _consume(
     connection: ClusterConnection, topic: str, group: str, tag: str, options: ConsumeOptions, *, rejects: bool
 ) -> ConsumeCount:
+    from rich.console import Console
+
+    from tandemmq.client import BrokerRefused, ClientOptions, SimpleConsumer
+    from tandemmq.service.command_line import stop_requested
+    from tandemmq.service.loop_meter import SystemClock
+
     console = Console(stderr=True)
     access_points = await _prepare(connection, topic, console)
     if note := await order_of_group(await connection.operations(), topic, group):
@@ -581,6 +594,9 @@ class _Rejecting:
 
 async def _prepare(connection: ClusterConnection, topic: str, console: Console) -> tuple[str, ...]:
     """Creates the topic if it is missing and returns the masters' client endpoints."""
+    from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+    from tandemmq.admin.operations.values import TopicChange
+
     operations = await connection.operations()
     try:
         await operations.topic(topic)
@@ -598,6 +614,9 @@ async def _prepare(connection: ClusterConnection, topic: str, console: Console) 
 
 async def order_of_group(operations: Operations, topic: str, group: str) -> str:
     """A group that reads a FIFO topic should be ordered: a new one is made so. What to say of it; empty: nothing."""
+    from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+    from tandemmq.admin.operations.values import GroupChange
+
     if all(each.message_type != "FIFO" for each in (await operations.topic(topic)).summary.brokers):
         return ""
     try:

@@ -11,19 +11,22 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_FAILED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, join_addresses
 from tandemmq.cli.output import new_table, table_console
-from tandemmq.core.audit.findings import KINDS, Finding
-from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
+from tandemmq.core.audit.run_summary import Outcome, Tier
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tandemmq.core.audit.findings import Finding
+    from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
 
 __all__ = ["run_view", "verify"]
 
@@ -33,27 +36,32 @@ __all__ = ["run_view", "verify"]
 _FINDINGS_MAX: Final = 30
 _GROUPS_MAX: Final = 50
 _VERDICTS: Final = {
-    Outcome.EQUAL: Text("all replicas hold the same", style="bold green"),
-    Outcome.DIVERGED: Text("replicas differ", style="bold red"),
-    Outcome.INCOMPLETE: Text("nothing wrong was found, but not everything could be read", style="bold yellow"),
-    Outcome.SKIPPED: Text("nothing was compared", style="bold yellow"),
+    Outcome.EQUAL: ("all replicas hold the same", "bold green"),
+    Outcome.DIVERGED: ("replicas differ", "bold red"),
+    Outcome.INCOMPLETE: ("nothing wrong was found, but not everything could be read", "bold yellow"),
+    Outcome.SKIPPED: ("nothing was compared", "bold yellow"),
 }
 _WORST_FIRST: Final = (Outcome.DIVERGED, Outcome.INCOMPLETE, Outcome.SKIPPED, Outcome.EQUAL)
 
 
 def run_view(summary: RunSummary) -> RenderableType:
     """The whole run."""
+    from rich.console import Group
+    from rich.text import Text
+
     parts: list[RenderableType] = ["", _groups(summary)]
     if summary.findings:
         parts += ["", _findings(summary)]
         rest = summary.findings_total - min(len(summary.findings), _FINDINGS_MAX)
         if rest > 0:
             parts.append(f"{rest:,} more findings; the report has them")
-    parts += ["", *map(Text, summary.notes), _VERDICTS[summary.outcome]]
+    parts += ["", *map(Text, summary.notes), Text.styled(*_VERDICTS[summary.outcome])]
     return Group(*parts)
 
 
 def _groups(summary: RunSummary) -> Table:
+    from rich.text import Text
+
     table = new_table("group", "outcome", "replicas", "compared now", "verified up to", "findings", "")
     groups = sorted(summary.groups, key=lambda group: (_WORST_FIRST.index(group.outcome), group.group))
     for group in groups[:_GROUPS_MAX]:
@@ -77,6 +85,10 @@ def _problem(group: GroupSummary) -> str:
 
 
 def _findings(summary: RunSummary) -> Table:
+    from rich.text import Text
+
+    from tandemmq.core.audit.findings import KINDS
+
     table = new_table("wrong", "what", "message", "evidence", "detail")
     for finding in summary.findings[:_FINDINGS_MAX]:
         table.add_row(
@@ -241,6 +253,8 @@ def _run(settings: Sequence[str]) -> int:
 
 def _latest(place: str) -> RunSummary | None:
     """The newest run in a folder; None if there is none, or if the results are no folder."""
+    from tandemmq.core.audit.run_summary import RunSummary
+
     if "://" in place:
         return None
     try:

@@ -8,16 +8,10 @@ import socket
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-import grpc.aio
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from tandemmq.admin.cluster_reader import ClusterReader
-from tandemmq.admin.cluster_state import BrokerState, ClusterState
-from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, KubernetesPlace
 from tandemmq.cli.connection import ClusterChoice, with_cluster
@@ -46,11 +40,16 @@ from tandemmq.cli.kube.release import (
 )
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit, new_table
-from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import parse_address
-from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.service.kubernetes_api import KubernetesUnavailable
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from tandemmq.admin.cluster_state import BrokerState, ClusterState
+    from tandemmq.admin.rpc import Channels
+    from tandemmq.core.clock import Clock
+    from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 __all__ = ["dial", "doctor", "doctor_document", "doctor_table", "look_at_cluster"]
 
@@ -65,6 +64,8 @@ async def look_at_cluster(
     channels: Channels, cluster: ClusterAddress, clock: Clock, *, dial_from_here: bool
 ) -> ClusterLook:
     """Takes about 15 s at most. Without `dial_from_here` only the brokers themselves dial their peers."""
+    from tandemmq.admin.cluster_reader import ClusterReader
+
     reader = ClusterReader(channels, cluster.name_servers, cluster.expected)
     memories = await _memories(channels, await reader.read())
     state = await reader.read()
@@ -79,6 +80,10 @@ async def look_at_cluster(
 
 async def _memories(channels: Channels, state: ClusterState) -> tuple[Memory, ...]:
     """What each NameServer that answers remembers of each group; one of an older version remembers nothing."""
+    import grpc.aio
+
+    from tandemmq.admin.rpc import NameServerCalls
+
     groups = sorted({(broker.cluster, broker.broker_name) for broker in state.brokers})
     servers = [server.address for server in state.name_servers if server.error is None]
     slots = asyncio.Semaphore(_DIALS_MAX)
@@ -156,6 +161,10 @@ async def _probe(
     channels: Channels, broker: BrokerState, clock: Clock
 ) -> tuple[admin_pb.ProbePeersResponse | None, str, int]:
     """The answer, or why there is none; and our wall clock at that moment."""
+    import grpc.aio
+
+    from tandemmq.admin.rpc import BrokerAdminCalls, error_text
+
     if broker.status is None:
         return None, broker.error or "does not answer", 0
     try:
@@ -201,6 +210,9 @@ _STYLES: Final = {
 
 def doctor_table(checks: Sequence[Check]) -> RenderableType:
     """All checks in their order, then those that want something done, the worst first, and a last line with the sum."""
+    from rich.console import Group
+    from rich.text import Text
+
     table = new_table("area", "subject", "", "what was found")
     for check in checks:
         table.add_row(check.area, check.subject, Text(check.verdict, style=_STYLES[check.verdict]), check.fact)
@@ -216,6 +228,8 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, object]:
 
 
 def _to_do(checks: Sequence[Check]) -> Text:
+    from rich.text import Text
+
     text = Text()
     for verdict in (Verdict.PROBLEM, Verdict.WARNING, Verdict.NOTE):
         for check in checks:
@@ -274,12 +288,17 @@ def doctor(
 
 
 async def _without_kubernetes(cluster: ClusterAddress) -> list[Check]:
+    from tandemmq.admin.rpc import Channels
+
     look = await _look(Channels(), cluster, dial_from_here=True)
     _refuse_blindness(look)
     return check_cluster(look)
 
 
 async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> list[Check]:
+    from tandemmq.admin.rpc import Channels
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
     kubernetes = await connect(place)
     try:
         name = await find_release(kubernetes, place.release or None)
@@ -308,6 +327,8 @@ def _is_named(cluster: ClusterChoice) -> bool:
 
 
 async def _look(channels: Channels, cluster: ClusterAddress, *, dial_from_here: bool) -> ClusterLook:
+    from tandemmq.service.loop_meter import SystemClock
+
     try:
         return await look_at_cluster(channels, cluster, SystemClock(), dial_from_here=dial_from_here)
     finally:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tandemmq.admin.cluster_state import BrokerState, ClusterState
 from tandemmq.cli.doctor.checks import Check, Verdict
-from tandemmq.cli.kube.release_objects import (
-    ClaimState,
-    DisruptionBudgetState,
-    KubernetesCluster,
-    PodState,
-    StatefulSetState,
-)
 from tandemmq.cli.kube.rollout import GroupState, broker_groups
 from tandemmq.core.routing.values import parse_address
 from tandemmq.service.kubernetes_api import GROUP_LABEL, AccessDenied
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import BrokerState, ClusterState
+    from tandemmq.cli.kube.release_objects import (
+        ClaimState,
+        DisruptionBudgetState,
+        KubernetesCluster,
+        PodState,
+        StatefulSetState,
+    )
 
 __all__ = ["ReleaseLook", "check_release", "look_at_release", "pod_of"]
 

@@ -8,17 +8,18 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Final, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, Self
 
 import typer
 
-from tandemmq.admin.consistency_runs import ConfigMapResults
 from tandemmq.cli.cluster_address import ClusterAddress, KubernetesPlace
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release_objects import ApiServerCluster, KubernetesCluster, PodState, open_cluster
-from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.routing.values import parse_address
-from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable, PodStream
+
+if TYPE_CHECKING:
+    from tandemmq.core.audit.run_summary import RunSummary
+    from tandemmq.service.kubernetes_api import PodStream
 
 __all__ = [
     "CLIENT_PORT_NAME",
@@ -80,6 +81,8 @@ def place_of(
 
 async def connect(place: KubernetesPlace) -> ApiServerCluster:
     """CommandError when there is no way to a Kubernetes."""
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
     try:
         return await open_cluster(place.namespace or None, context=place.context or None)
     except KubernetesUnavailable as error:
@@ -93,6 +96,8 @@ async def connect(place: KubernetesPlace) -> ApiServerCluster:
 
 async def find_release(cluster: KubernetesCluster, release: str | None) -> str:
     """The release's name. CommandError when none is named and there is not exactly one, or nothing may be asked."""
+    from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
+
     if named := release or os.environ.get(_RELEASE_VARIABLE):
         return named
     try:
@@ -122,6 +127,8 @@ async def runs_of_release(place: KubernetesPlace, config_map: str = "") -> Seque
 
     CommandError when it cannot be read.
     """
+    from tandemmq.admin.consistency_runs import ConfigMapResults
+
     kubernetes = await connect(place)
     name = config_map or f"{await find_release(kubernetes, place.release or None)}-consistency"
     data = await config_map_data(
@@ -132,6 +139,8 @@ async def runs_of_release(place: KubernetesPlace, config_map: str = "") -> Seque
 
 async def config_map_data(kubernetes: ApiServerCluster, name: str, *, remedy: str) -> dict[str, str]:
     """What it holds. CommandError with `remedy` when it cannot be read."""
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
     try:
         return await kubernetes.config_map(name)
     except KubernetesUnavailable as error:
@@ -211,6 +220,8 @@ class PodAddresses:
         return f"{host}:{local_port}"
 
     async def _relay(self, pod: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
         try:
             stream = await self._cluster.open_stream(pod, port)
         except KubernetesUnavailable:
@@ -264,6 +275,8 @@ class ReleaseWay:
 @contextlib.asynccontextmanager
 async def way_to_place(place: KubernetesPlace) -> AsyncIterator[ReleaseWay]:
     """Finds the release and its pods. CommandError when Kubernetes cannot be asked or no NameServer pod is there."""
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
     kubernetes = await connect(place)
     release = await find_release(kubernetes, place.release or None)
     try:

@@ -26,12 +26,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
-import grpc.aio
 import typer
 
-from tandemmq.admin.rpc import BrokerAdminCalls, Channels, error_text
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -45,13 +43,12 @@ from tandemmq.cli.kube.release import (
     find_release,
     place_of,
 )
-from tandemmq.cli.kube.release_objects import KubernetesCluster, PodState, StatefulSetState
 from tandemmq.cli.options import ContextOption, parse_duration_s
-from tandemmq.core.clock import Clock
-from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.service.command_line import stop_requested
-from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.cli.kube.release_objects import KubernetesCluster, PodState, StatefulSetState
+    from tandemmq.core.clock import Clock
+    from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 __all__ = [
     "AskMaster",
@@ -465,6 +462,8 @@ class Rollout:
 
     async def _until(self, goal: str, look: Callable[[], Awaitable[str]], remedy: str) -> None:
         """Returns once `look` finds nothing missing. It may be called any number of times."""
+        from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
+
         started_ms = self._clock.monotonic_ms()
         say_at_ms = started_ms
         while True:
@@ -634,6 +633,8 @@ def rollout(
 
 
 async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, dry_run: bool) -> None:
+    from tandemmq.service.loop_meter import SystemClock
+
     cluster = await connect(place)
     name = await find_release(cluster, place.release or None)
     async with PodAddresses(cluster) as addresses:
@@ -654,6 +655,8 @@ async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, d
 
 
 async def _print_plan(running: Rollout) -> None:
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
     try:
         steps = await running.plan()
     except KubernetesUnavailable as error:
@@ -666,6 +669,8 @@ async def _print_plan(running: Rollout) -> None:
 
 async def _run_until_stopped(running: Rollout) -> None:
     """A hook's pod may be deleted on the way: as process 1 it would not even notice without a handler."""
+    from tandemmq.service.command_line import stop_requested
+
     with stop_requested() as stop:
         work = asyncio.ensure_future(running.run())
         stopped = asyncio.ensure_future(stop.wait())
@@ -690,6 +695,10 @@ class _BrokerInPod:
 
     async def __call__(self, pod: PodState) -> MasterCopies:
         """The answer of the broker in the pod, or why there is none."""
+        import grpc.aio
+
+        from tandemmq.admin.rpc import BrokerAdminCalls, Channels, error_text
+
         channels = Channels()
         try:
             address = await self._addresses.find(pod, METADATA_PORT_NAME)

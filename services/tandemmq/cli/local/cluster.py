@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
-from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 from tandemmq.admin.rpc import Channels
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.folder import (
@@ -52,6 +50,11 @@ from tandemmq.cli.local.members import (
     traced_members,
 )
 from tandemmq.cli.output import new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 
 __all__ = [
     "FREE_PORTS",

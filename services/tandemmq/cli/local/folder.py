@@ -28,10 +28,13 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tandemmq.admin.cluster_state import ExpectedBroker
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import ExpectedBroker
+
 
 __all__ = [
     "DEFAULT_FOLDER",
@@ -165,6 +168,8 @@ class Member:
 
     def expected_broker(self) -> ExpectedBroker:
         """What a NameServer should know of this broker."""
+        from tandemmq.admin.cluster_state import ExpectedBroker
+
         broker_id = self.settings.get("brokerId", "0")
         return ExpectedBroker(
             cluster=self.settings.get("brokerClusterName", "DefaultCluster"),
@@ -472,6 +477,8 @@ class ClusterFolder:
 
 
 def _member_record(fields: dict[str, object]) -> MemberRecord:
+    from tandemmq.admin.cluster_state import ExpectedBroker
+
     broker = fields.pop("broker")
     return MemberRecord(
         **fields,  # type: ignore[arg-type]

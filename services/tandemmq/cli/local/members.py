@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc.aio
 
@@ -24,7 +24,9 @@ from tandemmq.cli.local.folder import (
     member_environment,
     read_member,
 )
-from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+
+if TYPE_CHECKING:
+    from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 __all__ = [
     "MemberState",

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveState
-from tandemmq.admin.operations.values import BrokerSettings, ChangeResult, Client, ConfigChange, HandOver
 from tandemmq.cli.commands.brokers import changes_of, check_cluster_name, find_broker
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
@@ -31,8 +29,11 @@ from tandemmq.cli.mqadmin.options import (
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, tell_unseen
 from tandemmq.cli.rates import BrokerRates, read_with_rates
-from tandemmq.core.clock import Clock
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveState
+    from tandemmq.admin.operations.values import BrokerSettings, ChangeResult, Client, ConfigChange, HandOver
+    from tandemmq.core.clock import Clock
 
 __all__ = [
     "add_write_perm",
@@ -88,6 +89,7 @@ def cluster_list(
 
     Example: mqadmin clusterList -n 127.0.0.1:9876
     """
+    from tandemmq.service.loop_meter import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
         clock = SystemClock()
@@ -115,6 +117,8 @@ def broker_status(
 
       mqadmin brokerStatus -c DefaultCluster
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     if (broker_addr is None) == (cluster_name is None):
         raise refuse("which broker?", remedy="give -b for one, or -c for all")
 
@@ -502,6 +506,7 @@ def ha_status(
 
       mqadmin haStatus -b 127.0.0.1:10911 -i 5
     """
+    from tandemmq.service.loop_meter import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
         state, rates = await read_with_rates(connection, SystemClock(), interval_s=_RATE_INTERVAL_S)

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.values import (
-    ChangeResult,
-    GroupChange,
-    GroupDetail,
-    GroupSummary,
-    OffsetReset,
-    Progress,
-    ResetTarget,
-)
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.commands.groups import reset_table
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
@@ -35,7 +25,17 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, emit, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import (
+        ChangeResult,
+        GroupDetail,
+        GroupSummary,
+        OffsetReset,
+        Progress,
+        ResetTarget,
+    )
 
 __all__ = ["consumer_progress", "delete_sub_group", "reset_offset_by_time", "update_sub_group"]
 
@@ -109,6 +109,8 @@ def update_sub_group(
 
     Example: mqadmin updateSubGroup -c DefaultCluster -g billing -r 5
     """
+    from tandemmq.admin.operations.values import GroupChange
+
     if broker_addr is None and cluster_name is None:
         raise refuse("where is the group to be?", remedy="give -c, the name of the cluster")
     note_ignored([("-b", broker_addr)], "a group is on all masters")
@@ -200,6 +202,7 @@ def consumer_progress(
 
       mqadmin consumerProgress -g billing -t orders
     """
+    from tandemmq.service.loop_meter import SystemClock
 
     async def check(connection: ClusterConnection) -> Operations:
         if cluster_name:
@@ -265,6 +268,9 @@ def reset_offset_by_time(
 
       mqadmin resetOffsetByTime -g billing -t orders -s now --yes
     """
+    from tandemmq.admin.operations.values import ResetTarget
+    from tandemmq.service.loop_meter import SystemClock
+
     if (broker_addr is None) != (queue_id is None) or (offset is not None and queue_id is None):
         raise refuse("which queue?", remedy="-b and -q belong together, and -o needs both")
     time_ms = parse_moment_ms(timestamp, now_ms=SystemClock().wall_ms())

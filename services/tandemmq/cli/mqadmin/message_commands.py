@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.messages import BodyForm, body_view
-from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.values import (
-    Extent,
-    Message,
-    MessageDetail,
-    MessageQuery,
-    MessageSummary,
-    SearchOrder,
-    TestMessage,
-)
 from tandemmq.cli.commands.brokers import check_cluster_name
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import CommandError, one_line
@@ -33,7 +22,16 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import OutputOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, printable_text, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+    from tandemmq.admin.operations.values import (
+        Extent,
+        Message,
+        MessageDetail,
+        MessageQuery,
+        MessageSummary,
+    )
 
 __all__ = [
     "print_msg",
@@ -144,6 +142,8 @@ def query_msg_by_key(
 
     Example: mqadmin queryMsgByKey -t orders -k order-4711
     """
+    from tandemmq.admin.operations.values import MessageQuery
+
     start_ms, end_ms = _moment(begin), _moment(end)
 
     async def read(connection: ClusterConnection) -> list[MessageSummary]:
@@ -176,6 +176,8 @@ def print_msg(
 
     Example: mqadmin printMsg -t orders -b 2026-11-22#04:00:00:000 -s "created || paid"
     """
+    from tandemmq.admin.operations.values import MessageQuery, SearchOrder
+
     start_ms, end_ms = _moment(begin), _moment(end)
     tags = tuple(tag for tag in (part.strip() for part in expression.split("||")) if tag and tag != "*")
 
@@ -218,6 +220,8 @@ def send_message(
 
     Example: mqadmin sendMessage -t orders -p "hello" -k order-17 -c created
     """
+    from tandemmq.admin.operations.values import TestMessage
+
     if broker or queue_id:
         raise refuse("the queue cannot be chosen", cause="clients of the 5.x API do not", remedy="leave out -b and -i")
     note_ignored([("-m", trace)], "brokers trace by their traceSampleRate")
@@ -247,6 +251,8 @@ async def _by_id(
 
 async def _all_of(operations: Operations, query: MessageQuery, extent: Extent) -> AsyncIterator[MessageSummary]:
     """What the query finds below the queue's end as it was, page after page."""
+    from tandemmq.admin.operations.values import MessageQuery
+
     token = ""
     while True:
         page = await operations.search(
@@ -305,6 +311,8 @@ def _printed(message: MessageSummary, body: str) -> str:
 
 def _text(body: bytes, charset: str) -> str:
     """The text, or hex lines for what is none or would move a terminal's cursor."""
+    from tandemmq.admin.operations.bodies import BodyForm, body_view
+
     try:
         text = body.decode(charset)
     except LookupError:
@@ -317,4 +325,6 @@ def _text(body: bytes, charset: str) -> str:
 
 
 def _moment(text: str) -> int:
+    from tandemmq.service.loop_meter import SystemClock
+
     return parse_moment_ms(text, now_ms=SystemClock().wall_ms()) if text else -1

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.output import OutputFormat, emit
-from tandemmq.service.command_line import stop_requested
+
+if TYPE_CHECKING:
+    pass
+
 
 __all__ = [
     "BrokerAddrOption",
@@ -125,6 +128,8 @@ def human_time(time_ms: int) -> str:
 
 async def repeat(action: Callable[[], Awaitable[None]], *, interval_s: float) -> None:
     """Does it once, and then every `interval_s` seconds unless that is 0."""
+    from tandemmq.service.command_line import stop_requested
+
     await action()
     if not interval_s:
         return

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY, TOPIC_ATTRIBUTES
-from tandemmq.admin.operations.values import ChangeResult, Route, TopicChange, TopicDetail, TopicSummary
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.commands.topics import TOPIC_TYPES, permission_text
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
@@ -29,7 +26,10 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, tell_unseen
-from tandemmq.service.loop_meter import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import ClusterState
+    from tandemmq.admin.operations.values import ChangeResult, Route, TopicDetail, TopicSummary
 
 __all__ = ["delete_topic", "topic_list", "topic_route", "topic_status", "update_topic"]
 
@@ -63,6 +63,7 @@ def topic_list(
 
     Example: mqadmin topicList -n 127.0.0.1:9876
     """
+    from tandemmq.admin.operations.topics import CATEGORIES, ORDINARY
 
     async def read(connection: ClusterConnection) -> tuple[list[TopicSummary], list[Sequence[str]], str]:
         operations = await connection.operations()
@@ -136,6 +137,7 @@ def topic_status(
 
     Example: mqadmin topicStatus -t orders
     """
+    from tandemmq.service.loop_meter import SystemClock
 
     async def read(connection: ClusterConnection) -> tuple[TopicDetail, float]:
         if cluster_name:
@@ -186,6 +188,8 @@ def update_topic(
 
       mqadmin updateTopic -b 127.0.0.1:10911 -t orders -a +message.type=FIFO
     """
+    from tandemmq.admin.operations.values import TopicChange
+
     if (broker_addr is None) == (cluster_name is None):
         raise refuse("where is the topic to be?", remedy="give -c for all broker groups, or -b for one")
     if order is TrueFalse.TRUE:
@@ -327,6 +331,8 @@ def _rocketmq_permission(bits: int) -> str:
 
 def _attributes(text: str) -> tuple[str, dict[str, str]]:
     """The message type, and other attributes: `+name=value` sets one, `-name` removes it."""
+    from tandemmq.admin.operations.topics import TOPIC_ATTRIBUTES
+
     message_type, others = "", {}
     for part in filter(None, text.split(",")):
         name, _, value = part[1:].partition("=")

@@ -244,6 +244,7 @@ EVIDENCE: Final[dict[Verdict, str]] = {
     Verdict.STORED_DIGEST: "an earlier run saw what the others hold",
     Verdict.OWN_EVIDENCE: "its own files contradict each other",
     Verdict.NEIGHBOURS: "only one side fits the records around",
+    Verdict.EPOCHS: "a later master's epoch, or what the members remember of each other, says otherwise",
     Verdict.MASTER_RULE: "a slave is a copy of its master",
     Verdict.UNDECIDED: "nothing tells who is right: docs/operations/consistency.md says how to decide",
 }

@@ -13,7 +13,7 @@ from typing import Final
 from tandemmq.core.audit.equality import NO_LOG
 from tandemmq.core.audit.findings import Finding, FindingKind, Severity
 
-__all__ = ["one_for_each_cause"]
+__all__ = ["one_for_each_cause", "with_changes_beneath"]
 
 _LISTED_MAX: Final = 8
 _TABLE_FINDINGS_MAX: Final = 3
@@ -39,6 +39,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
     rest = _without_lost_ends(rest)
+    rest = _without_unreadable(rest)
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
     rest = _joined(rest, _OF_QUEUES, lambda own: own.topic if _is_of_whole_queue(own) else None)
     without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
@@ -80,6 +81,42 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         if not (own.kind in _OF_ENDS and own.broker_id in lost)
         and not (own.kind is FindingKind.METADATA_UNREADABLE and own.broker_id in empty)
     ]
+
+
+def _without_unreadable(findings: list[Finding]) -> list[Finding]:
+    """A file that cannot be read has no other finding, nor has it two; that it is older is told by what it lacks."""
+    told: dict[tuple[int | None, str | None], Finding] = {}
+    for own in findings:
+        if own.kind is FindingKind.METADATA_UNREADABLE:
+            told.setdefault((own.broker_id, own.file), own)
+    readable = [own for own in findings if told.get((own.broker_id, own.file), own) is own or not _is_of_table(own)]
+    older = {own.file: own for own in readable if own.kind is FindingKind.TABLE_OLDER}
+    rest: list[Finding] = []
+    for own in readable:
+        if _is_of_table(own) and own.kind is not FindingKind.TABLE_OLDER and own.file in older:
+            own = replace(own, detail=f"{own.detail}; {older.pop(own.file).detail}")
+        rest.append(own)
+    return [own for own in rest if own.kind is not FindingKind.TABLE_OLDER or own.file in older]
+
+
+def _is_of_table(finding: Finding) -> bool:
+    return finding.severity is Severity.METADATA
+
+
+def with_changes_beneath(findings: Iterable[Finding], broker_ids: frozenset[int]) -> list[Finding]:
+    """Bytes that all replicas have otherwise than an earlier run saw: told with the damage that all of them have."""
+    rest = list(findings)
+    for changed in [own for own in rest if own.kind is FindingKind.CHANGED_EVERYWHERE]:
+        start, end = changed.start_offset or 0, changed.end_offset or 0
+        for place, own in enumerate(rest):
+            is_of_all = own.broker_id is None or broker_ids == {own.broker_id}
+            is_damage = own.kind in (*_LOST_AT_BYTES, FindingKind.TAIL_MISSING) and own.start_offset is not None
+            if is_of_all and is_damage and (own.start_offset or 0) < end and start < (own.end_offset or 0):
+                beneath = f"an earlier run stored another digest of [{start}, {end})"
+                rest[place] = replace(own, detail=f"{own.detail}; {beneath}")
+                rest.remove(changed)
+                break
+    return rest
 
 
 def _neighbours(findings: list[Finding], kinds: Sequence[FindingKind]) -> list[Finding]:

@@ -10,12 +10,14 @@ A replica is looked at by itself first (`check_derived_files`); what only the ot
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
+import xxhash
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.index_check import IndexFile, read_index_file
@@ -23,14 +25,16 @@ from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.queue_check import QUEUE_ENTRIES, QueueSpan, leads_to
 from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore
-from tandemmq.core.delivery.journal import read_frames
+from tandemmq.core.delivery.journal import LeaseReplay, read_frames
+from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
 __all__ = ["DerivedFacts", "check_derived_files", "compare_derived_files", "joined_spans"]
 
@@ -44,6 +48,9 @@ _MARGIN_MS: Final = 3_000
 _LEASE_FILE: Final = re.compile(r"leases-(\d{10})\.(snapshot|journal)")
 _LEASE_BYTES_MAX: Final = 64 << 20
 _UNFINISHED_SUFFIX: Final = ".unfinished"
+_KEPT_REPAIRS: Final = "kept-repairs"
+_KEPT_REPAIR: Final = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})")
+_KEPT_PIECE_BYTES: Final = 4 << 20
 
 Queue = tuple[str, int]
 
@@ -61,6 +68,10 @@ class DerivedFacts:
     lease_files: int | None = None
     """None: nobody looked."""
     log_bytes: int = 0
+    lease_subscriptions: int | None = None
+    """Of which anything was received; None: nobody looked."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Digests of bytes that were kept aside, by path: nobody changes them any more."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
@@ -133,6 +144,8 @@ class _DerivedCheck:
         self._topics = self._read_topics()
         self._index = self._read_index()
         self._leases = [] if is_live else self._lease_files()
+        self._subscriptions: int | None = None
+        self._kept: dict[str, str] = {}
 
     def findings(self) -> Iterator[Finding]:
         yield from self._queues()
@@ -142,6 +155,9 @@ class _DerivedCheck:
             yield from self._index_gaps()
             yield from self._checkpoint()
             yield from self._damaged_leases()
+            yield from self._progress_beyond_end()
+            yield from self._timers()
+            yield from self._kept_bytes()
 
     def facts(self) -> DerivedFacts:
         facts = self._store.facts
@@ -152,6 +168,8 @@ class _DerivedCheck:
             index_from=min((file.begin_offset for file in self._index), default=None),
             lease_files=None if self._is_live or facts.is_running else len(self._leases),
             log_bytes=facts.end_offset - facts.min_offset,
+            lease_subscriptions=self._subscriptions,
+            kept=self._kept,
         )
 
     def _new(self, kind: FindingKind, detail: str, file: str, *, messages: int = 0, **more: Any) -> Finding:
@@ -420,6 +438,92 @@ class _DerivedCheck:
                 detail = f"it can be read up to byte {whole} of {len(data)}"
                 yield self._new(FindingKind.LEASES_MISSING, detail, path)
 
+    def _progress_beyond_end(self) -> Iterator[Finding]:
+        """A consumer group that has received what its queue never had passes over what comes next."""
+        if not self._leases or any(size > _LEASE_BYTES_MAX for _, _, size in self._leases):
+            return
+        newest = max((generation for generation, kind, _ in self._leases if kind == "snapshot"), default=0)
+        parts = {"snapshot": b"", "journal": b""}
+        for generation, kind, size in self._leases:
+            if generation >= newest:
+                parts[kind] += bytes(self._store.read_file(f"config/leases-{generation:010d}.{kind}", 0, size))
+        try:
+            replay = LeaseReplay.of_files(parts["snapshot"], parts["journal"])
+        except (ValueError, IndexError, KeyError):
+            return  # Told above.
+        self._subscriptions = len(replay.subscriptions)
+        for subscription in replay.subscriptions.values():
+            for queue in subscription.queues.values():
+                span = self._spans.get((subscription.topic, queue.queue_id))
+                if span is None or queue.next_offset <= span.next_queue_offset or self._damaged:
+                    continue
+                detail = (
+                    f"leases of consumer group {subscription.group}, topic {subscription.topic}, "
+                    f"queue {queue.queue_id}: offset {queue.next_offset}; the queue ends at {span.next_queue_offset}"
+                )
+                more: dict[str, Any] = {"topic": subscription.topic, "queue_id": queue.queue_id}
+                path = f"config/leases-{newest:010d}.snapshot"
+                yield self._new(FindingKind.OFFSET_BEYOND_END, detail, path, **more)
+
+    # Timers
+
+    def _timers(self) -> Iterator[Finding]:
+        """The saved state of the timers: a start reads all again where it cannot be read, and less where it says so."""
+        path = f"config/{TIMER_TOPIC}.state"
+        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("config")}
+        size = sizes.get(f"{TIMER_TOPIC}.state")
+        if size is None:
+            return
+        queue = TimerQueue()
+        kind = FindingKind.METADATA_UNREADABLE
+        if not queue.load(bytes(self._store.read_file(path, 0, size))):
+            yield self._new(kind, "its checksum is wrong: the next start reads all timers again", path)
+            return
+        for topic, read in ((TIMER_TOPIC, queue.timer_next), (TIMER_OP_TOPIC, queue.op_next)):
+            span = self._spans.get((topic, 0))
+            end = span.next_queue_offset if span is not None else self._store.queue_bounds(topic, 0)[0]
+            if read > end and not self._damaged:
+                detail = f"it has read {topic} up to {read}, and the queue ends at {end}"
+                yield self._new(FindingKind.OFFSET_BEYOND_END, detail, path, topic=topic, queue_id=0)
+
+    # Bytes that were kept aside
+
+    def _kept_bytes(self) -> Iterator[Finding]:
+        """Those that a repair has overwritten are named by their digest, those that were cut off say how many."""
+        kind = FindingKind.KEPT_BYTES_DAMAGED
+        for folder in (KEPT_TAILS_FOLDER, _KEPT_REPAIRS):
+            sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder) if not entry.is_folder}
+            for name, size in sizes.items():
+                path = f"{folder}/{name}"
+                if name.endswith(_UNFINISHED_SUFFIX):
+                    continue
+                if name.endswith(".json"):
+                    problem = self._reason_problem(path, size, sizes.get(f"{name.removesuffix('.json')}.log"))
+                    if problem:
+                        yield self._new(kind, problem, path)
+                    continue
+                digest = self._digest_of(path, size)
+                self._kept[path] = digest
+                match = _KEPT_REPAIR.fullmatch(name) if folder == _KEPT_REPAIRS else None
+                if match is not None and (digest != match[3] or size != int(match[2]) - int(match[1])):
+                    yield self._new(kind, f"its {size} bytes have digest {digest}, and not the one of its name", path)
+
+    def _reason_problem(self, path: str, size: int, log_size: int | None) -> str:
+        try:
+            document = json.loads(bytes(self._store.read_file(path, 0, size)))
+            length = int(document["endOffset"]) - int(document["startOffset"])
+        except (ValueError, KeyError, TypeError) as error:
+            return f"it does not say any more what was cut off, and why: {error!r}"
+        if log_size is not None and log_size != length:
+            return f"{length} bytes were kept, and the file beside it has {log_size}"
+        return ""
+
+    def _digest_of(self, path: str, size: int) -> str:
+        hashed = xxhash.xxh3_128()
+        for start in range(0, size, _KEPT_PIECE_BYTES):
+            hashed.update(self._store.read_file(path, start, min(_KEPT_PIECE_BYTES, size - start)))
+        return hashed.hexdigest()
+
 
 def _whole_frames(data: bytes) -> int:
     try:
@@ -448,10 +552,14 @@ def compare_derived_files(
 def _lacking_files(group: str, facts: Mapping[int, DerivedFacts]) -> Iterator[Finding]:
     indexed = {broker_id: own.index_from for broker_id, own in facts.items() if own.index_from is not None}
     leased = [broker_id for broker_id, own in facts.items() if own.lease_files]
+    subscribed = [broker_id for broker_id, own in facts.items() if own.lease_subscriptions]
     for broker_id, own in facts.items():
         if own.lease_files == 0 and leased and own.log_bytes:
             detail = f"there are no leases-* files; replica {leased[0]} has them"
             yield _lacking(group, FindingKind.LEASES_MISSING, broker_id, leased[0], detail, "config")
+        elif own.lease_files and own.lease_subscriptions == 0 and subscribed and own.log_bytes:
+            detail = f"its leases-* files hold nothing; those of replica {subscribed[0]} do"
+            yield _lacking(group, FindingKind.LEASES_MISSING, broker_id, subscribed[0], detail, "config")
         if own.lease_files is None or not own.log_bytes or not indexed:
             continue
         source = min(indexed, key=lambda other: indexed[other])

@@ -22,12 +22,13 @@ Anything else is a finding, or leaves the run incomplete. Four things look like 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
+from tandemmq.core.audit.metadata_comparison import TableMark
 from tandemmq.core.audit.record_columns import RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
 from tandemmq.core.replication.log_history import LogRange
@@ -61,6 +62,16 @@ class SeenReplica:
     """Up to here other replicas held the same: whatever happens, nobody may cut that."""
     disk_id: str = ""
     """Empty: not known."""
+    run: int = 0
+    """Starts of the disk."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Of its log: epoch and where it begins."""
+    tables: dict[str, TableMark] = field(default_factory=dict)
+    """Versions and digests of its metadata files, by name."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Digests of bytes that were kept aside, by path; of the last deep run."""
+    told_by: int | None = None
+    """The replica that remembers this, if it was no run."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
@@ -69,7 +80,10 @@ class SeenReplica:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """What `to_json` gave."""
-        return cls(**{name: values[name] for name in cls.__slots__ if name in values})
+        known = {name: values[name] for name in cls.__slots__ if name in values}
+        known["epochs"] = tuple((epoch, start) for epoch, start in known.get("epochs", ()))
+        known["tables"] = {name: TableMark(*mark) for name, mark in known.get("tables", {}).items()}
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +224,12 @@ class _Bounds:
         if seen_end > facts.end_offset:
             is_verified = seen is not None and seen.verified_offset >= seen_end
             told = f"verified it up to {seen_end}" if is_verified else f"saw it end at {seen_end}"
-            detail = f"the log ends at {facts.end_offset}; an earlier run {told}"
+            who, verdict = "an earlier run", Verdict.STORED_DIGEST
+            if seen is not None and seen.told_by is not None:
+                who, verdict = f"replica {seen.told_by}, when it was stopped in order,", Verdict.EPOCHS
+            detail = f"the log ends at {facts.end_offset}; {who} {told}"
             lost = LogRange(facts.end_offset, max(seen_end, 0 if facts.is_running else best_end))
-            yield self._finding(FindingKind.TAIL_MISSING, broker_id, lost, Verdict.STORED_DIGEST, detail)
+            yield self._finding(FindingKind.TAIL_MISSING, broker_id, lost, verdict, detail)
             return
         if facts.end_offset > best_end and has_master and broker_id != self._rules.master_id:
             return  # See _extra_ends.

@@ -60,6 +60,8 @@ class Verdict(StrEnum):
     """The replica contradicts itself: its ConsumeQueue, checkpoint or file sizes know more than its log holds."""
     NEIGHBOURS = "neighbours"
     """Only one side's times and host fit those of the records before and behind."""
+    EPOCHS = "epochs"
+    """A later master's epoch, or what the group's members remember of each other's disks."""
     MASTER_RULE = "master-rule"
     """By definition: a slave's log is a prefix of its master's, its metadata a copy."""
     UNDECIDED = "undecided"
@@ -99,6 +101,11 @@ class FindingKind(StrEnum):
     LEASES_MISSING = "leases-missing"
     CHECKPOINT_IMPOSSIBLE = "checkpoint-impossible"
     METADATA_UNREADABLE = "metadata-unreadable"
+    TABLE_OLDER = "table-older"
+    MESSAGE_GROUP_HOMES_DIFFER = "message-group-homes-differ"
+    DISK_ID_WRONG = "disk-id-wrong"
+    EPOCHS_WRONG = "epochs-wrong"
+    KEPT_BYTES_DAMAGED = "kept-bytes-damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,10 @@ _REINDEX: Final = (
     "both are built again from the CommitLog"
 )
 _REBUILD: Final = f"rewrite the entries from the CommitLog: tandemmq repair --plan; or {_REINDEX}"
-_RESYNC: Final = "let the slave take its master's table again: restart the slave and verify again"
+_RESYNC: Final = (
+    "of a slave: restart it, it takes its master's table again; of a master: stop it, copy the file of a replica that "
+    "has it right, and start it; then verify again"
+)
 
 KINDS: Final[dict[FindingKind, KindMeaning]] = {
     FindingKind.BODY_CRC: KindMeaning(
@@ -216,26 +226,26 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
         _REINDEX,
     ),
     FindingKind.TOPIC_MISSING: KindMeaning(
-        Severity.METADATA, "the slave does not know a topic", "after a switch sends to it fail", _RESYNC
+        Severity.METADATA, "a replica does not know a topic", "after a switch sends to it fail", _RESYNC
     ),
     FindingKind.TOPIC_DIFFERS: KindMeaning(
         Severity.METADATA, "a topic's configuration differs", "after a switch its queues or rights change", _RESYNC
     ),
     FindingKind.GROUP_MISSING: KindMeaning(
-        Severity.METADATA, "the slave does not know a group", "after a switch its retries behave otherwise", _RESYNC
+        Severity.METADATA, "a replica does not know a group", "after a switch its retries behave otherwise", _RESYNC
     ),
     FindingKind.GROUP_DIFFERS: KindMeaning(
         Severity.METADATA, "a group's configuration differs", "after a switch its retries behave otherwise", _RESYNC
     ),
     FindingKind.CONSUMER_OFFSET_STALE: KindMeaning(
         Severity.METADATA,
-        "the slave's consumer offset differs from its master's",
+        "a consumer offset differs from the other replicas'",
         "after a switch messages are consumed again or skipped",
         _RESYNC,
     ),
     FindingKind.DELAY_OFFSET_STALE: KindMeaning(
         Severity.METADATA,
-        "the slave's delay offset differs from its master's",
+        "a delay offset differs from the other replicas'",
         "after a switch delayed messages are delivered again or not at all",
         _RESYNC,
     ),
@@ -263,6 +273,37 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
         "the broker falls back to its .bak file, or refuses",
         _RESYNC,
     ),
+    FindingKind.TABLE_OLDER: KindMeaning(
+        Severity.METADATA,
+        "a metadata table is older than an earlier run saw it, on every replica",
+        "topics or groups that were made or changed since are not known any more",
+        "compare with what should be there; make it again with tandemmq topic, or restore the file from a backup",
+    ),
+    FindingKind.MESSAGE_GROUP_HOMES_DIFFER: KindMeaning(
+        Severity.METADATA,
+        "the broker groups that message groups live in differ",
+        "after a switch ordered messages go to another broker group and overtake what waits in the first",
+        "stop the broker and copy config/messageGroupHomes.json of the replica that is named as right; start it",
+    ),
+    FindingKind.DISK_ID_WRONG: KindMeaning(
+        Severity.METADATA,
+        "the file that says which disk it is does not fit",
+        "a group that fails over may take this disk for another one, or an older state of it for the newest",
+        "find out whether the whole store was set back or exchanged; if only replica.json was, remove it: the disk "
+        "gets a new id",
+    ),
+    FindingKind.EPOCHS_WRONG: KindMeaning(
+        Severity.METADATA,
+        "the history of masters is missing, damaged or another one",
+        "at the next start it is not known up to where this log is the group's",
+        "stop the broker and copy epochFileCheckpoint of a replica that has it right; start it",
+    ),
+    FindingKind.KEPT_BYTES_DAMAGED: KindMeaning(
+        Severity.DAMAGE,
+        "bytes that were kept aside are not what was kept",
+        "what was cut off, or overwritten by a repair, cannot be put back from here",
+        "look for the same bytes on the other replicas before you need them; then remove the file",
+    ),
 }
 
 
@@ -277,6 +318,7 @@ _OF_DEEP_RUNS: Final = frozenset(
         FindingKind.OFFSET_BEYOND_END,
         FindingKind.LEASES_MISSING,
         FindingKind.CHECKPOINT_IMPOSSIBLE,
+        FindingKind.KEPT_BYTES_DAMAGED,
     }
 )
 

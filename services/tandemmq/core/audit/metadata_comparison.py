@@ -3,13 +3,19 @@
 A slave copies its master's tables every few seconds, by DataVersion. A table with another version is about to be
 copied; one with the same version and other content never will be. The files of offsets are written every few seconds on
 either side, so that either may be the newer one; only what lies a minute apart says something.
+
+A master is not right by being master: its disk may have been set back. What tells, in this order: a table that an
+earlier run saw with this very version; the newer version, since a slave has none that no master had; of one version the
+table that has more, since an entry may get lost and none comes from nothing, and the offset that went further. Else a
+person decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.message.record import SCHEDULE_TOPIC
@@ -22,11 +28,12 @@ from tandemmq.core.metadata.metadata_store import (
     read_java_json,
 )
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
+from tandemmq.core.metadata.replica_merge import REMOVALS
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["compare_metadata"]
+__all__ = ["TableMark", "compare_metadata", "older_everywhere", "table_marks"]
 
 MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
 ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig)
@@ -37,6 +44,39 @@ _SET_BACK: Final = (
     "if the master's is right, reset the group to it on the master"
 )
 _SYNC_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+_OF_OFFSETS: Final = (MetadataFile.CONSUMER_OFFSETS, MetadataFile.DELAY_OFFSETS)
+
+
+class TableMark(NamedTuple):
+    """What a run remembers of a table: its version, and a digest of its text."""
+
+    state_version: int
+    timestamp_ms: int
+    counter: int
+    digest: str
+
+    @property
+    def version(self) -> DataVersion:
+        return DataVersion(self.state_version, self.timestamp_ms, self.counter)
+
+
+Marks: TypeAlias = Mapping[str, TableMark]
+"""By file name, of one replica."""
+
+
+def table_marks(texts: MetadataTexts) -> dict[str, TableMark]:
+    """What to remember of a replica's tables; those that cannot be read, or hold nothing, are left out."""
+    return {
+        file.value: _mark(text)
+        for file, text in texts.items()
+        if text is not None and not _problem(file, text) and _has_content(file, text)
+    }
+
+
+def _mark(text: str) -> TableMark:
+    version = _version(text)
+    digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return TableMark(version.state_version, version.timestamp_ms, version.counter, digest)
 
 
 def compare_metadata(
@@ -46,39 +86,95 @@ def compare_metadata(
     *,
     settled: bool,
     master_id: int = MASTER_ID,
+    seen: Iterable[Marks] = (),
 ) -> list[Finding]:
-    """What slaves have otherwise than their master; texts are those of the files, None: no file.
+    """What slaves and their master have otherwise; texts are those of the files, None: no file.
 
     `settled`: what differs now will stay so: the caller waited for longer than slaves take to copy and has read again,
-    or the stores were ended in order. Without it only what no copying will mend is reported.
+    or the stores were ended in order. Without it only what no copying will mend is reported. `seen`: what an earlier
+    run remembers of the tables of each replica.
     """
-    return list(_Comparer(group, master, master_id, settled=settled).compare(slaves))
+    found = _Comparer(group, master, master_id, settled=settled, seen=list(seen)).compare(slaves)
+    # A master that is wrong is so in the eyes of each of its slaves.
+    once: dict[tuple[object, ...], Finding] = {}
+    for finding in found:
+        key = (finding.kind, finding.broker_id, finding.file, finding.topic, finding.queue_id, finding.detail)
+        once.setdefault(key, finding)
+    return list(once.values())
+
+
+def older_everywhere(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:
+    """Tables that each replica has in an older version than an earlier run saw; all are at rest."""
+    for file in MetadataFile:
+        if file in _OF_OFFSETS:
+            continue
+        known = [marks[file.value] for marks in seen.values() if file.value in marks]
+        newest = max(known, key=lambda mark: mark[:3], default=None)
+        held = {broker_id: own.get(file) for broker_id, own in texts.items()}
+        if newest is None or not held or any(text is None or _problem(file, text) for text in held.values()):
+            continue
+        versions = {broker_id: _version(text) for broker_id, text in held.items() if text is not None}
+        alike = [text for text in held.values() if text is not None]
+        is_older = all(newest.version.is_newer_than(version) for version in versions.values())
+        is_changed = all(
+            version == newest.version != DataVersion() and _mark(text).digest != newest.digest
+            for version, text in zip(versions.values(), alike)
+        )
+        # As somebody else writes the same table.
+        is_changed = is_changed and not any(mark.digest == _mark(text).digest for mark in known for text in alike)
+        if is_older or is_changed:
+            what = (
+                f"version {_shown(newest.version)}"
+                if is_older
+                else f"other entries with the same version {_shown(newest.version)}"
+            )
+            yield Finding(
+                kind=FindingKind.TABLE_OLDER,
+                group=group,
+                verdict=Verdict.STORED_DIGEST,
+                detail=f"an earlier run saw {what}; here is {', '.join(map(_shown, dict.fromkeys(versions.values())))}",
+                broker_id=next(iter(held)) if len(held) == 1 else None,
+                messages=0,
+                file=f"config/{file.value}",
+            )
+
+
+class _Side(NamedTuple):
+    """Who is wrong about a table, who is right, and how that is known."""
+
+    wrong: int
+    right: int
+    verdict: Verdict
 
 
 class _Comparer:
     """One call of compare_metadata."""
 
-    def __init__(self, group: str, master: MetadataTexts, master_id: int, *, settled: bool) -> None:
+    def __init__(self, group: str, master: MetadataTexts, master_id: int, *, settled: bool, seen: list[Marks]) -> None:
         self._group = group
         self._master = master
         self._master_id = master_id
         self._settled = settled
+        self._seen = seen
+        self._side = _Side(master_id, master_id, Verdict.MASTER_RULE)
+        """Of the table that is compared now."""
 
     def compare(self, slaves: Mapping[int, MetadataTexts]) -> Iterator[Finding]:
         readable = []
         for file in COMPARED:
             problem = _problem(file, self._master.get(file))
+            has_it = [own for own, texts in slaves.items() if _has_content(file, texts.get(file))]
             if problem:
-                yield self._unreadable(self._master_id, file, problem)
+                yield self._unreadable(self._master_id, file, problem, has_it)
             elif self._master.get(file) is not None:
                 readable.append(file)
-            elif self._settled and any(_has_content(file, texts.get(file)) for texts in slaves.values()):
-                yield self._unreadable(self._master_id, file, "there is no such file, and a slave has a copy of it")
+            elif self._settled and has_it:
+                yield self._unreadable(self._master_id, file, "there is no such file, and a slave has it", has_it)
         for broker_id, texts in slaves.items():
             for file in COMPARED:
                 problem = _problem(file, texts.get(file))
                 if problem:
-                    yield self._unreadable(broker_id, file, problem)
+                    yield self._unreadable(broker_id, file, problem, [self._master_id] if file in readable else [])
                 elif file in readable:
                     yield from self._compare_file(file, broker_id, texts.get(file))
 
@@ -87,21 +183,48 @@ class _Comparer:
         assert master is not None, "only files that the master has are compared"
         if slave is None:
             if self._settled and _has_content(file, master):
-                yield self._unreadable(broker_id, file, "there is no such file")
+                yield self._unreadable(broker_id, file, "there is no such file", [self._master_id])
             return
         ours, theirs = _version(slave), _version(master)
         if not self._counts(file, ours, theirs):
             return
+        self._side = self._judged(file, broker_id, slave, master)
+        wrong, right = slave, master
+        if self._side.wrong == self._master_id:
+            wrong, right, ours, theirs = master, slave, theirs, ours
         versions = "the same version" if ours == theirs else f"version {_shown(ours)} instead of {_shown(theirs)}"
         match file:
             case MetadataFile.TOPICS:
-                yield from self._topics(broker_id, slave, master, versions)
+                yield from self._topics(wrong, right, versions)
             case MetadataFile.SUBSCRIPTION_GROUPS:
-                yield from self._groups(broker_id, slave, master, versions)
+                yield from self._groups(wrong, right, versions)
             case MetadataFile.CONSUMER_OFFSETS:
-                yield from self._consumer_offsets(broker_id, slave, master, versions)
+                yield from self._consumer_offsets(wrong, right, versions)
             case MetadataFile.DELAY_OFFSETS:
-                yield from self._delay_offsets(broker_id, slave, master, versions)
+                yield from self._delay_offsets(wrong, right, versions)
+
+    def _judged(self, file: MetadataFile, broker_id: int, slave: str, master: str) -> _Side:
+        """Who is wrong; see the head of the module. Undecided ones name the slave, and nobody in the end."""
+        slave_is_wrong = _Side(broker_id, self._master_id, Verdict.MASTER_RULE)
+        master_is_wrong = _Side(self._master_id, broker_id, Verdict.OWN_EVIDENCE)
+        held, due = _mark(slave), _mark(master)
+        known = [mark for marks in self._seen if (mark := marks.get(file.value)) is not None]
+        if held.version == due.version:
+            if held.version == DataVersion():
+                return slave_is_wrong
+            has_seen = {mark.digest for mark in known if mark.version == held.version}
+            if (held.digest in has_seen) != (due.digest in has_seen):
+                side = master_is_wrong if held.digest in has_seen else slave_is_wrong
+                return side._replace(verdict=Verdict.STORED_DIGEST)
+            return {
+                -1: slave_is_wrong._replace(verdict=Verdict.OWN_EVIDENCE),
+                1: master_is_wrong,
+                0: slave_is_wrong._replace(verdict=Verdict.UNDECIDED),
+            }[_which_has_more(file, slave, master)]
+        is_newer = held.version.is_newer_than(due.version)
+        if is_newer and (file not in _OF_OFFSETS or _which_has_more(file, slave, master) == 1):
+            return master_is_wrong
+        return slave_is_wrong
 
     def _counts(self, file: MetadataFile, ours: DataVersion, theirs: DataVersion) -> bool:
         """Whether a difference between tables of these versions would be one that stays."""
@@ -117,7 +240,6 @@ class _Comparer:
     def _new(
         self,
         kind: FindingKind,
-        broker_id: int,
         file: MetadataFile,
         detail: str,
         *,
@@ -126,13 +248,16 @@ class _Comparer:
         queue_offset: int | None = None,
         messages: int = 0,
     ) -> Finding:
+        is_undecided = self._side.verdict is Verdict.UNDECIDED
+        if is_undecided:
+            detail = f"{detail}: as replica {self._side.wrong} has it, and not replica {self._side.right}"
         return Finding(
             kind=kind,
             group=self._group,
-            verdict=Verdict.MASTER_RULE,
+            verdict=self._side.verdict,
             detail=detail,
-            broker_id=broker_id,
-            source_broker_id=None if broker_id == self._master_id else self._master_id,
+            broker_id=None if is_undecided else self._side.wrong,
+            source_broker_id=None if is_undecided else self._side.right,
             topic=topic,
             queue_id=queue_id,
             queue_offset=queue_offset,
@@ -140,38 +265,38 @@ class _Comparer:
             file=f"config/{file.value}",
         )
 
-    def _unreadable(self, broker_id: int, file: MetadataFile, problem: str) -> Finding:
-        return self._new(FindingKind.METADATA_UNREADABLE, broker_id, file, problem)
+    def _unreadable(self, broker_id: int, file: MetadataFile, problem: str, holders: list[int]) -> Finding:
+        self._side = _Side(broker_id, self._master_id, Verdict.MASTER_RULE)
+        finding = self._new(FindingKind.METADATA_UNREADABLE, file, problem)
+        return replace(finding, source_broker_id=next(iter(holders), None))
 
-    def _topics(self, broker_id: int, slave: str, master: str, versions: str) -> Iterator[Finding]:
+    def _topics(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
         ours, theirs = TopicTable(), TopicTable()
-        ours.load_json(slave)
-        theirs.load_json(master)
+        ours.load_json(wrong)
+        theirs.load_json(right)
         held = {topic.topic_name: topic for topic in ours if not self._is_own(topic.topic_name)}
         due = {topic.topic_name: topic for topic in theirs if not self._is_own(topic.topic_name)}
         for name in sorted({*held, *due}):
             change = _change(held.get(name), due.get(name))
             if change:
                 kind = FindingKind.TOPIC_DIFFERS if name in held else FindingKind.TOPIC_MISSING
-                yield self._new(
-                    kind, broker_id, MetadataFile.TOPICS, f"topic {name}: {change} ({versions})", topic=name
-                )
+                yield self._new(kind, MetadataFile.TOPICS, f"topic {name}: {change} ({versions})", topic=name)
 
     def _is_own(self, topic: str) -> bool:
         """Topics named after the broker itself."""
         return topic == self._group or topic.startswith(_SYNC_TOPIC_PREFIX)
 
-    def _groups(self, broker_id: int, slave: str, master: str, versions: str) -> Iterator[Finding]:
-        held, due = _group_configs(slave), _group_configs(master)
+    def _groups(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
+        held, due = _group_configs(wrong), _group_configs(right)
         for name in sorted({*held, *due}):
             change = _change(held.get(name), due.get(name))
             if change:
                 kind = FindingKind.GROUP_DIFFERS if name in held else FindingKind.GROUP_MISSING
                 detail = f"consumer group {name}: {change} ({versions})"
-                yield self._new(kind, broker_id, MetadataFile.SUBSCRIPTION_GROUPS, detail)
+                yield self._new(kind, MetadataFile.SUBSCRIPTION_GROUPS, detail)
 
-    def _consumer_offsets(self, broker_id: int, slave: str, master: str, versions: str) -> Iterator[Finding]:
-        held, due = _consumer_offsets(slave), _consumer_offsets(master)
+    def _consumer_offsets(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
+        held, due = _consumer_offsets(wrong), _consumer_offsets(right)
         # What only the slave has its master forgot with a deleted topic, long ago: a slave does not keep up with that.
         for (consumer_group, topic, queue_id), offset in due.items():
             own = held.get((consumer_group, topic, queue_id))
@@ -184,7 +309,6 @@ class _Comparer:
             )
             yield self._new(
                 FindingKind.CONSUMER_OFFSET_STALE,
-                broker_id,
                 MetadataFile.CONSUMER_OFFSETS,
                 f"consumer group {consumer_group}, topic {topic}, queue {queue_id}: offset "
                 f"{'none' if own is None else own} instead of {offset}; {effect} ({versions})",
@@ -194,8 +318,8 @@ class _Comparer:
                 messages=abs(offset - (own or 0)),
             )
 
-    def _delay_offsets(self, broker_id: int, slave: str, master: str, versions: str) -> Iterator[Finding]:
-        held, due = _delay_offsets(slave), _delay_offsets(master)
+    def _delay_offsets(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
+        held, due = _delay_offsets(wrong), _delay_offsets(right)
         for level, offset in due.items():
             own = held.get(level, 0)
             if own == offset:
@@ -203,7 +327,6 @@ class _Comparer:
             effect = "would be delivered again" if own < offset else "would never be delivered"
             yield self._new(
                 FindingKind.DELAY_OFFSET_STALE,
-                broker_id,
                 MetadataFile.DELAY_OFFSETS,
                 f"delay level {level}: offset {own} instead of {offset}; "
                 f"{abs(offset - own)} messages {effect} ({versions})",
@@ -246,6 +369,48 @@ def _has_content(file: MetadataFile, text: str | None) -> bool:
             return False
 
 
+def _which_has_more(file: MetadataFile, slave: str, master: str) -> int:
+    """Of two readable tables: -1 the master, 1 the slave, 0 neither, or each something."""
+    held: Mapping[str, object]
+    due: Mapping[str, object]
+    match file:
+        case MetadataFile.TOPICS:
+            held, due = _topic_configs(slave), _topic_configs(master)
+        case MetadataFile.SUBSCRIPTION_GROUPS:
+            held, due = _group_configs(slave), _group_configs(master)
+        case _:
+            return _which_is_further(file, slave, master)
+    if any(held[name] != due[name] for name in held.keys() & due.keys()):
+        return 0
+    return (held.keys() > due.keys()) - (held.keys() < due.keys())
+
+
+def _which_is_further(file: MetadataFile, slave: str, master: str) -> int:
+    """The same of offsets. An operator may have set one back: then nothing is said for the greater one."""
+    held: dict[Any, int] = {}
+    due: dict[Any, int] = {}
+    for table, text in ((held, slave), (due, master)):
+        table.update(_delay_offsets(text) if file is MetadataFile.DELAY_OFFSETS else _consumer_offsets(text))
+    keys = due.keys() if file is MetadataFile.DELAY_OFFSETS else {*held, *due}
+    signs = {(held.get(key, 0) > due.get(key, 0)) - (held.get(key, 0) < due.get(key, 0)) for key in keys}
+    if {-1, 1} <= signs:
+        return 0
+    if 1 in signs and _marks_of_operators(slave) != _marks_of_operators(master):
+        return -1
+    return sum(signs)
+
+
+def _marks_of_operators(text: str) -> str:
+    table = read_java_json(text)
+    return f"{table.raw('operatorResets')} {table.raw(REMOVALS)}"
+
+
+def _topic_configs(text: str) -> dict[str, TopicConfig]:
+    table = TopicTable()
+    table.load_json(text)
+    return {config.topic_name: config for config in table}
+
+
 def _version(text: str) -> DataVersion:
     return DataVersion.from_object(read_java_json(text).object("dataVersion"))
 
@@ -272,7 +437,7 @@ def _delay_offsets(text: str) -> dict[int, int]:
 def _change(held: ConfigT | None, due: ConfigT | None) -> str:
     """In words; empty if they are equal."""
     if held is None or due is None:
-        return "the slave does not know it" if held is None else "the master does not know it"
+        return "it is not in the table" if held is None else "it is in no other table"
     return ", ".join(
         f"{each.name} {getattr(held, each.name)} instead of {getattr(due, each.name)}"
         for each in fields(held)

@@ -120,6 +120,11 @@ class DamageReport:
             kind = FindingKind.SEGMENT_MISSING if is_whole else FindingKind.SEGMENT_SIZE
             return self._new(kind, start, end, "there is no file" if is_whole else "the file ends here", messages=0)
         name = read_damaged_name(store.read_log(start, min(end, start + MAX_RECORD_BYTES)), start)
+        hole = next((own for own in store.facts.holes if own.start_offset < end and start < own.end_offset), None)
+        if hole is not None:
+            # A record that a short file has cut off.
+            detail = f"the file ends at {hole.start_offset}"
+            return describe(self._new(FindingKind.SEGMENT_SIZE, start, end, detail), name)
         if piece.kind is PieceKind.ZEROED:
             zeros_start = trailing_zeros_start(store, start, end)
             if end == store.facts.end_offset and zeros_start < end:

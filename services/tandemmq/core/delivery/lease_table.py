@@ -400,7 +400,14 @@ class LeaseTable:
             return []
         return [
             QueueState(
-                group, topic, queue.queue_id, queue.committed, queue.next_offset, queue.leased_count, queue.ready_count
+                group,
+                topic,
+                queue.queue_id,
+                queue.committed,
+                queue.next_offset,
+                queue.leased_count,
+                queue.ready_count,
+                0 if queue.order is None else queue.order.blocked_count,
             )
             for queue in subscription.queues.values()
         ]

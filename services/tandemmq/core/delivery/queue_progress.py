@@ -356,3 +356,5 @@ class QueueState(NamedTuple):
     """Leased messages."""
     ready_count: int
     """Messages whose lease ended, waiting to be delivered again."""
+    blocked_count: int = 0
+    """Message groups whose next message waits for somebody to finish an earlier one."""

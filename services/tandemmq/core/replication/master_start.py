@@ -26,6 +26,10 @@ What groups have consumed does not follow the log. A master that was replaced, a
 to a log that nobody is promised; it may be the longer one, and its leases are older than those of who was master since.
 So they come with the log only from a replica that has heard of our last epoch.
 
+What is lost. Whoever is asked to give disks up is told how much more than the best log in reach anybody remembers, and
+who remembers it: also of disks that answer with less than they are remembered with, since a whole group may have been
+rolled back at once. A number is a lower bound, and 0 with a later epoch means that the amount is not known.
+
 Disks that are gone. A member that answers from another disk than the one remembered has lost that one; and so have we,
 when another disk is remembered in our place. Nobody waits for such a disk, unless it held more than the best log.
 
@@ -43,7 +47,18 @@ from typing import Final, TypeAlias
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, newest_memories
 from tandemmq.core.routing.values import ReplicaMemory
 
-__all__ = ["Fetch", "MasterStart", "OwnReplica", "Relation", "ReplicaAnswer", "Serve", "StartStep", "Wait", "memory_of"]
+__all__ = [
+    "Fetch",
+    "LossWitness",
+    "MasterStart",
+    "OwnReplica",
+    "Relation",
+    "ReplicaAnswer",
+    "Serve",
+    "StartStep",
+    "Wait",
+    "memory_of",
+]
 
 NEW_GROUP_GRACE_MS: Final = 10_000
 """How long members that nobody ever heard of are looked for. Slaves that run register within a few seconds."""
@@ -102,6 +117,17 @@ class ReplicaAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class LossWitness:
+    """Somebody who remembers a disk with more than the best log in reach; the disk may be in reach, rolled back."""
+
+    source: str
+    """Who: `NameServer host:port`, `replica host:port`, or `this disk`."""
+    memory: ReplicaMemory
+    lost_bytes: int
+    """By this memory. 0: it tells of an epoch that nobody in reach has heard of, and not how much was written in it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """`reason` is for people. `missing` are the disks that are waited for, `damaged_tables` the metadata (file and what
     is wrong) that no replica in reach has; without either no operator can end the wait."""
@@ -109,7 +135,9 @@ class Wait:
     reason: str
     missing: tuple[ReplicaMemory, ...] = ()
     lost_bytes: int = 0
-    """How much more than the best log in reach the missing disks are known to hold; they may hold more."""
+    """How much more than the best log in reach anybody remembers; there may have been more."""
+    witnesses: tuple[LossWitness, ...] = ()
+    """Who remembers how much, the most first."""
     end_offset: int = 0
     """The end of the best log in reach."""
     damaged_tables: tuple[tuple[str, str], ...] = ()
@@ -249,13 +277,19 @@ class MasterStart:
         missing = [] if is_proven else self._missing(best_rank)
         waits_for = [] if self.accepts_loss else [one for one in missing if one.disk_id not in self.given_up]
         if waits_for:
-            return self._wait_for(waits_for, best_rank)
+            return self._wait_for(waits_for, missing, best_rank)
         unusable = {disk_id for disk_id in self._unusable if disk_id not in self.given_up and not self.accepts_loss}
         if unusable:
+            usable = [answer.rank for answer in self._answers.values() if answer.disk_id not in unusable]
+            usable_rank = max([self.own.rank, *usable])
+            refused = tuple(memory_of(answer) for answer in self.answers if answer.disk_id in unusable)
+            witnesses = self._witnesses(usable_rank, refused)
             return Wait(
                 "; ".join(sorted(self._unusable[disk_id] for disk_id in unusable)),
-                missing=tuple(memory_of(answer) for answer in self.answers if answer.disk_id in unusable),
-                end_offset=best_rank[1],
+                missing=refused,
+                lost_bytes=_most_lost(witnesses),
+                witnesses=witnesses,
+                end_offset=usable_rank[1],
                 needs_operator=True,
             )
         if best is not None and best.rank > self.own.rank and best.disk_id not in self._unusable:
@@ -269,10 +303,38 @@ class MasterStart:
             epoch=1 + self._greatest_epoch(),
             reason=self._why(is_proven, given_up),
             given_up=given_up,
-            lost_bytes=_bytes_beyond(best_rank, given_up),
+            lost_bytes=_most_lost(self._witnesses(best_rank, given_up)),
         )
 
     # Inside
+
+    def _witnesses(self, best_rank: _Rank, missing: Iterable[ReplicaMemory]) -> tuple[LossWitness, ...]:
+        """Who remembers more than `best_rank`, the most first, and each disk once of each.
+
+        Not of missing disks alone: all of a group may have been rolled back at once, and then the disks that held more
+        are in reach, with less. Of an earlier epoch more is nothing lost, unless it is a disk that is waited for.
+        """
+        waited_for = {memory.disk_id for memory in missing}
+        told: list[tuple[str, ReplicaMemory]] = [("this disk", memory) for memory in self.remembered]
+        told += [(f"NameServer {address}", memory) for address, each in self._told.items() for memory in each]
+        in_reach = {self.own.disk_id: (self.own.history.last_epoch, self.own.extent.end_offset)}
+        for answer in self._answers.values():
+            told += [(f"replica {answer.endpoint}", memory) for memory in answer.remembers]
+            if answer.disk_id in waited_for:
+                told.append((f"replica {answer.endpoint}", memory_of(answer)))
+            else:
+                in_reach[answer.disk_id] = (answer.history.last_epoch, answer.extent.end_offset)
+        found: dict[tuple[str, str], LossWitness] = {}
+        for source, memory in told:
+            epoch, end_offset = in_reach.get(memory.disk_id, (-1, -1))
+            if memory.epoch <= epoch and memory.end_offset <= end_offset:
+                continue
+            beyond = max(0, memory.end_offset - best_rank[1])
+            is_lost = self._knew_more(memory, best_rank) or (beyond and memory.disk_id in waited_for)
+            known = found.get((source, memory.disk_id))
+            if is_lost and (known is None or known.lost_bytes < beyond):
+                found[source, memory.disk_id] = LossWitness(source, memory, beyond)
+        return tuple(sorted(found.values(), key=lambda one: (-one.lost_bytes, -one.memory.epoch, one.source)))
 
     def _memories(self) -> dict[str, ReplicaMemory]:
         """What is remembered of every disk but ours."""
@@ -364,16 +426,18 @@ class MasterStart:
                 )
         return None
 
-    def _wait_for(self, missing: list[ReplicaMemory], best_rank: _Rank) -> Wait:
+    def _wait_for(self, waits_for: list[ReplicaMemory], missing: list[ReplicaMemory], best_rank: _Rank) -> Wait:
         whom = ", ".join(
             f"{_who(memory.broker_id, memory.disk_id)}, last known to hold {memory.end_offset} bytes"
             + (f", at {memory.metadata_endpoint}" if memory.metadata_endpoint else "")
-            for memory in missing
+            for memory in waits_for
         )
+        witnesses = self._witnesses(best_rank, missing)
         return Wait(
             f"a replica may hold more than the {best_rank[1]} bytes in reach: {whom}",
-            missing=tuple(missing),
-            lost_bytes=_bytes_beyond(best_rank, missing),
+            missing=tuple(waits_for),
+            lost_bytes=_most_lost(witnesses),
+            witnesses=witnesses,
             end_offset=best_rank[1],
             needs_operator=True,
         )
@@ -424,8 +488,8 @@ def _rank(extent: LogExtent, history: LogHistory) -> _Rank:
     return (0, 0) if extent.is_empty else (history.epoch_of_last_byte(extent.end_offset), extent.end_offset)
 
 
-def _bytes_beyond(best_rank: _Rank, memories: Iterable[ReplicaMemory]) -> int:
-    return max((memory.end_offset - best_rank[1] for memory in memories if memory.end_offset > best_rank[1]), default=0)
+def _most_lost(witnesses: Iterable[LossWitness]) -> int:
+    return max((one.lost_bytes for one in witnesses), default=0)
 
 
 def _who(broker_id: int, disk_id: str) -> str:

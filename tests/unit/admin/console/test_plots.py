@@ -29,7 +29,7 @@ def test_a_line_from_the_left_edge_to_the_right() -> None:
     assert drawn.lines[0].path == "M0 100h0L500 50L1000 0"
     assert drawn.y_labels == ("100/s", "50/s", "0/s")
     assert drawn.x_labels == ("00:00", "00:00", "00:00 UTC")
-    assert drawn.summary == "Rate, last 0 min: in now 100/s, highest 100/s."
+    assert drawn.summary == "Rate, last 10 s: in now 100/s, highest 100/s."
 
 
 def test_what_is_not_known_is_a_gap() -> None:

@@ -69,6 +69,19 @@ class LogOfMessages:
         return view
 
 
+@dataclass
+class TextLog(LogOfMessages):
+    """Bodies with a word in them where `marks` says so."""
+
+    marks: list[bool] = field(default_factory=list)
+
+    async def query(self, request: pb.QueryMessagesRequest) -> pb.QueryMessagesResponse:
+        answer = await super().query(request)
+        for view in answer.messages:
+            view.body = b"Card declined" if self.marks[view.store_time.ToMilliseconds()] else b"nothing of the kind"
+        return answer
+
+
 def _search(logs: dict[str, LogOfMessages]) -> MessageSearch:
     state = ClusterState(name_servers=(), brokers=tuple(master(name) for name in sorted(logs)))
     planes = {f"{name}:0": SimpleNamespace(messages=log) for name, log in logs.items()}
@@ -221,3 +234,28 @@ async def test_a_search_that_cannot_be_is_refused(query: MessageQuery, cause: st
         await _search({"broker-a": LogOfMessages([]), "broker-b": LogOfMessages([])}).search(query)
     assert refused.value.kind is FailureKind.INVALID
     assert cause in refused.value.cause
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    marks=st.lists(st.booleans(), max_size=400),
+    limit=st.integers(1, 20),
+    answer_max=st.integers(1, 60),
+)
+def test_a_text_finds_what_has_it_and_nothing_else(marks: list[bool], limit: int, answer_max: int) -> None:
+    """Page by page, each once, no page over its limit."""
+    log = TextLog(list(range(len(marks))), answer_max=answer_max, marks=marks)
+    query = MessageQuery("t", text="CARD", limit=limit, body_bytes=4)
+    pages = asyncio.run(_pages(_search({"a": log}), query))
+    assert all(len(page.messages) <= limit for page in pages)
+    found = [message.store_ms for page in pages for message in page.messages]
+    assert found == [place for place in reversed(range(len(marks))) if marks[place]]
+    assert all(message.body == b"Card" for page in pages for message in page.messages)
+
+
+async def test_a_text_that_nothing_has_costs_so_many_looks_and_no_more() -> None:
+    log = TextLog(list(range(5_000)), marks=[False] * 5_000)
+    page = await _search({"a": log}).search(MessageQuery("t", text="card"))
+    assert page.messages == []
+    assert 2_000 <= page.scanned <= 2_100
+    assert page.next_page_token

@@ -15,6 +15,7 @@ from support.cluster_states import master, with_broker
 from support.fake_cluster import WAITS
 from tandemmq.admin.cluster_state import SlaveDeparture
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import LossWitness
 from tandemmq.cli.cluster_address import ContextFile, Contexts
 from tandemmq.cli.completion import complete_broker, complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice
@@ -77,13 +78,27 @@ def test_a_loss_is_told_in_numbers_and_accepted_as_it_was_told() -> None:
     cluster.operations.cluster.waits["broker-b"] = WAITS
     shown = cluster.run("broker", "accept-loss", "broker-b", "--dry-run")
     assert "Known to be lost: 4,096 bytes" in shown
-    assert "may hold more than is known" in shown
+    assert "there may have been more" in shown
+    witness = next(line for line in shown.splitlines() if "NameServer 10.0.0.2:9876" in line)
+    assert witness.split()[2:] == ["broker-b:1", "d1", "2", "8,192", "4,096"]
     assert "broker-b:1" in shown
     assert cluster.failure("broker", "accept-loss", "broker-b").exit_code == EXIT_REFUSED, "nobody can be asked"
     assert cluster.operations.cluster.waits
     told = cluster.run("broker", "accept-loss", "broker-b", "--yes")
     assert "gave that up" in told
     assert not cluster.operations.cluster.waits
+
+
+def test_a_loss_that_nobody_can_number_is_not_told_as_none() -> None:
+    cluster = FakeCluster()
+    heard = LossWitness("NameServer 10.0.0.2:9876", 0, "d0", 3, 4_096, 0)
+    cluster.operations.cluster.waits["broker-b"] = replace(WAITS, lost_bytes=0, witnesses=(heard,))
+    shown = cluster.run("broker", "accept-loss", "broker-b", "--dry-run")
+    assert "Lost is what was written in epoch 3, which nobody in reach has heard of" in shown
+    assert "not known how much" in shown
+    assert " 0 bytes" not in shown
+    cluster.operations.cluster.waits["broker-b"] = replace(WAITS, lost_bytes=0, witnesses=())
+    assert "Nobody remembers more than that" in cluster.run("broker", "accept-loss", "broker-b", "--dry-run")
 
 
 def test_a_master_that_serves_gives_nothing_up_and_forgets_who_is_away() -> None:

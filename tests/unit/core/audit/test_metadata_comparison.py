@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from support.store_samples import STORE
-from tandemmq.core.audit.findings import Finding, FindingKind
-from tandemmq.core.audit.metadata_comparison import MetadataTexts, compare_metadata
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.metadata_comparison import MetadataTexts, compare_metadata, older_everywhere, table_marks
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 
@@ -57,7 +57,33 @@ def test_equal_tables(settled: bool) -> None:
 def test_same_version_with_other_content(slave: Texts, kind: FindingKind, settled: bool) -> None:
     (finding,) = compare(texts(), slave, settled=settled)
     assert finding.kind is kind
-    assert finding.broker_id == 1
+    # An offset only goes forward; of another number of queues nothing tells which was meant.
+    is_offset = kind in (FindingKind.CONSUMER_OFFSET_STALE, FindingKind.DELAY_OFFSET_STALE)
+    assert finding.broker_id == (1 if is_offset else None)
+    assert finding.verdict is (Verdict.OWN_EVIDENCE if is_offset else Verdict.UNDECIDED)
+
+
+@pytest.mark.parametrize("seen_of", [0, 1])
+def test_a_table_that_was_seen_with_this_version_is_right(seen_of: int) -> None:
+    sides = (texts(retries=16), texts(retries=3))
+    marks = table_marks(sides[seen_of])
+    (finding,) = compare_metadata("broker-a", sides[0], {1: sides[1]}, settled=True, seen=[marks])
+    assert (finding.broker_id, finding.source_broker_id) == (1 - seen_of, seen_of)
+    assert finding.verdict is Verdict.STORED_DIGEST
+
+
+def test_a_master_whose_table_is_older_than_its_slaves_is_wrong() -> None:
+    (finding,) = compare(texts(queues=4), texts(queues=8, now_ms=LATER_MS))
+    assert (finding.broker_id, finding.source_broker_id, finding.verdict) == (0, 1, Verdict.OWN_EVIDENCE)
+    assert "write_queue_count 4 instead of 8" in finding.detail
+
+
+@pytest.mark.parametrize(("queues", "told"), [(4, 1), (8, 0)])
+def test_a_table_that_all_replicas_have_older_or_otherwise_than_seen(queues: int, told: int) -> None:
+    now, newer = texts(queues=4), texts(queues=queues, now_ms=LATER_MS if told else NOW_MS)
+    seen = {0: table_marks(newer), 1: table_marks(newer if told else now)}
+    found = list(older_everywhere("broker-a", {0: now, 1: now}, seen))
+    assert [finding.kind for finding in found][:1] == [FindingKind.TABLE_OLDER] * told
 
 
 @pytest.mark.parametrize("slave", [texts(queues=8), texts(offset=20), texts(retries=3), texts(delayed=5)])
@@ -80,8 +106,24 @@ def test_consumer_offset_is_named_with_both_values() -> None:
 
 
 def test_offset_ahead_of_the_master_skips_messages() -> None:
-    (finding,) = compare(texts(offset=20), texts(offset=50))
+    master = texts(offset=20)
+    slave = texts(offset=50) | {MetadataFile.CONSUMER_OFFSETS: moved_on(50)}
+    (finding,) = compare(master, slave)
+    assert finding.broker_id == 1
     assert "30 messages would be skipped" in finding.detail
+
+
+def test_a_master_whose_offset_went_back_by_no_operator_is_wrong() -> None:
+    (finding,) = compare({MetadataFile.CONSUMER_OFFSETS: moved_on(20)}, {MetadataFile.CONSUMER_OFFSETS: moved_on(50)})
+    assert (finding.broker_id, finding.source_broker_id) == (0, 1)
+    assert "30 messages would be consumed again" in finding.detail
+
+
+def moved_on(offset: int) -> str:
+    """A table that came to an offset by commits alone."""
+    table = ConsumerOffsetTable()
+    table.commit_all([GroupOffset("billing", "orders", 2, offset)], now_ms=NOW_MS)
+    return table.to_json()
 
 
 def test_topic_the_slave_does_not_know() -> None:

@@ -276,6 +276,68 @@ def test_a_better_log_that_cannot_be_taken_over_is_waited_for() -> None:
     assert "differs from 300 on" in _waits(start.next_step(now_ms=0)).reason
 
 
+class TestWhatIsKnownToBeLost:
+    """`SLAVE` is waited for; what anybody else is remembered with counts as well."""
+
+    AWAY = replace(SLAVE, end_offset=300)
+
+    def test_of_a_group_rolled_back_as_a_whole_the_name_servers_know_it(self) -> None:
+        """Both disks answer, with less than they had; only the third member, which had less, is away."""
+        own, answer = _own(400, whole=False), _answer(400, disk="S1", broker_id=2)
+        told = (replace(US, end_offset=900), replace(SLAVE, broker_id=2, disk_id="S1", end_offset=700), self.AWAY)
+        step = _waits(_step(own, answer, told=told, total=3))
+        assert step.missing == (self.AWAY,)
+        assert step.lost_bytes == 500
+        assert [(one.source, one.memory.disk_id, one.lost_bytes) for one in step.witnesses] == [
+            ("NameServer ns:9876", "M", 500),
+            ("NameServer ns:9876", "S1", 300),
+        ]
+        serve = _step(own, answer, told=told, total=3, accepts_loss=True)
+        assert isinstance(serve, Serve)
+        assert serve.lost_bytes == 500
+
+    def test_an_epoch_that_nobody_in_reach_has_heard_of_is_told_without_an_amount(self) -> None:
+        step = _waits(_step(_own(), _answer(), told=(replace(US, epoch=3), SLAVE)))
+        assert step.lost_bytes == 0
+        assert [(one.memory.epoch, one.lost_bytes) for one in step.witnesses] == [(3, 0)]
+
+    def test_each_source_is_named_and_the_greatest_counts(self) -> None:
+        other = _answer(400, disk="S2", broker_id=2, remembers=(replace(SLAVE, end_offset=600),))
+        step = _waits(_step(_own(400, whole=False), other, told=(SLAVE,), remembered=(SLAVE,), total=3))
+        assert [(one.source, one.lost_bytes) for one in step.witnesses] == [
+            ("replica S2:10911", 200),
+            ("NameServer ns:9876", 100),
+            ("this disk", 100),
+        ]
+        assert step.lost_bytes == 200
+
+    def test_more_of_an_earlier_epoch_is_no_loss_unless_it_is_waited_for(self) -> None:
+        replaced = replace(SLAVE, broker_id=2, disk_id="S1", epoch=1, end_offset=900)
+        answer = _answer(400, disk="S3", broker_id=2)
+        step = _waits(_step(_own(400, whole=False), answer, told=(US, replaced, self.AWAY), total=3))
+        assert "S1" not in {one.memory.disk_id for one in step.witnesses}
+        assert step.lost_bytes == 100
+
+    def test_what_is_in_reach_is_not_lost(self) -> None:
+        """The slave has heard of epoch 3 and holds more of epoch 2 than we do; what was served since is ours."""
+        own = _own(450, whole=False, history=LogHistory.of([(1, 0), (3, 400)]))
+        slave = _answer(500, Relation.PARTED, history=LogHistory.of([(1, 0), (2, 100), (3, 600)]))
+        away = replace(SLAVE, broker_id=2, disk_id="S2", epoch=3, end_offset=450)
+        step = _waits(_step(own, slave, told=(replace(SLAVE, epoch=3, end_offset=500), away), total=3))
+        assert (step.missing, step.lost_bytes, step.witnesses) == ((away,), 0, ())
+
+    def test_a_log_that_cannot_be_taken_over_is_lost_from_the_end_of_ours(self) -> None:
+        answer = _answer(700, Relation.PARTED)
+        start = MasterStart(
+            own=_own(500), total_replicas=2, name_servers=frozenset(), recovery_timeout_ms=60_000, started_ms=0
+        )
+        start.replica_answered(answer)
+        start.cannot_fetch(answer, "differs from 300 on")
+        step = _waits(start.next_step(now_ms=0))
+        assert (step.end_offset, step.lost_bytes) == (500, 200)
+        assert [one.source for one in step.witnesses] == ["replica S:10911"]
+
+
 def test_only_the_disks_that_an_operator_named_are_given_up() -> None:
     other = ReplicaMemory(broker_id=2, disk_id="S2", run=1, epoch=2, end_offset=600)
     start = MasterStart(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandemmq.admin.operations.messages import HEX_BYTES_MAX, BodyForm, body_preview, body_view
+from tandemmq.admin.operations.bodies import HEX_BYTES_MAX, BodyForm, body_preview, body_view
 
 
 def test_json_is_laid_out_and_keeps_its_numbers_and_doubled_keys() -> None:

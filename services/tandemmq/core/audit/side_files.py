@@ -1,0 +1,464 @@
+"""Which disk a replica is, who wrote its log, and what else a broker keeps beside log and tables.
+
+These files are small, and every run reads them. They are evidence before they are findings: of two logs that differ the
+one of the later epoch is right (ADR 33), what members remember of a disk tells that it was set back, and who was master
+last is not told by a broker id. So they are compared with care:
+
+- *Epochs* agree as far as both logs go. Where they do not, and the bytes differ there too, one log went another way:
+  the later epoch is the group's, and the other one is cut at its next start. Where bytes are equal, a file is wrong.
+- *A disk id* belongs to one disk. Others remember how often it was started and how far its log went. A smaller number
+  of starts is an older copy.
+- *Message groups' homes* only become more while a broker group is dead. The shorter list would let messages overtake.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Self
+
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable
+from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.replication.log_history import (
+    EPOCH_FILE,
+    REPLICA_FILE,
+    HistoryCorrupt,
+    LogHistory,
+    LogRange,
+    RecordDamaged,
+    ReplicaRecord,
+)
+
+__all__ = [
+    "Fork",
+    "SideFacts",
+    "doubtful_ranges",
+    "forks",
+    "read_side_facts",
+    "remembered_ends",
+    "resting_master",
+    "side_findings",
+]
+
+_BYTES_MAX: Final = 16 << 20
+_HOMES: Final = "messageGroupHomes.json"
+_OBJECTS: Final = (_HOMES, "leaseClock.json", "retentionClock.json")
+"""JSON objects of our brokers in `config`; those that cannot be read are told, though a broker goes on without."""
+_OF_OURS: Final = re.compile(r"leases-\d{10}\.(snapshot|journal)|leaseClock\.json")
+_NONE: Final = "there is no such file"
+
+
+class Remembered(NamedTuple):
+    """What a replica knows of another disk."""
+
+    disk_id: str
+    run: int
+    epoch: int
+    end_offset: int
+    left: bool
+    """It stopped in order, and ended just there."""
+    master_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SideFacts:
+    """What these files of one replica say. A problem is why a file says nothing."""
+
+    broker_id: int
+    disk_id: str = ""
+    run: int = 0
+    broker_name: str = ""
+    own_broker_id: int = -1
+    """As `replica.json` says."""
+    promised_epoch: int = 0
+    promised_to: str = ""
+    remembered: tuple[Remembered, ...] = ()
+    record_problem: str = _NONE
+    epochs: tuple[tuple[int, int], ...] = ()
+    epochs_problem: str = _NONE
+    homes: dict[str, list[str]] | None = None
+    unreadable: tuple[tuple[str, str], ...] = ()
+    """Path and problem of other files."""
+    is_ours: bool = False
+    """A broker of TandemMQ has run here, and not only a Java one."""
+    is_read: bool = True
+    """False: a broker of an earlier version does not show them."""
+
+    @property
+    def history(self) -> LogHistory:
+        """Of its log."""
+        return LogHistory.of(self.epochs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """What `to_json` gave."""
+        known = dict(values)
+        known["remembered"] = tuple(Remembered(*own) for own in values["remembered"])
+        known["epochs"] = tuple((epoch, start) for epoch, start in values["epochs"])
+        known["unreadable"] = tuple((path, problem) for path, problem in values["unreadable"])
+        return cls(**known)
+
+
+def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
+    """Reads them. Raises ReplicaUnreadable when the tables' folder cannot be listed."""
+    sizes = {entry.name: entry.size for entry in files.list_folder("config") if not entry.is_folder}
+    values: dict[str, Any] = {
+        "unreadable": tuple(_unreadable(files, sizes)),
+        "homes": _homes(files, sizes),
+        "is_ours": any(_OF_OURS.fullmatch(name) for name in sizes),
+    }
+    try:
+        values |= _record(_text(files, REPLICA_FILE)) | _epochs(_text(files, EPOCH_FILE))
+    except ReplicaUnreadable:
+        return SideFacts(broker_id, **values, is_read=False)
+    return SideFacts(broker_id, **values)
+
+
+def _text(files: ReplicaFiles, path: str) -> str | None:
+    """None: there is no such file, as far as that can be told from an empty one."""
+    data = bytes(files.read(path, 0, _BYTES_MAX))
+    return data.decode("utf-8", "replace") if data else None
+
+
+def _record(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        record = ReplicaRecord.from_json(text)
+    except RecordDamaged as error:
+        return {"record_problem": str(error)}
+    return {
+        "disk_id": record.disk_id,
+        "run": record.run,
+        "broker_name": record.broker_name,
+        "own_broker_id": record.broker_id,
+        "promised_epoch": record.promised_epoch,
+        "promised_to": record.promised_to,
+        "remembered": tuple(
+            Remembered(own.disk_id, own.run, own.epoch, own.end_offset, own.left, own.master_epoch)
+            for own in record.replicas
+        ),
+        "record_problem": "",
+    }
+
+
+def _epochs(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        return {"epochs": tuple(map(tuple, LogHistory.from_text(text).epochs)), "epochs_problem": ""}
+    except HistoryCorrupt as error:
+        return {"epochs_problem": str(error)}
+
+
+def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    for file in MetadataFile:
+        if sizes.get(file.value) == 0:
+            yield f"config/{file.value}", "the file is empty; the broker would take its .bak, or refuse"
+        elif file.value not in sizes and sizes.get(f"{file.value}.bak"):
+            yield f"config/{file.value}", "there is no such file, only its .bak of before the last change"
+    for name in _OBJECTS:
+        if name in sizes:
+            try:
+                values = json.loads(bytes(files.read(f"config/{name}", 0, _BYTES_MAX)))
+                if not isinstance(values, dict):
+                    yield f"config/{name}", "it is no JSON object"
+            except ValueError as error:
+                yield f"config/{name}", "the file is empty" if not sizes[name] else f"it is no JSON: {error}"
+
+
+def _homes(files: ReplicaFiles, sizes: Mapping[str, int]) -> dict[str, list[str]] | None:
+    try:
+        found = json.loads(bytes(files.read(f"config/{_HOMES}", 0, _BYTES_MAX))) if sizes.get(_HOMES) else None
+        return None if found is None else {str(topic): sorted(map(str, names)) for topic, names in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+# Who is right, where logs differ.
+
+
+class Fork(NamedTuple):
+    """A replica's log beyond the last offset at which it is the group's."""
+
+    broker_id: int
+    source_broker_id: int
+    start_offset: int
+    epoch: int
+    later_epoch: int
+
+
+def forks(facts: Mapping[int, SideFacts], logs: Mapping[int, ReplicaFacts]) -> list[Fork]:
+    """Where the epochs of replicas say that their logs went different ways, if they hold bytes there at all."""
+    found = []
+    for broker_id, own in facts.items():
+        best: Fork | None = None
+        for other_id, other in facts.items():
+            if other_id == broker_id or not (own.epochs and other.epochs) or broker_id not in logs:
+                continue
+            shared = own.history.shared_end(other.history)
+            ours = own.history.epoch_of_last_byte(logs[broker_id].end_offset)
+            # What begins behind this log says nothing of it.
+            theirs = other.history.last_epoch
+            if shared < logs[broker_id].end_offset and ours < theirs and (best is None or theirs > best.later_epoch):
+                best = Fork(broker_id, other_id, shared, ours, theirs)
+        if best is not None:
+            found.append(best)
+    return found
+
+
+def doubtful_ranges(facts: Mapping[int, SideFacts], logs: Mapping[int, ReplicaFacts]) -> list[LogRange]:
+    """Where replicas name different masters of what they hold: to be read again, whatever was verified."""
+    found = []
+    for broker_id, own in facts.items():
+        for other_id, other in facts.items():
+            if broker_id < other_id and own.epochs and other.epochs and {broker_id, other_id} <= logs.keys():
+                start = max(logs[broker_id].min_offset, logs[other_id].min_offset)
+                end = min(logs[broker_id].end_offset, logs[other_id].end_offset)
+                place = _first_contradiction(own.epochs, other.epochs, start, end)
+                found += [LogRange(place, end)] if place is not None else []
+    return found
+
+
+def resting_master(facts: Mapping[int, SideFacts]) -> int | None:
+    """Who was the group's master last, by what all of them wrote down; None: nobody says."""
+    claims = [(own.promised_epoch, own.promised_to) for own in facts.values() if own.promised_to]
+    claims += [
+        (each.master_epoch, each.disk_id) for own in facts.values() for each in own.remembered if each.master_epoch > 0
+    ]
+    owners = {own.disk_id: broker_id for broker_id, own in facts.items() if own.disk_id}
+    last = max((epoch for epoch, _ in claims), default=0)
+    named = {owners.get(disk_id) for epoch, disk_id in claims if epoch == last}
+    return named.pop() if len(named) == 1 else None
+
+
+def remembered_ends(facts: Mapping[int, SideFacts]) -> dict[int, tuple[int, int]]:
+    """By broker id: how far a log went that was stopped in order, and which replica remembers it. Without what a later
+    epoch may have cut."""
+    ends: dict[int, tuple[int, int]] = {}
+    for broker_id, own in facts.items():
+        for other_id, other in facts.items():
+            for each in other.remembered:
+                is_own = other_id != broker_id and each.disk_id == own.disk_id and own.disk_id
+                # At a later run it ended elsewhere, which nobody has told.
+                if is_own and each.left and each.run == own.run and each.epoch == own.history.last_epoch:
+                    ends[broker_id] = max(ends.get(broker_id, (0, 0)), (each.end_offset, other_id))
+    return ends
+
+
+# What is wrong with the files themselves.
+
+
+def side_findings(
+    group: str,
+    facts: Mapping[int, SideFacts],
+    logs: Mapping[int, ReplicaFacts],
+    seen: Mapping[int, tuple[str, int, tuple[tuple[int, int], ...]]],
+    differing: Mapping[int, Sequence[LogRange]],
+    *,
+    settled: bool = True,
+) -> list[Finding]:
+    """`seen`: disk id, starts and epochs of each replica in an earlier run. `differing`: where the replicas' bytes are
+    not equal, by broker id. `settled`: the replicas are at rest, or nothing changed while they were read twice."""
+    known = {broker_id: own for broker_id, own in facts.items() if own.is_read}
+    found = [*_files(group, facts)]
+    found += [*_records(group, known, seen), *_histories(group, known, logs, seen, differing)]
+    if settled:
+        found += _homes_findings(group, facts)
+    return found
+
+
+def _new(group: str, kind: FindingKind, broker_id: int | None, detail: str, file: str, **more: Any) -> Finding:
+    values: dict[str, Any] = {"verdict": Verdict.OWN_EVIDENCE, "messages": 0} | more
+    return Finding(kind=kind, group=group, detail=detail, broker_id=broker_id, file=file, **values)
+
+
+def _files(group: str, facts: Mapping[int, SideFacts]) -> Iterator[Finding]:
+    for broker_id, own in facts.items():
+        for path, problem in own.unreadable:
+            source = next((other for other, its in facts.items() if path not in dict(its.unreadable)), None)
+            kind = FindingKind.METADATA_UNREADABLE
+            yield _new(group, kind, broker_id, problem, path, source_broker_id=source)
+
+
+def _records(
+    group: str, facts: Mapping[int, SideFacts], seen: Mapping[int, tuple[str, int, tuple[tuple[int, int], ...]]]
+) -> Iterator[Finding]:
+    kind = FindingKind.DISK_ID_WRONG
+    with_record = [broker_id for broker_id, own in facts.items() if not own.record_problem]
+    for broker_id, own in facts.items():
+        seen_id, seen_run, _ = seen.get(broker_id, ("", 0, ()))
+        if own.record_problem:
+            is_due = own.record_problem != _NONE or with_record or seen_id or own.is_ours
+            if is_due:
+                yield _new(group, kind, broker_id, own.record_problem, REPLICA_FILE)
+            continue
+        twins = [other for other, its in facts.items() if other != broker_id and its.disk_id == own.disk_id]
+        if twins:
+            # The one whose file it is says its own broker id; an earlier run knows better.
+            is_copy = own.own_broker_id != broker_id if not seen_id else seen_id != own.disk_id
+            if is_copy:
+                detail = f"it has the disk id of replica {twins[0]}, {own.disk_id}, and broker id {own.own_broker_id}"
+                yield _new(group, kind, broker_id, detail, REPLICA_FILE)
+            continue
+        names = {its.broker_name for its in facts.values() if its.broker_name} - {own.broker_name}
+        if own.broker_name and own.broker_name != group and group in names:
+            detail = f"it says that the disk is of group {own.broker_name}"
+            yield _new(group, kind, broker_id, detail, REPLICA_FILE)
+            continue
+        told = [
+            (each.run, other)
+            for other, its in facts.items()
+            if other != broker_id
+            for each in its.remembered
+            if each.disk_id == own.disk_id
+        ]
+        run, witness = max(told, default=(0, broker_id))
+        if own.disk_id == seen_id and seen_run > own.run:
+            detail = f"it counts {own.run} starts of this disk, and an earlier run saw {seen_run}: an older copy"
+            yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=Verdict.STORED_DIGEST)
+        elif run > own.run:
+            detail = f"it counts {own.run} starts of this disk, and replica {witness} remembers {run}: an older copy"
+            yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=Verdict.EPOCHS)
+
+
+def _histories(
+    group: str,
+    facts: Mapping[int, SideFacts],
+    logs: Mapping[int, ReplicaFacts],
+    seen: Mapping[int, tuple[str, int, tuple[tuple[int, int], ...]]],
+    differing: Mapping[int, Sequence[LogRange]],
+) -> Iterator[Finding]:
+    kind = FindingKind.EPOCHS_WRONG
+    holding = {
+        broker_id: own
+        for broker_id, own in facts.items()
+        if broker_id in logs and logs[broker_id].end_offset > logs[broker_id].min_offset
+    }
+    with_epochs = [broker_id for broker_id, own in holding.items() if own.epochs]
+    wrong: set[int] = set()
+    for broker_id, own in holding.items():
+        seen_epochs = seen[broker_id][2] if broker_id in seen and seen[broker_id][0] == own.disk_id else ()
+        source = next((other for other in with_epochs if other != broker_id), None)
+        detail, verdict = "", Verdict.OWN_EVIDENCE
+        if own.epochs_problem:
+            is_due = own.epochs_problem != _NONE or source is not None or seen_epochs or own.promised_epoch > 0
+            detail = own.epochs_problem if is_due else ""
+        elif lost := _lost_epochs(seen_epochs, own, logs[broker_id]):
+            detail, verdict = lost, Verdict.STORED_DIGEST
+        if detail:
+            wrong.add(broker_id)
+            yield _new(group, kind, broker_id, detail, EPOCH_FILE, source_broker_id=source, verdict=verdict)
+    sound = {broker_id: own for broker_id, own in holding.items() if own.epochs and broker_id not in wrong}
+    yield from _contradictions(group, sound, logs, seen, differing)
+
+
+def _lost_epochs(seen: tuple[tuple[int, int], ...], own: SideFacts, log: ReplicaFacts) -> str:
+    """What is there no more, or otherwise, of what an earlier run saw; empty: it all goes on from there."""
+    if not seen:
+        return ""
+    last = own.history.last_epoch
+    if seen[-1][0] > last:
+        return f"it ends with epoch {last}, and an earlier run saw epoch {seen[-1][0]}"
+    now = dict(own.epochs)
+    for epoch, start in seen:
+        if epoch in now and now[epoch] != start and start < log.end_offset:
+            return f"epoch {epoch} begins at {now[epoch]}, and an earlier run saw it begin at {start}"
+    # Without bytes an epoch goes, and with a log that is cut.
+    for (epoch, start), (_, end) in pairwise(seen):
+        if epoch not in now and start < end and epoch >= own.epochs[0][0] and end <= log.end_offset:
+            return f"epoch {epoch} is not in it, and an earlier run saw it"
+    return ""
+
+
+def _contradictions(
+    group: str,
+    facts: Mapping[int, SideFacts],
+    logs: Mapping[int, ReplicaFacts],
+    seen: Mapping[int, tuple[str, int, tuple[tuple[int, int], ...]]],
+    differing: Mapping[int, Sequence[LogRange]],
+) -> Iterator[Finding]:
+    """Files that say otherwise who wrote bytes which are equal."""
+    told: set[int] = set()
+    for broker_id, own in facts.items():
+        for other_id, other in facts.items():
+            if other_id <= broker_id or {broker_id, other_id} & told:
+                continue
+            start = max(logs[broker_id].min_offset, logs[other_id].min_offset)
+            end = min(logs[broker_id].end_offset, logs[other_id].end_offset)
+            place = _first_contradiction(own.epochs, other.epochs, start, end)
+            if place is None:
+                continue
+            parts = [*differing.get(broker_id, ()), *differing.get(other_id, ())]
+            if any(part.end_offset > place for part in parts):
+                continue  # The logs went different ways.
+            victim, source, verdict = _whose_history(broker_id, other_id, facts, seen)
+            at = f"of the byte at {place}"
+            detail = (
+                f"replica {broker_id} has epoch {_epoch_at(own.epochs, place)} {at}, and replica {other_id} epoch "
+                f"{_epoch_at(other.epochs, place)}; the bytes are equal"
+            )
+            told.add(broker_id if victim is None else victim)
+            kind = FindingKind.EPOCHS_WRONG
+            yield _new(group, kind, victim, detail, EPOCH_FILE, source_broker_id=source, verdict=verdict)
+
+
+def _whose_history(
+    first: int,
+    second: int,
+    facts: Mapping[int, SideFacts],
+    seen: Mapping[int, tuple[str, int, tuple[tuple[int, int], ...]]],
+) -> tuple[int | None, int | None, Verdict]:
+    """Who is wrong, who is right, and how that is known."""
+    pair = (first, second)
+    known = {own: own in seen and seen[own][2] == facts[own].epochs for own in pair}
+    if known[first] != known[second]:
+        return (second, first, Verdict.STORED_DIGEST) if known[first] else (first, second, Verdict.STORED_DIGEST)
+    last = {own: facts[own].history.last_epoch for own in pair}
+    # A history only grows: the shorter one is an older copy.
+    if set(facts[first].epochs) < set(facts[second].epochs) or last[first] < last[second]:
+        return first, second, Verdict.EPOCHS
+    if set(facts[second].epochs) < set(facts[first].epochs) or last[second] < last[first]:
+        return second, first, Verdict.EPOCHS
+    return None, None, Verdict.UNDECIDED
+
+
+def _first_contradiction(
+    ours: tuple[tuple[int, int], ...], theirs: tuple[tuple[int, int], ...], start: int, end: int
+) -> int | None:
+    """The first byte in a range of which two histories name different epochs; the oldest epochs may be forgotten."""
+    start = max(start, ours[0][1], theirs[0][1])
+    for place in sorted({start, *(offset for _, offset in (*ours, *theirs))}):
+        if start <= place < end and _epoch_at(ours, place) != _epoch_at(theirs, place):
+            return place
+    return None
+
+
+def _epoch_at(epochs: Iterable[tuple[int, int]], offset: int) -> int:
+    return max((epoch for epoch, start in epochs if start <= offset), default=0)
+
+
+def _homes_findings(group: str, facts: Mapping[int, SideFacts]) -> Iterator[Finding]:
+    path = f"config/{_HOMES}"
+    unreadable = {broker_id for broker_id, own in facts.items() if path in dict(own.unreadable)}
+    for broker_id, own in facts.items():
+        if broker_id in unreadable or not own.is_ours:
+            continue
+        for other_id, other in facts.items():
+            lost = [
+                f"{topic}: {', '.join((own.homes or {}).get(topic, ())) or 'nothing'} instead of {', '.join(names)}"
+                for topic, names in (other.homes or {}).items()
+                if not set(names) <= set((own.homes or {}).get(topic, ()))
+            ]
+            if other_id != broker_id and lost:
+                kind = FindingKind.MESSAGE_GROUP_HOMES_DIFFER
+                yield _new(group, kind, broker_id, lost[0], path, source_broker_id=other_id, verdict=Verdict.EPOCHS)
+                break

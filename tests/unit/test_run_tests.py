@@ -1,0 +1,105 @@
+"""The steps of `make test`: two at a time, what is compiled after the compiler, none after a failure."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools import run_tests
+from tools.run_tests import COMPILED_STEPS, COMPILING, PLAIN_STEPS, TARGETS, Outcome, Step
+
+
+class _Runs:
+    """Stands for the processes: says what ran when."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.waited_for_compiler = True
+        self.most_at_once = 0
+        self._failing = failing
+        self._lock = threading.Lock()
+
+    def run_step(self, step: Step, output: int | None = None, *, nice: int = 0) -> Outcome:
+        with self._lock:
+            self.began.append(step.key)
+            self.most_at_once = max(self.most_at_once, len(self.began) - len(self.ended))
+            self.waited_for_compiler &= not step.compiled or COMPILING in self.ended
+        outcome = Outcome(step)
+        if step.name == self._failing:
+            outcome.code = 1
+        if step.name not in TARGETS:
+            outcome.counts["failed" if outcome.code else "passed"] = 1
+        with self._lock:
+            self.ended.append(step.key)
+        return outcome
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, folder: Path, runs: _Runs, *arguments: str) -> tuple[int, Any]:
+    monkeypatch.setattr(run_tests, "run_step", runs.run_step)
+    monkeypatch.setattr(run_tests, "BUILD", folder)
+    monkeypatch.setattr("sys.argv", ["run_tests.py", *arguments])
+    code = run_tests.main()
+    return code, json.loads((folder / "test.json").read_text())
+
+
+def test_every_step_runs_once_and_compiled_ones_after_the_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = _Runs()
+    code, rows = _run(monkeypatch, tmp_path, runs)
+    steps = [*PLAIN_STEPS, *COMPILED_STEPS]
+    assert code == 0
+    assert sorted(runs.began) == sorted(step.key for step in steps)
+    assert runs.waited_for_compiler
+    assert runs.most_at_once <= 2
+    assert all(row["holds"] for row in rows)
+    tests = len(steps) - len(TARGETS)
+    assert capsys.readouterr().out.splitlines()[-1] == f"{tests} passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.parametrize("failing", ["lint", COMPILING, "unit", "integration"])
+def test_a_failure_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], failing: str
+) -> None:
+    runs = _Runs(failing)
+    code, rows = _run(monkeypatch, tmp_path, runs)
+    assert code == 1
+    # What has begun is ended; nothing else begins.
+    assert len(runs.began) < len(PLAIN_STEPS) + len(COMPILED_STEPS)
+    assert not all(row["holds"] for row in rows)
+    assert " 1 failed, " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_folder_that_is_named_runs_alone_and_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = _Runs()
+    assert _run(monkeypatch, tmp_path, runs, "simulation", "unit")[0] == 0
+    assert runs.began == ["simulation", "unit"]
+    assert runs.most_at_once == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "code", "counts"),
+    [
+        ("def test_it(): pass", 0, {"passed": 1, "failed": 0, "skipped": 0}),
+        ("def test_it(): assert False", 1, {"passed": 0, "failed": 1, "skipped": 0}),
+        ("import nothing_of_this_name", 2, {"passed": 0, "failed": 1, "skipped": 0}),
+        ("", 0, {"passed": 0, "failed": 0, "skipped": 0}),
+    ],
+)
+def test_a_step_is_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, test: str, code: int, counts: dict[str, int]
+) -> None:
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(run_tests, "BUILD", tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # A tenth of a second each instead of two.
+    folder = tmp_path / "tests" / "some"
+    folder.mkdir(parents=True)
+    (folder / "test_some.py").write_text(test)
+    with (tmp_path / "log").open("wb") as log:
+        outcome = run_tests.run_step(Step("some", ("-p", "no:cacheprovider")), log.fileno())
+    assert (outcome.code, outcome.counts) == (code, counts)
+    assert outcome.holds is (counts["failed"] == 0)
