@@ -238,6 +238,8 @@ def topic_lite(
 
     Example: tandemmq topic lite sessions --search user-7
     """
+    from tandemmq.service.loop_meter import SystemClock
+
     page = cluster.ask(lambda operations: operations.lite_topics(topic, search=search, limit=limit))
     table = new_table("lite topic", "broker group", "messages", "newest", "subscribers", "lags of groups")
     now_ms = SystemClock().wall_ms()
