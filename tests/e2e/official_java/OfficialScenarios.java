@@ -29,6 +29,7 @@ import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -82,6 +83,7 @@ public final class OfficialScenarios {
         SCENARIOS.put("shared_group", OfficialScenarios::sharedGroup);
         SCENARIOS.put("concurrent_sends", OfficialScenarios::concurrentSends);
         SCENARIOS.put("push_all", OfficialScenarios::pushAll);
+        SCENARIOS.put("lite_push", OfficialScenarios::litePush);
         SCENARIOS.put("push_retry", OfficialScenarios::pushRetry);
         SCENARIOS.put("push_dead_letter", OfficialScenarios::pushDeadLetter);
         SCENARIOS.put("fifo_retry_blocks", OfficialScenarios::fifoRetryBlocks);
@@ -673,6 +675,42 @@ public final class OfficialScenarios {
             expect(body(left).equals(WAKE), "left: %s", left);
         }
         close(consumer, producer);
+        return "";
+    }
+
+    /** Twenty messages in each of three lite topics, of which two are subscribed to; the topic is of the type LITE. */
+    private static String litePush(String name) throws Exception {
+        Map<String, List<String>> handled = new ConcurrentHashMap<>();
+        LitePushConsumer consumer = PROVIDER.newLitePushConsumerBuilder().setClientConfiguration(configuration())
+            .setConsumerGroup(name).bindTopic(name).setMessageListener(view -> {
+                handled.computeIfAbsent(view.getLiteTopic().orElse(""), key -> new CopyOnWriteArrayList<>())
+                    .add(body(view));
+                return ConsumeResult.SUCCESS;
+            }).build();
+        consumer.subscribeLite("first");
+        consumer.subscribeLite("second");
+        Producer producer = producer(name);
+        List<String> sent = new ArrayList<>();
+        for (int number = 0; number < 20; number++) {
+            sent.add(String.valueOf(number));
+            for (String lite : List.of("first", "second", "third")) {
+                producer.send(PROVIDER.newMessageBuilder().setTopic(name).setLiteTopic(lite)
+                    .setBody(String.valueOf(number).getBytes(StandardCharsets.UTF_8)).build());
+            }
+        }
+        waitUntil("all messages are handled", () -> handled.getOrDefault("first", List.of()).size() >= 20
+            && handled.getOrDefault("second", List.of()).size() >= 20);
+        consumer.unsubscribeLite("second");
+        producer.send(PROVIDER.newMessageBuilder().setTopic(name).setLiteTopic("second")
+            .setBody("late".getBytes(StandardCharsets.UTF_8)).build());
+        producer.send(PROVIDER.newMessageBuilder().setTopic(name).setLiteTopic("first")
+            .setBody("last".getBytes(StandardCharsets.UTF_8)).build());
+        sent.add("last");
+        waitUntil("the last message is handled", () -> handled.get("first").size() > 20);
+        close(consumer, producer);
+        expect(handled.get("first").equals(sent), "first: %s", handled.get("first"));
+        expect(handled.get("second").equals(sent.subList(0, 20)), "second: %s", handled.get("second"));
+        expect(handled.size() == 2, "lite topics: %s", handled.keySet());
         return "";
     }
 

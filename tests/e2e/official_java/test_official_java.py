@@ -9,6 +9,7 @@ import grpc
 
 from e2e.client_conformance import MASTER, ClientConformance
 from support.cluster_processes import ProcessCluster
+from support.topic_admin import create_topic
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 
@@ -32,6 +33,13 @@ class TestOfficialJava(ClientConformance):
         assert "OfficialScenarios" in stack.text
         assert verified.code == "OK", verified.text
         assert anew.code == "SENT"
+
+    def test_lite_topics_are_pushed_in_order(self, command: list[str], cluster: ProcessCluster, logs: Path) -> None:
+        name = "lite_push"
+        asyncio.run(create_topic(cluster.brokers[MASTER], name, queues=4, message_type="LITE"))
+        with self._driver(command, cluster, logs / f"{name}.log") as driver:
+            driver.start(name)
+            driver.passed(name, limit_s=110)
 
 
 async def _told(port: int) -> list[pb.CommandClientResponse]:

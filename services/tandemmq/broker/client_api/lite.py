@@ -158,6 +158,9 @@ class LiteHandler:
 
     def outgoing(self, sent: SentMessage, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
         """The messages of one request as those of their lite topic. To be put at once, then `appended`."""
+        config = self._services.topics.get(sent.topic)
+        if config is None or config.message_type != "LITE":
+            return messages
         first = self._lites.next_offset(sent.topic, sent.lite_topic)
         return [lite_message(message, sent.lite_topic, first + index) for index, message in enumerate(messages)]
 

@@ -146,9 +146,13 @@ class SendHandler:
         if not values:
             answer = _FirstAnswer(self, request, call)
             self._pending.update(dict.fromkeys(request.keys, answer))
+            first = request.messages[0]
+            if first.lite_topic:
+                # Others may have come to the lite topic while this one waited.
+                request.outgoing = self._lite.outgoing(first, request.outgoing)
             self._services.put(request.outgoing, answer, call, traceparents)
-            if request.messages[0].lite_topic:
-                self._lite.appended(request.messages[0].topic)
+            if first.lite_topic:
+                self._lite.appended(first.topic)
         elif len(values) < len(found):
             text = "some messages of the request were sent before, and others not: send the others by themselves"
             self._refused(request.messages, call, Outcome(Code.BAD_REQUEST, text))
@@ -242,13 +246,12 @@ class SendHandler:
                     return refused
                 if kind == _TRANSACTION and (refused := transaction_problem(sent) or self._transactions.refusal):
                     return refused
-        message_group = first.message_group
-        ordered_by = message_group if destination.is_ordered else ""
-        if destination.is_lite:
+        ordered_by = first.message_group
+        if destination.is_special and destination.is_lite:
             ordered_by = first.lite_topic
             if refused := self._lite.refused(first):
                 return refused
-        if ordered_by:
+        if ordered_by and destination.is_ordered:
             home = self._services.home_of(topic, ordered_by)
             if home != self._broker_name:
                 return home
@@ -257,8 +260,8 @@ class SendHandler:
         if self.is_limited and (refused := self._quotas.refused_send(messages, call)):
             return refused
         # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
-        if ordered_by or message_group:
-            queue_id = queue_of_message_group(ordered_by or message_group, destination.queue_count)
+        if ordered_by:
+            queue_id = queue_of_message_group(ordered_by, destination.queue_count)
         elif destination.is_by_priority:
             if first.priority < 0:
                 return Outcome(Code.BAD_REQUEST, f"priority: {first.priority}; use 0 or more, larger is more urgent")
@@ -269,17 +272,22 @@ class SendHandler:
         translation = destination.translation
         try:
             outgoing = [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
-            if destination.is_lite:
-                outgoing = self._lite.outgoing(first, outgoing)
-            if destination.has_window and not self._is_deferred(first):
-                window = self.deduplication.window(destination.config)
-                if window is not None:
-                    return _StoredOnce(messages, outgoing, window)
-            return outgoing
+            return self._special(messages, outgoing, destination) if destination.is_special else outgoing
         except InvalidProperty as error:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
         except NoTime as error:
             return Outcome(Code.BAD_REQUEST, str(error))
+
+    def _special(
+        self, messages: list[SentMessage], outgoing: list[OutgoingMessage], destination: _Destination
+    ) -> list[OutgoingMessage] | _StoredOnce:
+        """What is to be put into a LITE topic, or into one with a deduplication window."""
+        if destination.is_lite:
+            outgoing = self._lite.outgoing(messages[0], outgoing)
+        if not destination.has_window or self._is_deferred(messages[0]):
+            return outgoing
+        window = self.deduplication.window(destination.config)
+        return outgoing if window is None else _StoredOnce(messages, outgoing, window)
 
     @staticmethod
     def _is_deferred(sent: SentMessage) -> bool:
@@ -327,6 +335,7 @@ class _Destination:
         "is_lite",
         "is_normal",
         "is_ordered",
+        "is_special",
         "is_writable",
         "queue_count",
         "translation",
@@ -343,9 +352,10 @@ class _Destination:
         self.queue_count = config.write_queue_count
         self.is_normal = config.message_type == "NORMAL"
         self.has_window = deduplication_window_ms(config) > 0
-        self.is_ordered = config.message_type in ORDERED_TYPES
         self.is_by_priority = config.message_type == "PRIORITY"
         self.is_lite = config.message_type == "LITE"
+        self.is_ordered = config.message_type in ORDERED_TYPES or self.is_lite
+        self.is_special = self.is_lite or self.has_window
         self.is_writable = config.writable and config.write_queue_count > 0
 
     def next_queue(self) -> int:

@@ -136,3 +136,21 @@ def test_fifo_message_is_stored_once(broker: BrokerAssembly) -> None:
     answers = [call(broker, "SendMessage", request).only(pb.SendMessageResponse) for _ in range(2)]
     assert answers[0] == answers[1]
     assert stored(broker) == 1
+
+
+def test_lite_message_that_waited_for_another_gets_its_place_when_it_is_put(broker: BrokerAssembly) -> None:
+    attributes = MappingProxyType({"deduplication.window": "60", "message.type": "LITE"})
+    broker.topics.put(TopicConfig("once", 4, 4, attributes=attributes), now_ms=1)
+
+    def lite(message_id: str) -> definition.Message:
+        sent = message("once", message_id=message_id)
+        sent.system_properties.message_type, sent.system_properties.lite_topic = definition.LITE, "a"
+        return sent
+
+    broker.puts_held = True
+    calls = [call(broker, "SendMessage", send_request(lite(message_id))) for message_id in ("x", "x", "y")]
+    broker.puts_held = False
+    broker.release_puts()
+    assert [fake.only(pb.SendMessageResponse).status.code for fake in calls] == [Code.OK] * 3
+    assert broker.lite_topics.next_offset("once", "a") == 2
+    assert stored(broker) == 2
