@@ -30,6 +30,13 @@ _LOST_AT_BYTES: Final = (
 _OF_QUEUES: Final = (FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA)
 _OF_INDEX: Final = (FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING)
 _INDEX_FOLDER: Final = "index"
+_OF_EMPTY_DISKS: Final = (
+    FindingKind.METADATA_UNREADABLE,
+    FindingKind.DISK_ID_WRONG,
+    FindingKind.EPOCHS_WRONG,
+    FindingKind.MESSAGE_GROUP_HOMES_DIFFER,
+    FindingKind.LEASES_MISSING,
+)
 _OF_ENDS: Final = frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.OFFSET_BEYOND_END})
 
 
@@ -79,7 +86,7 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         own
         for own in findings
         if not (own.kind in _OF_ENDS and own.broker_id in lost)
-        and not (own.kind is FindingKind.METADATA_UNREADABLE and own.broker_id in empty)
+        and not (own.kind in _OF_EMPTY_DISKS and own.broker_id in empty)
     ]
 
 
