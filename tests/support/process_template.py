@@ -78,7 +78,9 @@ class ProcessTemplate:
         """Ends the template; services that still run go on."""
         self._answers.close()
         self._socket.close()
-        self._process.wait(90)
+        # It may still import: nothing has been asked of it then.
+        self._process.kill()
+        self._process.wait()
 
     @property
     def is_usable(self) -> bool:
