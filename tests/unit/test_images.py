@@ -173,13 +173,20 @@ def test_what_is_no_shared_object_stays_as_it_is() -> None:
 
 
 def _locked(extra: str) -> set[str]:
-    """Names of what `uv export --extra` lists, and of tandemmq."""
+    """Names of what the Dockerfile's `uv export --extra` lists, without what it prunes, and of tandemmq."""
+    exports = [line for line in IMAGES_TOOL["DOCKERFILE"].read_text().splitlines() if "$export" in line]
+    of_extra = [line for line in exports if f"--extra {extra} " in line] or [
+        line for line in exports if "common.txt" in line
+    ]
+    pruned = set(re.findall(r"--prune (\S+)", of_extra[0]))
     packages = {found["name"]: found for found in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
     ours = packages["tandemmq"]
     held = {"tandemmq"}
     waiting: list[dict[str, Any]] = [*ours["dependencies"], *ours["optional-dependencies"].get(extra, [])]
     while waiting:
         wanted = waiting.pop()
+        if wanted["name"] in pruned:
+            continue
         package = packages[wanted["name"]]
         added = [need for name in wanted.get("extra", []) for need in package["optional-dependencies"][name]]
         if wanted["name"] not in held:
