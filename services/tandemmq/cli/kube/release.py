@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -158,6 +159,8 @@ async def config_map_data(kubernetes: ApiServerCluster, name: str, *, remedy: st
 CLIENT_PORT_NAME: Final = "grpc-client"
 METADATA_PORT_NAME: Final = "grpc-metadata"
 NAME_SERVER_PORT_NAMES: Final = ("grpc", "grpc-nameserver", "nameserver")
+_HOME_ROLE_AND_NUMBER: Final = re.compile(r"-(?:master|slave)-\d+$")
+"""What a broker's pod has behind the name of its group's Service."""
 _CHUNK_BYTES: Final = 64 << 10
 
 
@@ -300,7 +303,8 @@ async def way_to_pods(network: PodNetwork, pods: Sequence[PodState]) -> AsyncIte
     """The way to these pods; tunnels through the API server end with the block.
 
     A broker advertises a name of its pod inside the cluster: the pod is told by the name's first part, and the port is
-    the one of the pod.
+    the one of the pod. In a group that fails over clients are told a Service of the group instead, which leads to the
+    master: its pods are called so, and more behind. Whichever of them is dialled passes on what is the master's.
     """
     there = [pod for pod in pods if pod.ip and not pod.terminating]
     servers = [(pod, port) for pod in there if pod.component == "nameserver" and (port := _name_server_port(pod))]
@@ -313,6 +317,13 @@ async def way_to_pods(network: PodNetwork, pods: Sequence[PodState]) -> AsyncIte
             if pod.component == "broker":
                 wanted += [(pod, name) for name in (METADATA_PORT_NAME, CLIENT_PORT_NAME) if name in pod.ports]
         tunnels = {(pod.name, pod.ports[name]): await addresses.find(pod, name) for pod, name in wanted}
+
+        # The master last: it takes the group's name.
+        for pod in sorted(there, key=lambda pod: pod.role == "master"):
+            group = _HOME_ROLE_AND_NUMBER.sub("", pod.name)
+            if pod.component == "broker" and CLIENT_PORT_NAME in pod.ports:
+                port = pod.ports[CLIENT_PORT_NAME]
+                tunnels[group, port] = tunnels[pod.name, port]
 
         def through_tunnel(address: str) -> str:
             parsed = parse_address(address)

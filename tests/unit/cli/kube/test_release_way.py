@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from support.kubernetes_release import pod
 from tandemmq.cli.kube.release import way_to_pods
 from tandemmq.service.kubernetes_api import PodStream
@@ -40,6 +44,21 @@ async def test_from_outside_each_port_of_a_pod_has_a_tunnel_of_its_own() -> None
         ends = {dial(advertised.format(port)) for port in (8081, 10911)} | {dial("mq-nameserver-0:9876")}
         assert len(ends) == 3
         assert all(end.startswith("127.0.0.1:") for end in ends)
+
+
+@pytest.mark.parametrize("master", [0, 1])
+async def test_the_service_of_a_group_leads_to_the_master(master: int) -> None:
+    names = ("mq-broker-a-master-0", "mq-broker-a-slave-1")
+    members = [
+        replace(pod(name, ports=_BROKER_PORTS), role="master" if number == master else "slave")
+        for number, name in enumerate(names)
+    ]
+    others = [pod(f"mq-broker-{name}-master-0", ports=_BROKER_PORTS) for name in ("b", "a-x")]
+    async with way_to_pods(_Network(inside=False), [*members, *others]) as way:
+        assert way.dial is not None
+        group = way.dial("mq-broker-a.mq.svc.cluster.local:8081")
+        assert group == way.dial(f"{names[master]}.mq-brokers.mq.svc:8081")
+        assert way.dial("mq-broker-b.mq.svc.cluster.local:8081") != group
 
 
 async def test_what_is_no_pod_is_dialled_as_it_is() -> None:
