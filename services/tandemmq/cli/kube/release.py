@@ -322,8 +322,8 @@ async def way_to_pods(network: PodNetwork, pods: Sequence[PodState]) -> AsyncIte
         for pod in sorted(there, key=lambda pod: pod.role == "master"):
             group = _HOME_ROLE_AND_NUMBER.sub("", pod.name)
             if pod.component == "broker" and CLIENT_PORT_NAME in pod.ports:
-                port = pod.ports[CLIENT_PORT_NAME]
-                tunnels[group, port] = tunnels[pod.name, port]
+                client_port = pod.ports[CLIENT_PORT_NAME]
+                tunnels[group, client_port] = tunnels[pod.name, client_port]
 
         def through_tunnel(address: str) -> str:
             parsed = parse_address(address)
