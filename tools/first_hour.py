@@ -152,9 +152,8 @@ def _busy_ports() -> list[int]:
 def main() -> int:
     """Exit code 0: every promise was kept."""
     if busy := _busy_ports():
-        print(
-            f"ports {', '.join(map(str, busy))} of 127.0.0.1 are taken; the document's cluster needs them: stop who has them"
-        )
+        taken = ", ".join(map(str, busy))
+        print(f"ports {taken} of 127.0.0.1 are taken; the document's cluster needs them: stop who has them")
         return 2
     shutil.rmtree(FOLDER, ignore_errors=True)
     home, clone = FOLDER / "home", FOLDER / "clone"

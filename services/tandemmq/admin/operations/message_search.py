@@ -146,7 +146,7 @@ class MessageSearch:
     async def search(self, query: MessageQuery) -> MessagePage:
         """One page. NOT_FOUND: none of those that answer has the topic; of dead letters there are none then.
 
-        A text is looked for here, in at most 2,000 messages of each broker a page: a page may be empty, and not the last.
+        A text is looked for in 2,000 messages of each broker a page at most: a page may be empty, and not the last.
         """
         query = self._checked(query)
         readers = self._members.readers(query.broker_name)
