@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
-from first_hour import DOCUMENT, commands, missing_promise
+from tools.first_hour import DOCUMENT, commands, missing_promise
 
 
 def test_the_document_has_commands_with_promises_and_one_terminal_that_the_cluster_keeps() -> None:
