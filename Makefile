@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness mixed-load
+.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness mixed-load first-hour
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -149,6 +149,9 @@ up: setup ## a cluster on this machine, until Ctrl-C: PRESET=2m-2s-async, DATA=f
 
 demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way and left dead, the proof
 	@$(BIN)/python tools/demo.py
+
+first-hour: ## docs/first-hour.md typed into a fresh clone with an empty home: every promise of it is looked for
+	@python3 tools/first_hour.py
 
 loss-rounds: setup ## disks emptied, rolled back, damaged, swapped, members late or twice: what is acknowledged stays: ROUNDS=20, ONLY="sync: slave", PARALLEL=2
 	@$(BIN)/python tools/loss_rounds.py --rounds $(or $(ROUNDS),20) $(if $(ONLY),--only "$(ONLY)") $(if $(PARALLEL),--parallel $(PARALLEL))

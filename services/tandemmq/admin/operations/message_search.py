@@ -126,8 +126,8 @@ _ASKS_PER_BROKER: Final = 3
 
 # Of each body this much is looked at for a text.
 _TEXT_BYTES: Final = 64 << 10
-_TEXT_AT_ONCE: Final = 50
-_TEXT_SCANNED_MAX: Final = 2_000
+_TEXT_AT_ONCE: Final = 200
+_TEXT_ASKS_PER_BROKER: Final = 10
 
 
 def _has(message: MessageSummary, wanted: str) -> bool:
@@ -146,24 +146,9 @@ class MessageSearch:
     async def search(self, query: MessageQuery) -> MessagePage:
         """One page. NOT_FOUND: none of those that answer has the topic; of dead letters there are none then.
 
-        A text is looked for here, in at most 2,000 messages a page: such a page may be empty, and not the last.
+        A text is looked for in 2,000 messages of each broker a page at most: a page may be empty, and not the last.
         """
         query = self._checked(query)
-        if not query.text:
-            return await self._page(query)
-        wanted = query.text.lower()
-        part = replace(query, body_bytes=max(query.body_bytes, _TEXT_BYTES))
-        found: list[MessageSummary] = []
-        scanned = 0
-        while True:
-            page = await self._page(replace(part, limit=min(_TEXT_AT_ONCE, query.limit - len(found))))
-            found += [replace(each, body=each.body[: query.body_bytes]) for each in page.messages if _has(each, wanted)]
-            scanned += page.scanned
-            part = replace(part, page_token=page.next_page_token)
-            if not page.next_page_token or len(found) >= query.limit or scanned >= _TEXT_SCANNED_MAX:
-                return replace(page, messages=found, scanned=scanned)
-
-    async def _page(self, query: MessageQuery) -> MessagePage:
         readers = self._members.readers(query.broker_name)
         standings = standings_of(query)
         if standings is None:
@@ -173,7 +158,10 @@ class MessageSearch:
             for broker in readers.brokers
             if broker.broker_name in standings
         ]
-        messages = await _merged(query, parts, self._ask)
+        asked = replace(query, body_bytes=max(query.body_bytes, _TEXT_BYTES)) if query.text else query
+        messages = await _merged(asked, parts, self._ask)
+        if query.text:
+            messages = [replace(each, body=each.body[: query.body_bytes]) for each in messages]
         _raise_if_nobody_answers(query.topic, parts, readers.unseen)
         return MessagePage(
             messages=messages,
@@ -286,12 +274,15 @@ _Ask: TypeAlias = Callable[[MessageQuery, _Part, int], Awaitable[None]]
 async def _merged(query: MessageQuery, parts: Sequence[_Part], ask: _Ask) -> list[MessageSummary]:
     """As many messages as are wanted, in order; fewer when a broker has looked at too many in vain."""
     messages: list[MessageSummary] = []
+    text = query.text.lower()
+    asks_max = _TEXT_ASKS_PER_BROKER if text else _ASKS_PER_BROKER
     passed_over: set[str] = set()
     sign = -1 if _is_backwards(query) else 1
     while len(messages) < query.limit:
-        asked = [part for part in parts if part.is_dry and part.asks < _ASKS_PER_BROKER]
+        asked = [part for part in parts if part.is_dry and part.asks < asks_max]
         if asked:
-            await asyncio.gather(*(ask(query, part, query.limit - len(messages)) for part in asked))
+            limit = _TEXT_AT_ONCE if text else query.limit - len(messages)
+            await asyncio.gather(*(ask(query, part, limit) for part in asked))
             continue
         dry = {part.broker.key for part in parts if part.is_dry} - passed_over
         if dry and messages:
@@ -302,7 +293,9 @@ async def _merged(query: MessageQuery, parts: Sequence[_Part], ask: _Ask) -> lis
         ready = [part for part in parts if part.found]
         if not ready:
             break
-        messages.append(min(ready, key=lambda part: sign * part.found[0].store_ms).take())
+        message = min(ready, key=lambda part: sign * part.found[0].store_ms).take()
+        if not text or _has(message, text):
+            messages.append(message)
     return messages
 
 

@@ -257,5 +257,5 @@ async def test_a_text_that_nothing_has_costs_so_many_looks_and_no_more() -> None
     log = TextLog(list(range(5_000)), marks=[False] * 5_000)
     page = await _search({"a": log}).search(MessageQuery("t", text="card"))
     assert page.messages == []
-    assert 2_000 <= page.scanned <= 2_100
+    assert page.scanned == 2_000
     assert page.next_page_token

@@ -1,0 +1,73 @@
+"""What deploy/ brings for plain machines can be used: settings are known and fit together, units are whole."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.nameserver.settings import NameServerSettings
+from tandemmq.service.settings import load_settings
+
+_DEPLOY = Path(__file__).parents[2] / "deploy"
+_UNITS = sorted((_DEPLOY / "systemd").glob("*.service"))
+_EXAMPLES = sorted((_DEPLOY / "systemd" / "examples").glob("*.properties"))
+_TOKEN = "correct-horse-battery"
+
+
+def _model(name: str) -> type[BaseSettings]:
+    if "admin" in name:
+        return AdminSettings
+    return NameServerSettings if "name" in name else BrokerSettings
+
+
+@pytest.mark.parametrize("example", _EXAMPLES, ids=lambda path: path.stem)
+def test_settings_of_units_are_known_and_fit_together(example: Path) -> None:
+    load_settings(_model(example.stem), config_file=example, environ={})
+
+
+def _services() -> dict[str, Any]:
+    composed = yaml.safe_load((_DEPLOY / "compose" / "compose.yaml").read_text())
+    services: dict[str, Any] = composed["services"]
+    named = {volume.split(":")[0] for each in services.values() for volume in each.get("volumes", ())}
+    assert named == set(composed["volumes"])
+    return services
+
+
+@pytest.mark.parametrize("name", [name for name in _services() if name != "folders"])
+def test_settings_of_the_compose_file_are_known_and_fit_together(name: str) -> None:
+    service = _services()[name]
+    environ = {key: re.sub(r"^\$\{.*\}$", _TOKEN, value) for key, value in service["environment"].items()}
+    model = _model(service["image"])
+    settings = load_settings(model, environ=environ)
+    if isinstance(settings, BrokerSettings):
+        [published] = service["ports"]
+        _, outside, inside = published.split(":")
+        assert int(inside) == settings.external_listen_port
+        assert int(outside) == settings.external_advertised_port
+        assert settings.broker_ip1 == name, "the name that other containers reach it by"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+@pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.stem)
+def test_units_are_whole(unit: Path, tmp_path: Path) -> None:
+    """As systemd reads them, with programs that there are."""
+    instance = tmp_path / unit.name.replace("@.", "@broker-a.")
+    instance.write_text(re.sub(r"/opt/tandemmq/bin/\w+", "/bin/true", unit.read_text()))
+    told = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(instance)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    mine = [line for line in told.stderr.splitlines() if unit.name.split(".")[0].split("@")[0] in line]
+    assert (told.returncode, mine) == (0, [])
