@@ -169,7 +169,7 @@ def replicate(master: Path, slave: Path, *, end_offset: int | None = None, from_
         offset = piece_end
     store.close()
     shutil.copytree(master / "config", slave / "config", dirs_exist_ok=True)
-    if (master / REPLICA_FILE).exists() and not (slave / REPLICA_FILE).exists():
+    if slave.name.isdigit() and (master / REPLICA_FILE).exists() and not (slave / REPLICA_FILE).exists():
         own = int(slave.name)
         record = ReplicaRecord(_disk_id(own), 5 + own, "test", GROUP, own, promised_epoch=4, promised_to=_disk_id(0))
         (slave / REPLICA_FILE).write_text(record.to_json())

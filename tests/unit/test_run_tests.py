@@ -61,7 +61,7 @@ def test_every_step_runs_once_and_compiled_ones_after_the_compiler(
     assert capsys.readouterr().out.splitlines()[-1] == f"{tests} passed, 0 failed, 0 skipped"
 
 
-@pytest.mark.parametrize("failing", ["lint", COMPILING, "unit", "integration"])
+@pytest.mark.parametrize("failing", ["lint", COMPILING, "unit"])
 def test_a_failure_ends_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], failing: str
 ) -> None:

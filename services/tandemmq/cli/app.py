@@ -43,7 +43,7 @@ _COMMANDS: Final = {
     ),
     "certs": LazyCommand(
         "tandemmq.cli.commands.certificates:certs_app",
-        "Certificates of the links between services: make them, show whose they are, check until when.",
+        "Certificates of the links between services.",
         _RUN,
     ),
     "context": LazyCommand(

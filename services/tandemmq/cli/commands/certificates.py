@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import RenderableType
-from rich.text import Text
 
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
-from tandemmq.cli.local.certificates import AUTHORITY_DAYS, LEAF_DAYS, ClusterCertificates, authority_in, checked
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option, lay_out, read_members
 from tandemmq.cli.options import OutputOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
 from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of
-from tandemmq.service.certificate_authority import names_of, write_certificates
-from tandemmq.service.certificates import CertificateUnusable, read_certificates
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["certs_app"]
 
@@ -112,7 +110,9 @@ def certs_make(
         Path | None,
         typer.Option(metavar="DIR", help="With identities: where to; DIR/ca is the CA, made if it is missing."),
     ] = None,
-    days: Annotated[float, typer.Option(min=0.01, max=AUTHORITY_DAYS, help="How long they last.")] = LEAF_DAYS,
+    days: Annotated[
+        float | None, typer.Option(min=0.01, help="How long they last, at most as long as the CA. Default: 90.")
+    ] = None,
 ) -> None:
     """Make certificates, and a CA if there is none. Running services take them within a second, without a restart.
 
@@ -143,6 +143,8 @@ def certs_names(
 
     Example: tandemmq certs names broker/broker-a/0 --cluster mq
     """
+    from tandemmq.service.certificate_authority import names_of
+
     names = names_of(_identity(identity, cluster))
     typer.echo(f"URI: {names.uri}")
     for name in names.dns:
@@ -150,6 +152,8 @@ def certs_names(
 
 
 def _make_for(data: Path) -> list[Path]:
+    from tandemmq.cli.local.certificates import ClusterCertificates
+
     folder = ClusterFolder(data)
     if not folder.conf.is_dir():
         raise CommandError(
@@ -161,12 +165,15 @@ def _make_for(data: Path) -> list[Path]:
     return ClusterCertificates(folder).make(members, all_anew=True)
 
 
-def _make(identities: list[str], *, cluster: str, out: Path, days: float) -> list[Path]:
+def _make(identities: list[str], *, cluster: str, out: Path, days: float | None) -> list[Path]:
+    from tandemmq.cli.local.certificates import LEAF_DAYS, authority_in
+    from tandemmq.service.certificate_authority import write_certificates
+
     wanted = {text: _identity(text, cluster) for text in identities}
     authority = authority_in(out / "ca", name=f"TandemMQ {cluster}")
     written = []
     for text, identity in wanted.items():
-        chain, key = authority.issue(identity, now=datetime.now(UTC), days=days)
+        chain, key = authority.issue(identity, now=datetime.now(UTC), days=days or LEAF_DAYS)
         folder = out / text.strip("/").replace("/", "-")
         write_certificates(folder, chain=chain, key=key, authorities=authority.pem)
         written.append(folder)
@@ -174,6 +181,8 @@ def _make(identities: list[str], *, cluster: str, out: Path, days: float) -> lis
 
 
 def _identity(text: str, cluster: str) -> Identity:
+    from tandemmq.cli.local.certificates import checked
+
     try:
         return checked(identity_of([f"spiffe://tandemmq/{cluster}/{text.strip('/')}"]))
     except IdentityUnusable as error:
@@ -186,10 +195,14 @@ def _identity(text: str, cluster: str) -> Identity:
 
 
 def _lines(folders: list[Path] | None, data: Path) -> list[CertificateLine]:
+    from tandemmq.cli.local.certificates import ClusterCertificates
+
     return [_line(folder) for folder in folders or ClusterCertificates(ClusterFolder(data)).folders()]
 
 
 def _line(folder: Path) -> CertificateLine:
+    from tandemmq.service.certificates import CertificateUnusable, read_certificates
+
     now = datetime.now(UTC)
     try:
         found = read_certificates(folder, now=now)
@@ -208,6 +221,8 @@ def _line(folder: Path) -> CertificateLine:
 
 
 def _table(lines: list[CertificateLine]) -> RenderableType:
+    from rich.text import Text
+
     table = new_table("whose", "until", "days left", "for what", "folder")
     for line in lines:
         if line.problem:

@@ -100,7 +100,7 @@ METHODS: Final[Mapping[str, frozenset[Caller]]] = MappingProxyType(
     )
     | _service(
         "tandemmq.broker.v1.ReplicaRepairService",
-        {"RepairRange": frozenset({Caller.REPAIR}), "RewriteQueueEntries": frozenset({Caller.REPAIR})},
+        {method: frozenset({Caller.REPAIR}) for method in ("RepairRange", "RewriteQueueEntries", "RewriteTable")},
     )
     | _service(
         "tandemmq.broker.v1.FailoverService",
@@ -143,6 +143,7 @@ METHODS: Final[Mapping[str, frozenset[Caller]]] = MappingProxyType(
             "CheckMessages": _READ,
             "RestoreMessages": _CHANGE,
             "ListTransactions": _READ,
+            "ListLiteTopics": _READ,
             "ResolveTransaction": _CHANGE,
             "CommandClient": _CHANGE,
         },
