@@ -76,9 +76,8 @@ class ClientQuotas:
         self._quotas.look_after()
 
     def share_of(self, call: Call, topic: str) -> Share:
-        return Share(
-            self._user_of(call) or None if self._user_of is not None else None, address_of_peer(call.peer), topic
-        )
+        user = self._user_of(call) if self._user_of is not None else ""
+        return Share(user or None, address_of_peer(call.peer), topic)
 
     # Sends
 
