@@ -475,6 +475,7 @@ class SimBroker:
         deadline_ms = parts.clock.monotonic_ms() + ROLE_END_LIMIT_MS
         await parts.role.answer_sends(deadline_ms)
         await parts.role.end(deadline_ms)
+        await parts.tables.settled()
         parts.role.close_files()
 
     async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:

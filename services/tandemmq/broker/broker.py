@@ -361,6 +361,7 @@ class Broker:
         await parts.role.answer_sends(deadline_ms)
         parts.client_api.drain()
         await parts.role.end(deadline_ms)
+        await parts.tables.settled()
         parts.role.close_files()
 
     async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:

@@ -225,6 +225,14 @@ class MetadataTables:
         else:
             done()
 
+    async def settled(self) -> None:
+        """Returns when no thread writes a table. Whoever writes one itself then (`persist_all`, `merge_replica`) does it
+        before anybody else runs: of two that write a file at once one fails, or the older text stays."""
+        while self._write is not None:
+            is_written = asyncio.Event()
+            self._write.waiting.append(is_written.set)
+            await is_written.wait()
+
     def when_group_written(self, group: str, done: Callable[[], object]) -> None:
         """The same for a group that `put_group` made: others do not wait for it."""
         if group in self._unwritten.new_groups:

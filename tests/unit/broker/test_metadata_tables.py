@@ -376,3 +376,29 @@ def test_what_is_being_written_is_the_table_of_that_moment() -> None:
     written.tables.topics.put(TopicConfig("T", 1, 1), now_ms=3)
     write.run()
     assert texts(started(written.disk)) == before
+
+
+async def test_who_writes_a_table_itself_waits_for_the_thread_that_does() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    tables = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
+    tables.attach(lambda: None)
+    await tables.settled()
+    tables.put_topic(TopicConfig("first", 1, 1))
+    write = tables.take_write()
+    assert write is not None
+    tables.put_topic(TopicConfig("second", 1, 1))
+    waiting = asyncio.create_task(tables.settled())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    write.run()
+    tables.write_finished(write)
+    # The next write has begun before who waits gets on.
+    second = tables.take_write()
+    assert second is not None
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    second.run()
+    tables.write_finished(second)
+    await asyncio.wait_for(waiting, 10)
+    tables.persist_all()
+    assert b"second" in (disk.read_file("config/topics.json") or b"")

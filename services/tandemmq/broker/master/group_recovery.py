@@ -617,6 +617,7 @@ async def recover_metadata(
                 acts = _acts_in(text, tables.consumer_offsets.marks)
                 # First: once the table knows of an act, nobody asks for it any more.
                 await asyncio.to_thread(storage.obey, acts)
+            await tables.settled()
             lines = tables.merge_replica(file, text)
         except MetadataCorrupt as error:
             log.error("metadata_unreadable", table=file.value, replica=peer.endpoint, error=str(error))
