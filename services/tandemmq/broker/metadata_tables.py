@@ -226,8 +226,8 @@ class MetadataTables:
             done()
 
     async def settled(self) -> None:
-        """Returns when no thread writes a table. Whoever writes one itself then (`persist_all`, `merge_replica`) does it
-        before anybody else runs: of two that write a file at once one fails, or the older text stays."""
+        """Returns when no thread writes a table. `persist_all` and `merge_replica` come then, before anybody else runs:
+        of two that write a file at once one fails, or the older text stays."""
         while self._write is not None:
             is_written = asyncio.Event()
             self._write.waiting.append(is_written.set)
