@@ -218,7 +218,7 @@ def test_nothing_planted_is_found_after_a_run_with_errors_and_a_crash(run: Run) 
         ("broker", "config", "get", "broker-a", "-o", "yaml"),
         ("broker", "config", "set", "broker-a", "tlsKeyPath=/elsewhere", "--yes"),
         ("topic", "describe", "orders"),
-        ("verify",),
+        ("verify", "--results", str(run.folder / "consistency")),
     ):
         run.cli(*words)
     # A slave that dies, a master that ends while it is asked, and an admin service that crashes.
