@@ -42,6 +42,8 @@ from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.deduplication import Deduplication
+from tandemmq.core.delivery.lite_topics import LiteTopics
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
@@ -142,6 +144,9 @@ class _Parts:
             registration_changed=self.registration.changed,
         )
         queues = StoreQueueReader(self.store, confirmed_offset=lambda: self.role.confirmed_offset)
+        self.queues: Final = queues
+        self.lite_topics: Final = LiteTopics(queues, self.topics, log_cuts=lambda: self.store.log_cuts)
+        self.options: Final = ApiOptions()
         self.message_timers: Final = MessageTimers(
             store=self.store,
             reader=queues,
@@ -157,7 +162,7 @@ class _Parts:
             queues=queues,
             topics=self.topics,
             identity=self.identity,
-            options=ApiOptions(),
+            options=self.options,
             clock=self.clock,
             store_host=STORE_HOST,
             put=self._put,
@@ -170,11 +175,22 @@ class _Parts:
             drain=lambda: None,
             housekeep=lambda: self.leases.expire(self.clock.monotonic_ms()),
             delivery_meter=DeliveryMeter(),
+            lite=SimpleNamespace(role_changed=lambda: None),
+            deduplication=Deduplication(self.topics),
         )
         self.client_plane: Final = SimpleNamespace(flush=lambda: None)
 
     def take_role(self, role: Role) -> None:
         self.role = role
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        return self.store.queue_max_offset(topic, queue_id)
+
+    lite_queue_end = queue_end
+
+    async def follow_lite_topics(self) -> bool:
+        """No topic here is of the type LITE."""
+        return False
 
     def _put(
         self,
