@@ -20,6 +20,7 @@ from tandemmq.core.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_LITE_TOPIC,
     PROPERTY_PRIORITY,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
@@ -209,6 +210,8 @@ def _set_what_the_sender_set(system: definition.SystemProperties, properties: di
         system.message_group = message_group
     if trace_context := properties.get(PROPERTY_TRACE_CONTEXT):
         system.trace_context = trace_context
+    if lite_topic := properties.get(PROPERTY_LITE_TOPIC):
+        system.lite_topic = lite_topic
     deliver_ms = properties.get(PROPERTY_TIMER_DELIVER_MS, "")
     if re.fullmatch("[0-9]{1,15}", deliver_ms):
         system.delivery_timestamp.CopyFrom(_timestamp(int(deliver_ms)))
@@ -233,7 +236,9 @@ def _message_type(properties: dict[str, str]) -> definition.MessageType:
         return definition.DELAY
     if PROPERTY_SHARDING_KEY in properties:
         return definition.FIFO
-    return definition.PRIORITY if PROPERTY_PRIORITY in properties else definition.NORMAL
+    if PROPERTY_PRIORITY in properties:
+        return definition.PRIORITY
+    return definition.LITE if PROPERTY_LITE_TOPIC in properties else definition.NORMAL
 
 
 def _timestamp(milliseconds: int) -> Timestamp:
