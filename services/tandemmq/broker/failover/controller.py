@@ -57,6 +57,8 @@ _MASTER_TICK_S: Final = 0.25
 _FIRST_TICK_S: Final = 0.25
 _LOOKS_PER_LEASE: Final = 6
 _HAND_OVER_LIMIT_S: Final = 3.0
+_VERSION_LIMIT_S: Final = 0.3
+"""Of a claim that comes a whole lease after the master was last heard of."""
 _POLL_S: Final = 0.005
 _CHANGES_MAX: Final = 16
 _SPREAD_LIMIT_MS: Final = 4_000
@@ -446,6 +448,11 @@ class Failover:
     async def _claim_at_once(self, record: GroupRecord) -> None:
         """No byte may come from the old master, and no report go to it, once the record names us."""
         steps, is_named = _Steps(self._now_ms), self._is_named
+        if not is_named:
+            await self._hear_versions()
+            if (newer := self._member.put_back_behind) is not None:
+                await self._host.member.hold_to(newer)
+                return
         await self._host.end_role("this broker becomes the master")
         steps.did("end the slave's role")
         # Meanwhile the master may have been promised a lease.
@@ -457,6 +464,24 @@ class Failover:
             self._note_claim(record, "handed_over" if is_named else "lease_over", steps)
         else:
             await self._host.begin_slave()
+
+    async def _hear_versions(self) -> None:
+        """Asks the other members which record they saw: the authority may have been put back while we did not reach it.
+        Who does not answer at once is as good as gone."""
+
+        async def ask(other: Replica) -> None:
+            endpoint = self._host.member_metadata(other.broker_id)
+            if endpoint is None:
+                return
+            try:
+                async with asyncio.timeout(_VERSION_LIMIT_S), self._peer(endpoint) as peer:
+                    self._member.others_saw((await peer.log()).record_version)
+            except (PeerUnavailable, TimeoutError) as error:
+                log.debug("record_version_not_heard", replica=endpoint, reason=str(error))
+
+        async with asyncio.TaskGroup() as tasks:
+            for other in self._member.others:
+                tasks.create_task(ask(other))
 
     async def _start_to_recover(self, reason: str) -> None:
         log.info("master_starts", reason=reason)
@@ -578,27 +603,33 @@ class Failover:
         return replace(record, in_sync=record.in_sync - lacking) if lacking else record
 
     async def _ask_to_withhold(self) -> None:
-        """The authority is away: whoever could claim promises not to, so that this master goes on."""
+        """The authority is away: whoever could claim promises not to, so that this master goes on.
+
+        Once its lease is over it first asks who would: where one is missing, the others are not kept from claiming.
+        """
         member = self._member
         if not member.epoch:
             return
+        if not member.may_act(self._now_ms()) and not await self._all_withhold(0):
+            return
         sent_ms = self._now_ms()
-        others = member.others
-        async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(self._withholds(other)) for other in others]
-        if all(task.result() for task in asked):
+        if await self._all_withhold(self._options.lease_ms):
             member.promised_by_all(sent_ms=sent_ms)
             self._arm_fence()
 
-    async def _withholds(self, other: Replica) -> bool:
+    async def _all_withhold(self, duration_ms: int) -> bool:
+        """Whether every member that could claim promises not to for so long."""
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._withholds(other, duration_ms)) for other in self._member.others]
+        return all(task.result() for task in asked)
+
+    async def _withholds(self, other: Replica, duration_ms: int) -> bool:
         endpoint = self._host.member_metadata(other.broker_id)
         if endpoint is None:
             return False
         try:
             async with self._peer(endpoint) as peer:
-                return await peer.withhold_claim(
-                    self._host.identity, epoch=self._member.epoch, duration_ms=self._options.lease_ms
-                )
+                return await peer.withhold_claim(self._host.identity, epoch=self._member.epoch, duration_ms=duration_ms)
         except PeerUnavailable as error:
             log.info("claim_not_withheld", replica=endpoint, reason=str(error))
             return False
