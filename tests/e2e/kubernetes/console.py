@@ -92,7 +92,7 @@ def _look(visit: _Visit, topic: str, message_id: str) -> None:
     copies = [key for key in visit.members if key.partition(":")[0] == _holder(visit, message_id)]
     visit.shows(f"/message?id={message_id}", message_id, topic, *copies)
     masters = [key for key, is_master in visit.members.items() if is_master]
-    visit.shows("/events", "operator_change", TOPIC, GROUP, "local", *masters)
+    visit.shows("/events", "operator change", TOPIC, GROUP, "local", *masters)
     visit.tell_faults()
 
 
