@@ -225,8 +225,6 @@ _OF_API: Final = (
     "transactionCheckInterval",
     "transactionCheckMax",
     "transactionsMax",
-    "maxDelayTimeMills",
-    "timerMaxDelaySec",
     "maxLmqConsumeQueueNum",
     "maxLiteSubscriptionCount",
     "deduplicationIdsMax",
