@@ -473,7 +473,8 @@ class SimBroker:
         return self.parts.members.member_metadata(broker_id)
 
     async def remembered(self) -> Sequence[ReplicaMemory]:
-        return self.parts.member.replicas
+        told = await self.parts.registration.group_memory()
+        return [*self.parts.member.replicas, *(one for each in told.values() if each is not None for one in each)]
 
     def caught_up(self) -> None:
         self.parts.is_whole = True

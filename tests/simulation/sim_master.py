@@ -275,13 +275,19 @@ class SimMaster:
         """The admin API's CreateTopic."""
         self._refuse_if_stopping()
         self.tables.put_topic(TopicConfig(name, queue_count, queue_count))
-        await self.tables.written()
+        await self._tables_written()
 
     async def create_group(self, name: str) -> None:
         """The admin API's CreateSubscriptionGroup."""
         self._refuse_if_stopping()
         self.tables.put_group(SubscriptionGroupConfig(group_name=name))
+        await self._tables_written()
+
+    async def _tables_written(self) -> None:
         await self.tables.written()
+        if self._is_replaced():
+            # No slave had to agree, and it has not heard yet: its answer counts for nothing.
+            raise PeerUnavailable("it had been replaced")
 
     def _refuse_if_stopping(self) -> None:
         if self._refusal is not None:
