@@ -86,7 +86,7 @@ class SimMaster:
         clock = process.clock
         identity = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
         self.tables = MetadataTables(member.disk, clock, topics_changed=self._topics_changed)
-        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id)
+        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id, nonce=process.nonce)
         self._delivery = SimDelivery(
             process=process,
             disk=member.disk,

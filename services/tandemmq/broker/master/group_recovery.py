@@ -293,8 +293,7 @@ class GroupRecovery:
             async with PeerClient(endpoint) as peer:
                 theirs = await peer.log()
                 if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
-                    # A copy may have been started as often as we were, but we do not serve yet.
-                    return theirs.run == self._replica.run and not theirs.serving
+                    return theirs.nonce == self._replica.nonce
                 if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
                     self._identity.cluster,
                     self._identity.broker_name,
@@ -412,7 +411,9 @@ class GroupRecovery:
         for answer in start.answers:
             try:
                 async with PeerClient(answer.endpoint) as peer:
-                    promise = await peer.promise_epoch(epoch, disk_id=self._replica.disk_id, identity=self._identity)
+                    promise = await peer.promise_epoch(
+                        epoch, disk_id=self._replica.disk_id, nonce=self._replica.nonce, identity=self._identity
+                    )
             except PeerUnavailable as error:
                 log.warning("epoch_not_promised", replica=answer.endpoint, reason=str(error))
                 start.promise_refused(answer, 0)
