@@ -28,6 +28,7 @@ KINDS: Final = (
     "io.k8s.api.core.v1.ConfigMap",
     "io.k8s.api.core.v1.PersistentVolumeClaim",
     "io.k8s.api.core.v1.Pod",
+    "io.k8s.api.core.v1.Secret",
     "io.k8s.api.core.v1.Service",
     "io.k8s.api.core.v1.ServiceAccount",
     "io.k8s.api.discovery.v1.EndpointSlice",

@@ -1,10 +1,11 @@
-"""TandemMQ on a real Kubernetes of three nodes: presets, operators, faults, lost disks, scaling, replicas proven.
+"""TandemMQ on a real Kubernetes of three nodes: presets, operators, faults, lost disks, scaling, replicas, security.
 
     make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
     python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: see --help
     python tools/e2e_kube.py --only faults --faults kill power
     python tools/e2e_kube.py --only failover --failovers power --rounds 10
     python tools/e2e_kube.py --only disks:2m-2s-sync --disk-faults claim copy
+    python tools/e2e_kube.py --only security --presets 2m-2s-sync
     python tools/e2e_kube.py --only consistency --plain   # the Spark job; without C extensions of the busiest modules
 
 Brings the cluster up with the scripts in KUBE_SCRIPTS (default: ../shared/kube beside the checkout), needs root, builds
@@ -41,6 +42,7 @@ from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.preset_life import live_through
 from e2e.kubernetes.report import Report
 from e2e.kubernetes.scaling import grow
+from e2e.kubernetes.security import OPEN, close_and_besiege
 
 PRESETS: Final = ("2m-2s-sync", "2m-2s-async", "2m-noslave")
 # What has a second copy to come back from.
@@ -53,7 +55,7 @@ PARTS: Final = (
         "failover",
         *(f"disks:{preset}" for preset in REPLICATED),
     ),
-    *("scaling", "external", "consistency"),
+    *("scaling", "external", "consistency", "security"),
 )
 WORKERS: Final = ("node1", "node2")
 PAGE: Final = ROOT / "docs" / "operations" / "kubernetes-faults.md"
@@ -102,6 +104,7 @@ class Run:
             "scaling": self._scaling,
             "external": self._external,
             "consistency": self._consistency,
+            "security": self._security,
         }
         name, _, preset = part.partition(":")
         steps["preset"] = lambda: self._preset(preset)
@@ -155,6 +158,11 @@ class Run:
         prove_equal(installation, self._report, self._begun(installation))
         installation.remove_namespace()
 
+    def _security(self) -> None:
+        for preset in self._arguments.presets or PRESETS:
+            installation = self._installation(preset, f"e2e-security-{preset}", *OPEN)
+            close_and_besiege(installation, self._report, self._client_image)
+
     def _begun(self, installation: Installation) -> ClientPod:
         """Installed and healthy, with a client beside it."""
         client = ClientPod(installation.cluster, installation.namespace, self._client_image, installation.access_point)
@@ -176,6 +184,7 @@ def main() -> int:
     parser.add_argument("--failovers", nargs="+", choices=FAILOVERS, help="ways in which a master goes; default: all")
     parser.add_argument("--rounds", type=int, default=1, help="of each of them; default: %(default)s")
     parser.add_argument("--disk-faults", nargs="+", choices=DISK_FAULTS, help="kinds of disk faults; default: all")
+    parser.add_argument("--presets", nargs="+", choices=PRESETS, help="that are closed by `security`; default: all")
     parser.add_argument("--plain", action="store_true", help="do not compile the modules every message passes through")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()

@@ -58,7 +58,7 @@ class Rendered:
                 found[name] = each["spec"]["template"]
             elif each["kind"] == "CronJob":
                 found[name] = each["spec"]["jobTemplate"]["spec"]["template"]
-                executor = found[name]["metadata"]["annotations"].get("tandemmq.io/executor.yaml")
+                executor = found[name]["metadata"].get("annotations", {}).get("tandemmq.io/executor.yaml")
                 if executor is not None:
                     found[f"Executor/{each['metadata']['name']}"] = yaml.safe_load(executor)
             elif each["kind"] == "Pod":

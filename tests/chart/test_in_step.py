@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, helm
+from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, helm, render
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.service.settings import SettingsError, load_settings
 
@@ -60,19 +60,10 @@ def test_the_schema_refuses_unknown_keys_at_every_level() -> None:
 
 
 def test_ci_values_cover_every_branch_that_an_option_opens() -> None:
-    """Every template renders something with them."""
-    command = [
-        helm(),
-        "template",
-        "mq",
-        str(CHART),
-        "--kube-version",
-        "1.33.0",
-        "-f",
-        str(CI_VALUES["everything-values"]),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    seen = set(re.findall(r"# Source: tandemmq/templates/(\S+)", done.stdout))
+    """Every template renders something with some of them."""
+    seen = set()
+    for values in CI_VALUES.values():
+        seen |= set(re.findall(r"# Source: tandemmq/templates/(\S+)", render("-f", str(values)).text))
     written = {
         str(path.relative_to(CHART / "templates"))
         for path in (CHART / "templates").rglob("*.yaml")

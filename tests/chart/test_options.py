@@ -256,6 +256,9 @@ def test_diagnostic_mode_sleeps_without_probes_and_without_the_gate() -> None:
     ]
     assert partition == 0
     assert not rendered.kind("Job")
+    # A sleeping pod waits for no Secret to be filled.
+    for template in rendered.pod_templates().values():
+        assert not [each for each in template["spec"]["volumes"] if "items" in each.get("secret", {})]
 
 
 def test_names_labels_and_the_namespace_can_be_changed_everywhere() -> None:

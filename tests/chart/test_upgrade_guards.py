@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from chart.rendering import render, upgrade
 
@@ -135,3 +136,96 @@ def test_failover_is_turned_off_with_broker_0_as_the_master(
     done = upgrade(kubernetes.address, "--set", "failover.enabled=false")
     assert ("failover.enabled: off, but broker-a-1 is the master" in done.stderr) == refused, done.stderr
     assert (done.returncode != 0) == refused
+
+
+# How far a release is closed, and how far the next upgrade closes it.
+
+_STEPS: Final = (
+    {"mode": None, "call": None},
+    {"mode": "permissive", "call": "false"},
+    {"mode": "permissive", "call": "true"},
+    {"mode": "enforcing", "call": "true"},
+)
+_EXPLICIT: Final = (
+    "security.serviceTlsMode=disabled",
+    "security.serviceTlsMode=permissive",
+    "security.serviceTlsMode=permissive,security.serviceTlsCall=true",
+    "security.serviceTlsMode=enforcing",
+)
+
+
+def _running(step: int, *, whole: bool = True) -> list[Objects]:
+    """The sets of a release that is at this step; not whole: pods of the revision before are still there."""
+    found = [json.loads(json.dumps(each)) for each in render("--set", _EXPLICIT[step]).kind("StatefulSet").values()]
+    for each in found:
+        each["metadata"]["generation"] = 2
+        each["status"] = {"observedGeneration": 2, "currentRevision": "b", "updateRevision": "b"}
+    if not whole:
+        found[0]["status"]["currentRevision"] = "a"
+    return found
+
+
+def _step_of(text: str) -> set[int]:
+    """Of all pods in a rendering."""
+    steps = set()
+    for document in yaml.safe_load_all(text):
+        if document and document["kind"] in ("StatefulSet", "Deployment"):
+            variables = document["spec"]["template"]["spec"]["containers"][0]["env"]
+            values = {each["name"]: each.get("value") for each in variables}
+            told = {
+                "mode": values.get("TANDEMMQ_SERVICE_TLS_MODE"),
+                "call": values.get("TANDEMMQ_SERVICE_TLS_CALL"),
+            }
+            steps.add(_STEPS.index(told))
+    return steps
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_each_upgrade_closes_a_release_by_one_step_for_all(kubernetes: Kubernetes, step: int) -> None:
+    kubernetes.objects = _running(step)
+    done = upgrade(kubernetes.address)
+    assert done.returncode == 0, done.stderr
+    assert _step_of(done.stdout) == {min(step + 1, 3)}
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_step_that_is_not_through_is_repeated(kubernetes: Kubernetes, step: int) -> None:
+    kubernetes.objects = _running(step, whole=False)
+    done = upgrade(kubernetes.address)
+    assert done.returncode == 0, done.stderr
+    # Of an open release the one before was open, too.
+    assert _step_of(done.stdout) == {max(step, 1)}
+
+
+def test_a_controller_that_has_not_looked_yet_counts_as_not_through(kubernetes: Kubernetes) -> None:
+    kubernetes.objects = _running(2)
+    kubernetes.objects[-1]["status"]["observedGeneration"] = 1
+    assert _step_of(upgrade(kubernetes.address).stdout) == {2}
+
+
+def test_the_one_that_is_furthest_behind_says_how_far_it_goes(kubernetes: Kubernetes) -> None:
+    kubernetes.objects = [*_running(1)[:1], *_running(2)[1:]]
+    assert _step_of(upgrade(kubernetes.address).stdout) == {2}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("wanted", range(4))
+@pytest.mark.parametrize("step", range(4))
+def test_a_jump_by_hand_is_refused_and_a_step_is_not(
+    kubernetes: Kubernetes, step: int, wanted: int, whole: bool
+) -> None:
+    kubernetes.objects = _running(step, whole=whole)
+    done = upgrade(kubernetes.address, "--set", _EXPLICIT[wanted])
+    if step - 1 <= wanted <= max(step + whole, 1):
+        assert done.returncode == 0, done.stderr
+        assert _step_of(done.stdout) == {wanted}
+    else:
+        assert "would not be talked to" in done.stderr
+
+
+def test_another_release_says_nothing_of_this_one(kubernetes: Kubernetes) -> None:
+    others = _running(0)
+    for each in others:
+        each["metadata"]["labels"]["app.kubernetes.io/instance"] = "other"
+    kubernetes.objects = [*others, *_running(3)]
+    assert _step_of(upgrade(kubernetes.address).stdout) == {3}

@@ -112,42 +112,6 @@ sets:
 {{- default (printf "%s-broker-tls" (include "tandemmq.fullname" .)) .Values.tls.existingSecret }}
 {{- end }}
 
-{{/* Whether services show each other certificates: "true" or "". */}}
-{{- define "tandemmq.serviceTls" -}}
-{{- if ne .Values.security.serviceTlsMode "disabled" }}true{{ end }}
-{{- end }}
-
-{{/* Secret with a service's certificate: (list root "broker-GROUP"). */}}
-{{- define "tandemmq.serviceSecret" -}}
-{{- $root := index . 0 }}
-{{- default (printf "%s-service" (include "tandemmq.fullname" $root)) $root.Values.security.existingSecretPrefix }}-{{ index . 1 }}
-{{- end }}
-
-{{/* Variables of a container that shows a certificate. Not in its settings: the command line and preStop read them, too. */}}
-{{- define "tandemmq.serviceTlsEnvironment" -}}
-{{- if include "tandemmq.serviceTls" . }}
-- name: TANDEMMQ_SERVICE_TLS_MODE
-  value: {{ .Values.security.serviceTlsMode }}
-- name: TANDEMMQ_SERVICE_TLS_PATH
-  value: /etc/tandemmq-service-tls
-- name: TANDEMMQ_SERVICE_TLS_CALL
-  value: {{ .Values.security.serviceTlsCall | quote }}
-{{- end }}
-{{- end }}
-
-{{- define "tandemmq.serviceTlsMount" -}}
-{{- if include "tandemmq.serviceTls" . }}
-- {name: service-tls, mountPath: /etc/tandemmq-service-tls, readOnly: true}
-{{- end }}
-{{- end }}
-
-{{/* (list root "broker-GROUP"). */}}
-{{- define "tandemmq.serviceTlsVolume" -}}
-{{- if include "tandemmq.serviceTls" (index . 0) }}
-- {name: service-tls, secret: {secretName: {{ include "tandemmq.serviceSecret" . }}}}
-{{- end }}
-{{- end }}
-
 {{/* The peers of a NetworkPolicy that are this release's own pods: (list root component…). */}}
 {{- define "tandemmq.peers" -}}
 - podSelector:

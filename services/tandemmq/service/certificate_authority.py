@@ -77,23 +77,37 @@ class CertificateAuthority:
     def load(cls, folder: Path) -> Self:
         """From its two files. Raises CertificateUnusable; FileNotFoundError when there is none."""
         try:
-            key = load_pem_private_key((folder / CA_KEY_FILE).read_bytes(), password=None)
-            certificate = x509.load_pem_x509_certificate((folder / CA_FILE).read_bytes())
+            key, certificate = (folder / CA_KEY_FILE).read_bytes(), (folder / CA_FILE).read_bytes()
         except FileNotFoundError:
             raise
-        except (OSError, ValueError, TypeError) as error:
+        except OSError as error:
             raise CertificateUnusable(f"{folder}: {CA_FILE} and {CA_KEY_FILE} are no CA ({error})") from error
+        return cls.of(key, certificate, place=str(folder))
+
+    @classmethod
+    def of(cls, key_pem: bytes, certificate_pem: bytes, *, place: str) -> Self:
+        """From the content of its two files. Raises CertificateUnusable, which names the place."""
+        try:
+            key = load_pem_private_key(key_pem, password=None)
+            certificate = x509.load_pem_x509_certificate(certificate_pem)
+        except (ValueError, TypeError) as error:
+            raise CertificateUnusable(f"{place}: {CA_FILE} and {CA_KEY_FILE} are no CA ({error})") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise CertificateUnusable(
-                f"{folder}: {CA_KEY_FILE} is not the key of {CA_FILE}; put back what belongs there"
+                f"{place}: {CA_KEY_FILE} is not the key of {CA_FILE}; put back what belongs there"
             )
         return cls(key, certificate)
 
     def save(self, folder: Path) -> None:
         """Its two files; only this user may read the key."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / CA_KEY_FILE, _key_bytes(self.key), mode=0o600)
+        _write(folder / CA_KEY_FILE, self.key_pem, mode=0o600)
         _write(folder / CA_FILE, self.pem, mode=0o644)
+
+    @property
+    def key_pem(self) -> bytes:
+        """Its key."""
+        return _key_bytes(self.key)
 
     @property
     def pem(self) -> bytes:

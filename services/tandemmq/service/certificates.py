@@ -32,6 +32,7 @@ __all__ = [
     "CertificateFolder",
     "CertificateUnusable",
     "Certificates",
+    "judged",
     "read_certificates",
 ]
 
@@ -84,6 +85,11 @@ class Certificates:
 def read_certificates(folder: Path, *, now: datetime) -> Certificates:
     """The folder's certificates, judged as others will judge them at `now`. Raises CertificateUnusable."""
     chain, key, authorities = (_read(folder / name) for name in _FILES)
+    return judged(folder, chain, key, authorities, now=now)
+
+
+def judged(folder: Path, chain: bytes, key: bytes, authorities: bytes, *, now: datetime) -> Certificates:
+    """What three files hold, judged likewise; messages call their place `folder`. Raises CertificateUnusable."""
     certificates = _parsed(folder / CERTIFICATE_FILE, chain)
     leaf = certificates[0]
     _check_key(folder, leaf, key)

@@ -93,6 +93,7 @@ class Kind(StrEnum):
     PERSISTENT_VOLUME_CLAIM = "persistent_volume_claim"
     POD = "pod"
     POD_DISRUPTION_BUDGET = "pod_disruption_budget"
+    SECRET = "secret"
     STATEFUL_SET = "stateful_set"
 
 
@@ -203,6 +204,7 @@ _PATHS: Final = {
     Kind.PERSISTENT_VOLUME_CLAIM: ("/api/v1", "persistentvolumeclaims"),
     Kind.POD: ("/api/v1", "pods"),
     Kind.POD_DISRUPTION_BUDGET: ("/apis/policy/v1", "poddisruptionbudgets"),
+    Kind.SECRET: ("/api/v1", "secrets"),
     Kind.STATEFUL_SET: ("/apis/apps/v1", "statefulsets"),
 }
 _IDLE_CONNECTIONS_MAX: Final = 4

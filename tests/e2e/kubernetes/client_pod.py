@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, until
 
-__all__ = ["Acknowledged", "ClientPod", "Comparison", "Delivery"]
+__all__ = ["WORK", "Acknowledged", "ClientPod", "Comparison", "Delivery"]
 
 POD: Final = "official-client"
 WORK: Final = "/work"
@@ -95,6 +95,7 @@ class ClientPod:
             "imagePullPolicy": "IfNotPresent",
             "command": ["sleep", "86400"],
             "env": [{"name": "HOME", "value": WORK}],
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [
                 {"name": "programs", "mountPath": "/programs", "readOnly": True},
                 {"name": "work", "mountPath": WORK},
@@ -107,6 +108,14 @@ class ClientPod:
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
+            # What a namespace that enforces `restricted` asks for.
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "runAsGroup": 10001,
+                "fsGroup": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             "containers": [container],
             "volumes": volumes,
         }
@@ -164,6 +173,10 @@ class ClientPod:
     def python(self, program: str, *arguments: str, limit_s: float = 60.0) -> str:
         """What a short program prints that runs in the pod until it ends."""
         return self._exec("python3", "-c", program, *arguments, limit_s=limit_s)
+
+    def run(self, program: str, *arguments: str, limit_s: float = 60.0) -> str:
+        """What one of the pod's programs prints that runs until it ends."""
+        return self._exec("python3", f"/programs/{program}", *arguments, limit_s=limit_s)
 
     def errors(self, name: str) -> str:
         """The end of what a program wrote to standard error."""

@@ -93,6 +93,11 @@ class Operator:
         """A command of that context, whatever comes of it."""
         return self._run(*arguments, "--context", self._context)
 
+    def run_as(self, certificate: str, *arguments: str) -> Answer:
+        """The same with the certificate in this folder."""
+        own = {**self._environment, "TANDEMMQ_SERVICE_TLS_PATH": certificate}
+        return self._run(*arguments, "--context", self._context, environment=own)
+
     def read(self, *arguments: str) -> Any:
         """What a command prints for programs. CommandFailed when it fails."""
         answer = self.run(*arguments, "-o", "json")
@@ -119,10 +124,10 @@ class Operator:
         """A row of the command line."""
         self._report.check(f"{self._part}: tandemmq through the API server: {what}", value, unit, target, note)
 
-    def _run(self, *arguments: str) -> Answer:
+    def _run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Answer:
         done = subprocess.run(
             [self._program, *arguments],
-            env=self._environment,
+            env=environment or self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option, lay_out, read_members
 from tandemmq.cli.options import OutputOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
@@ -17,6 +19,8 @@ from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, iden
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from tandemmq.service.kubernetes_api import KubernetesApi
 
 __all__ = ["certs_app"]
 
@@ -38,7 +42,10 @@ _DataOption = Annotated[
 ]
 _FoldersArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[FOLDER]…", help="Folders with tls.crt, tls.key and ca.crt. Default: those of --data."),
+    typer.Argument(
+        metavar="[FOLDER]…",
+        help="Folders with tls.crt, tls.key and ca.crt. Default: $TANDEMMQ_SERVICE_TLS_PATH, else those of --data.",
+    ),
 ]
 
 
@@ -110,18 +117,48 @@ def certs_make(
         Path | None,
         typer.Option(metavar="DIR", help="With identities: where to; DIR/ca is the CA, made if it is missing."),
     ] = None,
-    days: Annotated[
-        float | None, typer.Option(min=0.01, help="How long they last, at most as long as the CA. Default: 90.")
+    secrets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="With identities: into Secrets of Kubernetes, PREFIX-nameserver, PREFIX-broker-GROUP and so on; "
+            "PREFIX-ca is the CA, made if it is missing.",
+        ),
     ] = None,
+    only_due: Annotated[
+        bool,
+        typer.Option(
+            "--due", help="With --secrets: only those that are missing, unusable, or have a third of their time left."
+        ),
+    ] = False,
+    days: Annotated[
+        float | None, typer.Option(min=0.0001, help="How long they last, at most as long as the CA. Default: 90.")
+    ] = None,
+    namespace: NamespaceOption = None,
+    kube_context: KubeContextOption = None,
 ) -> None:
-    """Make certificates, and a CA if there is none. Running services take them within a second, without a restart.
+    """Make certificates, and a CA if there is none. Running services take them without a restart: of files within a
+    second, of Secrets when Kubernetes has brought them to the pods, within two minutes.
 
     Examples:
 
       tandemmq certs make --data data
 
       tandemmq certs make broker/broker-a/0 broker/broker-a/1 nameserver admin/repair --cluster mq --out certs
+
+      tandemmq certs make broker/broker-a nameserver admin/repair hook --cluster mq --secrets own --namespace mq
     """
+    if secrets is not None:
+        _refuse_unless(bool(identities), "--secrets needs identities", "name them, such as nameserver")
+        _refuse_unless(out is None, "--out and --secrets are two places", "leave one out")
+        api = _api_of(namespace, kube_context)
+        names = _make_secrets(identities or [], secrets, cluster, api, only_due=only_due, days=days)
+        for name in names:
+            typer.echo(f"made Secret {name}")
+        if not names:
+            typer.echo("all are good")
+        return
+    _refuse_unless(not only_due, "--due is for --secrets", "without it `up` renews what is due by itself")
     if not identities:
         written = _make_for(data)
     else:
@@ -149,6 +186,41 @@ def certs_names(
     typer.echo(f"URI: {names.uri}")
     for name in names.dns:
         typer.echo(f"DNS: {name}")
+
+
+def _refuse_unless(holds: bool, problem: str, remedy: str) -> None:
+    if not holds:
+        raise CommandError(problem, remedy=remedy, exit_code=EXIT_REFUSED)
+
+
+def _api_of(namespace: str | None, kube_context: str | None) -> KubernetesApi:
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable, api_of_user
+
+    try:
+        return api_of_user(namespace or "", context=kube_context or "")
+    except KubernetesUnavailable as error:
+        raise CommandError(
+            "no Kubernetes to write to", cause=str(error), remedy="set KUBECONFIG", exit_code=EXIT_REFUSED
+        ) from error
+
+
+def _make_secrets(
+    identities: list[str], prefix: str, cluster: str, api: KubernetesApi, *, only_due: bool, days: float | None
+) -> list[str]:
+    from tandemmq.cli.kube.certificate_secrets import CertificateSecrets
+    from tandemmq.cli.local.certificates import LEAF_DAYS
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
+    secrets = CertificateSecrets(api, prefix, now=lambda: datetime.now(UTC))
+    wanted = [_identity(text, cluster) for text in identities]
+    try:
+        return secrets.make(wanted, only_due=only_due, days=days or LEAF_DAYS)
+    except KubernetesUnavailable as error:
+        raise CommandError(
+            f"Secrets {prefix}-… cannot be written",
+            cause=str(error),
+            remedy="it needs the right to get and update them, and to create those that are missing",
+        ) from error
 
 
 def _make_for(data: Path) -> list[Path]:
@@ -197,6 +269,8 @@ def _identity(text: str, cluster: str) -> Identity:
 def _lines(folders: list[Path] | None, data: Path) -> list[CertificateLine]:
     from tandemmq.cli.local.certificates import ClusterCertificates
 
+    if not folders and (own := os.environ.get("TANDEMMQ_SERVICE_TLS_PATH")):
+        folders = [Path(own)]
     return [_line(folder) for folder in folders or ClusterCertificates(ClusterFolder(data)).folders()]
 
 

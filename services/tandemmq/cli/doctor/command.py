@@ -33,6 +33,7 @@ from tandemmq.cli.kube.release import (
     KubeContextOption,
     NamespaceOption,
     ReleaseOption,
+    certificate_of,
     connect,
     find_release,
     place_of,
@@ -313,7 +314,7 @@ async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> li
         look = await _look(Channels(), cluster.address(), dial_from_here=True)
     else:
         # From outside, names advertised inside the cluster would not resolve: the brokers' own eyes must do.
-        async with way_to_pods(kubernetes, seen.pods) as way:
+        async with certificate_of(kubernetes, seen.pods), way_to_pods(kubernetes, seen.pods) as way:
             look = await _look(Channels(way.dial), way.address, dial_from_here=kubernetes.is_inside)
     answers = any(server.error is None for server in look.state.name_servers)
     checks = check_release(seen, look.state if answers else None)

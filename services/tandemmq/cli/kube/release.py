@@ -33,6 +33,7 @@ __all__ = [
     "ReleaseOption",
     "ReleaseWay",
     "address_of",
+    "certificate_of",
     "config_map_data",
     "connect",
     "find_release",
@@ -161,6 +162,9 @@ METADATA_PORT_NAME: Final = "grpc-metadata"
 NAME_SERVER_PORT_NAMES: Final = ("grpc", "grpc-nameserver", "nameserver")
 _HOME_ROLE_AND_NUMBER: Final = re.compile(r"-(?:master|slave)-\d+$")
 """What a broker's pod has behind the name of its group's Service."""
+# As the chart ends the names of Secrets with certificates.
+_NAME_SERVER_SUFFIX: Final = "-nameserver"
+_ADMIN_SUFFIX: Final = "-admin"
 _CHUNK_BYTES: Final = 64 << 10
 
 
@@ -288,7 +292,7 @@ async def way_to_place(place: KubernetesPlace) -> AsyncIterator[ReleaseWay]:
         raise CommandError(
             "Kubernetes cannot be asked", cause=str(error), remedy="see `kubectl get pods`", exit_code=EXIT_REFUSED
         ) from error
-    async with way_to_pods(kubernetes, pods) as way:
+    async with certificate_of(kubernetes, pods), way_to_pods(kubernetes, pods) as way:
         if not way.address.name_servers:
             raise CommandError(
                 f"release {release} in namespace {kubernetes.namespace} has no NameServer pod with an address",
@@ -296,6 +300,35 @@ async def way_to_place(place: KubernetesPlace) -> AsyncIterator[ReleaseWay]:
                 remedy=f"see `tandemmq doctor --kube --release {release}`",
             )
         yield way
+
+
+@contextlib.asynccontextmanager
+async def certificate_of(kubernetes: ApiServerCluster, pods: Sequence[PodState]) -> AsyncIterator[None]:
+    """Calls within the block show the release's certificate for people, if its services take nobody without one and
+    the environment names no other. CommandError when its Secret cannot be read."""
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
+    secrets = (pod.certificate_secret for pod in pods if pod.component == "nameserver")
+    server_secret = next((secret for secret in secrets if secret.endswith(_NAME_SERVER_SUFFIX)), "")
+    if not server_secret or os.environ.get("TANDEMMQ_SERVICE_TLS_PATH"):
+        yield
+        return
+    # Here: reading certificates takes a library that most commands can do without.
+    from tandemmq.cli.kube.certificate_secrets import show_certificate
+
+    name = server_secret.removesuffix(_NAME_SERVER_SUFFIX) + _ADMIN_SUFFIX
+    try:
+        document = await kubernetes.secret(name)
+    except KubernetesUnavailable as error:
+        raise CommandError(
+            f"the release takes nobody without a certificate, and Secret {name}, which has one, cannot be read",
+            cause=str(error),
+            remedy="have the right to get that Secret, name the folder of another certificate in "
+            "$TANDEMMQ_SERVICE_TLS_PATH, or run it in the admin pod: kubectl exec deploy/<release>-admin -- tandemmq …",
+            exit_code=EXIT_REFUSED,
+        ) from error
+    async with show_certificate(name, document):
+        yield
 
 
 @contextlib.asynccontextmanager

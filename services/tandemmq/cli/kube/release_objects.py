@@ -39,6 +39,10 @@ __all__ = [
     "stateful_set_state",
 ]
 
+# As the chart gives a pod its certificate.
+_CERTIFICATE_VOLUME: Final = "service-tls"
+_TLS_MODE_VARIABLE: Final = "TANDEMMQ_SERVICE_TLS_MODE"
+_ENFORCING: Final = "enforcing"
 # Waiting reasons that the same revision of a pod does not get over by itself, or not soon.
 _BROKEN_REASONS: Final = frozenset(
     {
@@ -109,6 +113,8 @@ class PodState:
     broken: bool
     # Container ports by name.
     ports: Mapping[str, int]
+    # Secret with the certificate it shows; empty: it takes calls without one.
+    certificate_secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +219,10 @@ class ApiServerCluster:
         """Data of a ConfigMap. KubernetesUnavailable, also when there is none."""
         return dict((await asyncio.to_thread(self._api.read, Kind.CONFIG_MAP, name)).get("data") or {})
 
+    async def secret(self, name: str) -> Document:
+        """A Secret. KubernetesUnavailable, also when there is none."""
+        return await asyncio.to_thread(self._api.read, Kind.SECRET, name)
+
     async def set_partition(self, stateful_set: str, partition: int) -> None:
         """Changes the partition and nothing else."""
         strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
@@ -289,7 +299,17 @@ def pod_state(document: Document) -> PodState:
             for port in container.get("ports") or ()
             if port.get("name")
         },
+        certificate_secret=_certificate_secret(spec),
     )
+
+
+def _certificate_secret(spec: Document) -> str:
+    containers: list[Document] = spec.get("containers") or []
+    variables = [variable for each in containers[:1] for variable in each.get("env") or ()]
+    if _ENFORCING not in (each.get("value") for each in variables if each["name"] == _TLS_MODE_VARIABLE):
+        return ""
+    volumes = (each for each in spec.get("volumes") or () if each["name"] == _CERTIFICATE_VOLUME)
+    return next((_get(each, "secret", "secretName") or "" for each in volumes), "")
 
 
 def claim_state(document: Document) -> ClaimState:

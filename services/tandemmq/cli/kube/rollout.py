@@ -39,6 +39,7 @@ from tandemmq.cli.kube.release import (
     NamespaceOption,
     PodAddresses,
     ReleaseOption,
+    certificate_of,
     connect,
     find_release,
     place_of,
@@ -637,7 +638,7 @@ async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, d
 
     cluster = await connect(place)
     name = await find_release(cluster, place.release or None)
-    async with PodAddresses(cluster) as addresses:
+    async with certificate_of(cluster, await _pods(cluster, name)), PodAddresses(cluster) as addresses:
         running = Rollout(
             cluster,
             name,
@@ -652,6 +653,16 @@ async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, d
             await _print_plan(running)
         else:
             await _run_until_stopped(running)
+
+
+async def _pods(cluster: KubernetesCluster, release: str) -> list[PodState]:
+    """None while Kubernetes does not tell: whoever waits for it asks again, and says so."""
+    from tandemmq.service.kubernetes_api import KubernetesUnavailable
+
+    try:
+        return await cluster.pods(release)
+    except KubernetesUnavailable:
+        return []
 
 
 async def _print_plan(running: Rollout) -> None:

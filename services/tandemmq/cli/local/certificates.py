@@ -16,7 +16,7 @@ from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, Member, MemberKind
 from tandemmq.core.access.identity import AdminLevel, Identity, Role, identity_of
 from tandemmq.service.certificate_authority import CertificateAuthority, write_certificates
-from tandemmq.service.certificates import CertificateFolder, CertificateUnusable, read_certificates
+from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable, read_certificates
 from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.service_channels import ServiceTls
 
@@ -26,6 +26,8 @@ __all__ = [
     "ClusterCertificates",
     "authority_in",
     "caller_certificate",
+    "checked",
+    "is_good",
     "member_identity",
 ]
 
@@ -155,12 +157,17 @@ def caller_certificate(data: Path | None) -> ServiceTls | None:
 
 
 def _is_good(folder: Path, identity: Identity, authority: CertificateAuthority) -> bool:
+    now = _now()
     try:
-        found = read_certificates(folder, now=_now())
+        return is_good(read_certificates(folder, now=now), identity, authority, now=now)
     except CertificateUnusable:
         return False
+
+
+def is_good(found: Certificates, identity: Identity, authority: CertificateAuthority, *, now: datetime) -> bool:
+    """Whether it is this bearer's, of this CA, and far enough from its end not to be renewed."""
     life = found.not_after - found.not_before
-    left = found.not_after - _now()
+    left = found.not_after - now
     return (
         found.identity == identity
         and found.authorities == authority.pem
