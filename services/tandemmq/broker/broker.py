@@ -193,6 +193,7 @@ class Broker:
             observability=parts.observability,
             audit_read_rate=lambda rate: self._audit.change(bytes_per_second=rate),
             client_quotas=parts.client_api.change_quotas,
+            send_room=parts.send_room,
             log_level=log_level,
         )
         return RuntimeSettings(
