@@ -139,6 +139,7 @@ class Broker:
             retention=self._retention,
             problem_count=lambda: self._report.problem_count,
             failover=self._failover,
+            service_refusals=self._metadata_server.refused,
         )
         self._metric_exports = MetricExports(
             settings.metrics_options(), collect=self._metrics.collect, resource=parts.observability.resource
