@@ -88,6 +88,7 @@ MODULES: Final = (
     "tandemmq/service/telemetry/send_encoding",
     "tandemmq/broker/put",
     "tandemmq/broker/tracing/send_tracer",
+    "tandemmq/broker/send_room",
     "tandemmq/broker/write_path",
     "tandemmq/broker/queue_reader",
     "tandemmq/broker/client_api/settle",

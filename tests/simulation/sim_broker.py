@@ -40,6 +40,7 @@ from tandemmq.broker.put import DeliveryMeter, PutAnswer, PutDone, PutMeter
 from tandemmq.broker.queries.stored_records import LogRange
 from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.deduplication import Deduplication
@@ -119,6 +120,7 @@ class _Parts:
         )
         self.observability: Final = SimpleNamespace(put_meter=PutMeter(), replica_timelines=None, tracing=None)
         self.loop_meter: Final = SimpleNamespace(turns=LoopTurns())
+        self.send_room: Final = SendRoom(self.loop_meter.turns.call_later)
         self.tables: Final = MetadataTables(member.disk, process.clock, topics_changed=self._topics_changed)
         self.topics: Final = self.tables.topics
         self.leases: Final = new_lease_table(

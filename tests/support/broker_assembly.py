@@ -22,6 +22,7 @@ from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.queries.stored_records import LogRange
 from tandemmq.broker.queue_reader import StoreQueueReader
+from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_state import DeliveryOptions
@@ -92,6 +93,7 @@ class BrokerAssembly:
         self.store_host = Host.parse("127.0.0.1", 10_911)
         self.clock = clock
         self.timers = timers
+        self.send_room = SendRoom(timers.call_later)
         self.options = options or ApiOptions()
         self.topics = TopicTable()
         self.groups = SubscriptionGroupTable()

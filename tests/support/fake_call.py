@@ -37,6 +37,9 @@ class FakeCall:
         """One of `metadata`."""
         return self.metadata.get(name, "")
 
+    def keep_request(self) -> None:
+        """It is."""
+
     def send(self, message: Message) -> None:
         """Keeps a copy, as a front encodes at once."""
         if self.code is None and not self.is_gone:

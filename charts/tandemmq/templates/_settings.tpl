@@ -70,6 +70,7 @@
    "transactionCheckMax": 15,
    "transactionTimeOut": 6000,
    "transactionsMax": 100000,
+   "unacknowledgedSendsMax": 64,
    "unreadReservedTime": 720,
    "unreplicatedReservedTime": 0
   },

@@ -138,6 +138,7 @@ class Broker:
             retention=self._retention,
             problem_count=lambda: self._report.problem_count,
             failover=self._failover,
+            service_refusals=self._metadata_server.refused,
         )
         self._metric_exports = MetricExports(
             settings.metrics_options(), collect=self._metrics.collect, resource=parts.observability.resource
@@ -192,6 +193,7 @@ class Broker:
             observability=parts.observability,
             audit_read_rate=lambda rate: self._audit.change(bytes_per_second=rate),
             client_quotas=parts.client_api.change_quotas,
+            send_room=parts.send_room,
             log_level=log_level,
         )
         return RuntimeSettings(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tandemmq.broker.client_api.client_api import ClientApi
@@ -661,11 +662,14 @@ class BrokerMetrics:
         retention: RetentionFigures,
         problem_count: Callable[[], int],
         failover: Failover | None = None,
+        service_refusals: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """`service_refusals` are the metadata plane's, by reason."""
         identity = parts.identity
         self._parts = parts
         self._problem_count = problem_count
         self._failover = failover
+        self._service_refusals = service_refusals
         self._started_ms = parts.clock.monotonic_ms()
         self._base = (identity.cluster, NODE_TYPE, identity.broker_name, str(identity.broker_id))
         self._store_metrics = StoreMetrics(
@@ -711,6 +715,9 @@ class BrokerMetrics:
         for link in parts.links.links:
             samples.add("rocketmq_route_age_seconds", link.silent_ms / 1_000, link.address)
         samples.add_counts("rocketmq_trace_spans_total", parts.observability.span_counts())
+        if parts.access is not None:
+            samples.add_counts("rocketmq_broker_access_refused_total", parts.access.refused, "client")
+        samples.add_counts("rocketmq_broker_access_refused_total", self._service_refusals, "service")
 
     async def _tell_broker(self, samples: MetricSamples) -> None:
         parts, turn = self._parts, TurnLimit(self._parts.clock)

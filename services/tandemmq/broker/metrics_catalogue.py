@@ -329,6 +329,16 @@ _BROKER: Final = (
         "Connections accepted, and what the client plane's limits and clients' quotas refused, by name.",
         "event",
     ),
+    _counter(
+        "rocketmq_broker_access_refused_total",
+        "{call}",
+        "Calls refused for who made them, by plane and reason: `client` (`unsigned`, `date`, `unknown_user`, "
+        "`disabled_user`, `wrong_key`, `too_many_failures`, `not_allowed`, `others_client`) and `service` "
+        "(`no_certificate`, `unusable_certificate`, `not_permitted`). The log's `access_refused` and `call_refused` "
+        "say who it was.",
+        "plane",
+        "reason",
+    ),
     _gauge(
         "rocketmq_processor_watermark",
         "{request}",

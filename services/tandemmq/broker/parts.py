@@ -39,6 +39,7 @@ from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
+from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
@@ -354,6 +355,7 @@ class BrokerParts:
         self.links: Final = links
         self.loop_meter: Final = loop_meter
         self.timers: Final[Timers] = loop_meter.turns
+        self.send_room: Final = SendRoom(loop_meter.turns.call_later, requests_max=settings.unacknowledged_sends_max)
         self.incarnation: Final = clock.wall_ms()
         """Of the process: its start."""
         self.identity: Final = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)

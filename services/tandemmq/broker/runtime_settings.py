@@ -15,6 +15,7 @@ import structlog
 from pydantic import SecretStr
 
 from tandemmq.broker.client_api.services import ApiOptions
+from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_table import LeaseTable
@@ -190,6 +191,7 @@ def setting_appliers(
     observability: BrokerObservability,
     audit_read_rate: Callable[[int], None],
     client_quotas: Callable[[QuotaRules], None],
+    send_room: SendRoom,
     log_level: LevelSwitch | None,
 ) -> dict[str, Applier]:
     """Those of every broker, by key. `audit_read_rate` is told bytes a second.
@@ -199,6 +201,7 @@ def setting_appliers(
     appliers: dict[str, Applier] = {
         "auditReadRate": lambda settings: audit_read_rate(settings.audit_read_rate),
         "clientQuotas": lambda settings: client_quotas(settings.quota_rules()),
+        "unacknowledgedSendsMax": lambda settings: send_room.change(settings.unacknowledged_sends_max),
     }
     to_store = partial(_to_store, store)
     for key in (

@@ -165,6 +165,14 @@ class BrokerSettings(ServicePortSettings):
         4_000, ge=1, alias="clientStreamsMax", description="Open calls of one client connection."
     )
 
+    unacknowledged_sends_max: int = Field(
+        64,
+        ge=1,
+        alias="unacknowledgedSendsMax",
+        description="Sends that may stand in the log before a slave or the disk has confirmed them; more wait for "
+        "their turn, address by address, so that one client's many do not stand before another's one. In a round trip "
+        "to the slaves no more are confirmed: raise it where slaves are many milliseconds away.",
+    )
     client_quotas: str = Field(
         "",
         alias="clientQuotas",

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 import structlog
 
 from tandemmq.broker.put import Put, PutAnswer, PutDone, PutMeter, answer_of
+from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import OutgoingMessage
@@ -61,7 +62,7 @@ class WritePath:
     `appended` is told the topic after each append, so that long polls wake. `answered` is told when a report, a
     flush or the end of a turn has answered sends, so that the answers go out at once and together. `refusal` tells why
     puts are refused now, or returns None; `failed` is told of a disk that broke under a put, and `written` of the log's
-    end after each write, before anybody is answered.
+    end after each write, before anybody is answered. `room` is told when enough sends wait here, and when fewer do.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class WritePath:
         tracer: SendTracer | None = None,
         turns: LoopTurns | None = None,
         written: Callable[[int], None] | None = None,
+        room: SendRoom | None = None,
     ) -> None:
         self._store = store
         self._replica = replica
@@ -98,8 +100,12 @@ class WritePath:
         self._tracer = tracer
         self._turns = turns or LoopTurns()
         self._written = written
+        self.room: Final = room or SendRoom(self._turns.call_later)
+        # Without either, sends wait for the end of the turn, and nobody for anybody.
+        self._is_bounded: Final = self._sync_flush or waits_for_slaves
         self._ha: ReplicationLinks | None = None
         self._waiting_count = 0
+        self._waiting_bytes = 0
         # Puts of this turn whose answers wait for nothing but its end.
         self._unheld: list[Put] = []
         # When the last put was appended.
@@ -164,7 +170,7 @@ class WritePath:
             self._failed(error)
             self._refuse(messages, answer, call, traceparents, received_ns, begun_ns)
             return
-        first, last = results[0], results[-1]
+        last = results[-1]
         now_ns = self._monotonic_ns()
         if last.status is not _PUT_OK:
             put = Put(results, False, False, answer, messages, call, traceparents, received_ns, begun_ns, 0)
@@ -195,10 +201,14 @@ class WritePath:
             self._schedule_turn()
         if len(messages) == 1 or messages[-1].topic == message.topic:
             self._appended(message.topic)
-            self._meter.stored(message.topic, len(messages), last.end_offset - first.physical_offset)
+            self._meter.stored(message.topic, len(messages), put.end_offset - put.start_offset)
         else:
             self._appended_mixed(messages, results)
         self._waiting_count += 1
+        self._waiting_bytes += put.end_offset - put.start_offset
+        room = self.room
+        if self._is_bounded and (self._waiting_count >= room.requests_max or self._waiting_bytes >= room.bytes_max):
+            room.is_full = True
         status = self._replica.submit(put, now_ns // _NS_PER_MS)
         if status is not None:
             self._settle(results, status)
@@ -231,6 +241,7 @@ class WritePath:
                 released_ns = released_ns or self._monotonic_ns()
                 answered_count += 1
                 self._waiting_count -= 1
+                self._waiting_bytes -= event.end_offset - event.start_offset
                 if event.status is not _PUT_OK:
                     self._settle(event.results, event.status)
                 elif self._waits_for_slaves:
@@ -259,6 +270,8 @@ class WritePath:
         if answered_count:
             self._answered()
             self._note_written()
+            if self.room.is_full:
+                self._make_room()
         if answered_count < len(events) or not events:
             self._schedule_turn()
 
@@ -275,10 +288,18 @@ class WritePath:
         for put in self._replica.give_up_puts():
             assert isinstance(put, Put), "a put of somebody else"
             self._waiting_count -= 1
+            self._waiting_bytes -= put.end_offset - put.start_offset
             self._settle(put.results, status)
             self._finish(put, now_ns)
         self._answer_unheld(status)
         self._note_written()
+        self.room.open()
+
+    def _make_room(self) -> None:
+        """Fewer wait than before."""
+        room = self.room
+        if self._waiting_count < room.requests_max and self._waiting_bytes < room.bytes_max:
+            room.made()
 
     def close(self) -> None:
         """Stops the timer."""
@@ -354,6 +375,8 @@ class WritePath:
             self._answer_unheld(_PUT_OK)
             self._answered()
             self._note_written()
+            if self.room.is_full:
+                self._make_room()
         self._arm_timer()
 
     def _answer_unheld(self, status: PutStatus) -> None:
@@ -362,6 +385,7 @@ class WritePath:
         now_ns = self._monotonic_ns()
         for put in puts:
             self._waiting_count -= 1
+            self._waiting_bytes -= put.end_offset - put.start_offset
             self._settle(put.results, status)
             self._finish(put, now_ns)
 

@@ -66,6 +66,14 @@ NAME_SERVER_METRICS: Final = (
         ("outcome",),
     ),
     MetricInfo(
+        "rocketmq_nameserver_access_refused_total",
+        _COUNTER,
+        "{call}",
+        "Calls refused for who made them, by reason: `no_certificate`, `unusable_certificate`, `not_permitted`, and "
+        "`others_identity`, a broker that spoke for another one.",
+        ("reason",),
+    ),
+    MetricInfo(
         "rocketmq_nameserver_event_loop_stalls_total", _COUNTER, "{stall}", "Turns of the event loop above 20 ms."
     ),
     MetricInfo("rocketmq_nameserver_event_loop_stalled_seconds_total", _COUNTER, "s", "Their sum."),
@@ -101,6 +109,7 @@ class NameServerMetrics:
         samples.add("rocketmq_nameserver_heartbeats_total", activity.heartbeats)
         samples.add_counts("rocketmq_nameserver_brokers_lost_total", activity.brokers_lost)
         samples.add_counts("rocketmq_nameserver_route_queries_total", activity.route_queries)
+        samples.add_counts("rocketmq_nameserver_access_refused_total", activity.access_refused)
         samples.add("rocketmq_nameserver_event_loop_stalls_total", self._loop_meter.stall_count)
         samples.add("rocketmq_nameserver_event_loop_stalled_seconds_total", self._loop_meter.stalled_s)
         return samples.families()

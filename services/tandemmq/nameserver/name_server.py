@@ -64,6 +64,7 @@ async def _serving(
             PROBE_READY: lambda: not is_stopping and clock.monotonic_ms() >= warm_from_ms,
         },
     )
+    registry.activity.access_refused = server.refused
     add_servicer = name_server_service_pb2_grpc.add_NameServerServiceServicer_to_server
     add_servicer(NameServerServicer(registry), server.aio_server)  # type: ignore[no-untyped-call]  # generated
     server.add(client_api(registry.route), for_anybody=True)

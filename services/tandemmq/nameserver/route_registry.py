@@ -174,6 +174,7 @@ class Activity:
         self.heartbeats = 0
         self.brokers_lost: Counter[str] = Counter()
         self.route_queries: Counter[str] = Counter()
+        self.access_refused: Counter[str] = Counter()
         # Open now.
         self.watchers = 0
 

@@ -66,7 +66,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         problems = _registration_problems(registration)
         if problems:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
-        await _check_claim(registration.identity, context)
+        await self._check_claim(registration.identity, context)
         answer = self._registry.register(registration)
         if isinstance(answer, RegistrationRefused):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal_text(answer))
@@ -75,7 +75,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def UnregisterBroker(  # noqa: N802
         self, request: pb.UnregisterBrokerRequest, context: _Context
     ) -> pb.UnregisterBrokerResponse:
-        await _check_claim(identity_value(request.identity), context)
+        await self._check_claim(identity_value(request.identity), context)
         self._registry.unregister(
             identity_value(request.identity),
             incarnation=request.incarnation,
@@ -92,7 +92,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         connection = self._registry.open_connection()
         try:
             async for request in requests:
-                await _check_claim(identity_value(request.identity), context)
+                await self._check_claim(identity_value(request.identity), context)
                 answer = self._registry.heartbeat(
                     identity_value(request.identity),
                     incarnation=request.incarnation,
@@ -210,6 +210,13 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         )
         return pb.ForgetReplicasResponse(forgotten=[replica_message(replica) for replica in forgotten])
 
+    async def _check_claim(self, identity: BrokerIdentity, context: _Context) -> None:
+        """A broker speaks for itself alone, if callers are known here."""
+        if problem := claim_problem_of(context, identity.cluster, identity.broker_name, identity.broker_id):
+            self._registry.activity.access_refused["others_identity"] += 1
+            log.warning("registration_refused", identity=str(identity), peer=context.peer(), reason=problem)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem}")
+
     def _current_snapshot(self) -> pb.WatchRoutesResponse:
         snapshot = self._registry.table.snapshot()
         if self._snapshot.revision != snapshot.revision:
@@ -221,13 +228,6 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
 
     def _optional_broker(self, broker: RegisteredBroker | None) -> pb.RegisteredBroker | None:
         return self._broker(broker) if broker is not None else None
-
-
-async def _check_claim(identity: BrokerIdentity, context: _Context) -> None:
-    """A broker speaks for itself alone, if callers are known here."""
-    if problem := claim_problem_of(context, identity.cluster, identity.broker_name, identity.broker_id):
-        log.warning("registration_refused", identity=str(identity), peer=context.peer(), reason=problem)
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem}")
 
 
 def _registration_problems(registration: Registration) -> list[str]:

@@ -111,6 +111,9 @@ class GrpcCall:
     def request_data(self) -> bytes:
         return self._request_data
 
+    def keep_request(self) -> None:
+        """It is kept anyway."""
+
     def send(self, message: Message) -> None:
         """Queues one response; past the outbox limits the call ends with RESOURCE_EXHAUSTED instead."""
         if not self.is_over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -98,6 +99,8 @@ class GrpcServer:
         self._tls = tls
         self._front: TlsFront | None = None
         interceptors = () if tls is None else (PermissionInterceptor(tls),)
+        self.refused: Final[Counter[str]] = interceptors[0].refused if interceptors else Counter()
+        """Calls that the table of permissions refused, by reason; `PermissionInterceptor.refused`."""
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
         self._open_port = open_port
         self._open_server = grpc.aio.server(options=_OPTIONS)

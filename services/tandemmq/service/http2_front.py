@@ -106,6 +106,8 @@ class Http2Call(Stream):
     _metadata: Mapping[str, str] | None = None
     _is_gone = False
     _is_forwarded = False
+    # Of a request that is kept: when it was read.
+    _kept_ns = 0
 
     def __init__(
         self, index: MethodIndex, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape
@@ -132,11 +134,14 @@ class Http2Call(Stream):
     @property
     def received_ns(self) -> int:
         """When the last bytes of the request were read."""
-        return int(self.connection.now * _NS_PER_S)
+        return self._kept_ns or int(self.connection.now * _NS_PER_S)
 
     @property
     def request_data(self) -> bytes:
         return self._request or b""
+
+    def keep_request(self) -> None:
+        self._kept_ns = self.received_ns
 
     def send(self, message: Message) -> None:
         if not self.is_finished:
@@ -256,7 +261,8 @@ class Http2Call(Stream):
         try:
             self._request = data
             handler(request, self)
-            self._request = None
+            if not self._kept_ns:
+                self._request = None
         except Exception:
             self._handler_failed()
 

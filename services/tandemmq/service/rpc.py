@@ -62,6 +62,9 @@ class Call(Protocol):
     def request_data(self) -> bytes:
         """The one request as its caller encoded it; for a handler that passes it on to ask before it returns."""
 
+    def keep_request(self) -> None:
+        """The handler will go on after it returned: `received_ns` and `request_data` stay what they are now."""
+
     def send(self, message: Message) -> None:
         """Queues one response message; a stream sends several, a unary call exactly one.
 

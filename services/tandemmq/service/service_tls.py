@@ -7,6 +7,7 @@ by them. The callers' side is `service_channels`.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -187,6 +188,8 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         self._tls = tls
         self._guarded: dict[str, tuple[Any, Any]] = {}
         self._told: set[tuple[str, str]] = set()
+        self.refused: Counter[str] = Counter()
+        """Calls since the start, by `no_certificate`, `unusable_certificate` and `not_permitted`."""
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
@@ -207,6 +210,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         try:
             identity = caller_of(context)
         except IdentityUnusable as error:
+            self.refused["unusable_certificate"] += 1
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
             return
         if identity is None and self._tls.mode is TlsMode.PERMISSIVE:
@@ -215,6 +219,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         reason = refusal(path, identity, cluster=self._tls.cluster, group=self._tls.group)
         if reason is not None:
             code = grpc.StatusCode.UNAUTHENTICATED if identity is None else grpc.StatusCode.PERMISSION_DENIED
+            self.refused["no_certificate" if identity is None else "not_permitted"] += 1
             await self._refuse(path, context, code, reason)
 
     async def _refuse(self, path: str, context: _Context, code: grpc.StatusCode, reason: str) -> None:

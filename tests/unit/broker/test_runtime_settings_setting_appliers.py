@@ -13,6 +13,7 @@ from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.client_api.services import ApiOptions
 from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused, master_setting_appliers, setting_appliers
+from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_state import DeliveryOptions
@@ -37,6 +38,7 @@ class Parts:
         self.api_options = ApiOptions()
         self.read_rates: list[int] = []
         self.quotas: list[QuotaRules] = []
+        self.room = SendRoom(lambda _delay_s, _callback: None)
         self.observability = BrokerObservability(
             settings, identity=BrokerIdentity("cluster", "broker-a", 0), clock=ManualClock()
         )
@@ -46,6 +48,7 @@ class Parts:
             observability=self.observability,
             audit_read_rate=self.read_rates.append,
             client_quotas=self.quotas.append,
+            send_room=self.room,
             log_level=self.log_level,
         )
         if settings.is_master:
@@ -72,6 +75,7 @@ def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() 
         "diskSpaceWarningLevelRatio",
         "fileReservedTime",
         "logLevel",
+        "unacknowledgedSendsMax",
     }
     assert Parts("brokerRole=SLAVE", "brokerId=1", "namesrvAddr=localhost:9876").changeable() == slaves
     masters = slaves | {

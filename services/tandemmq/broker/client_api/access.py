@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
@@ -22,9 +24,10 @@ from tandemmq.broker.client_api.forwarding import CALLER_HEADER
 from tandemmq.broker.client_api.send import refuse_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
+from tandemmq.broker.client_api.sessions import ClientOwners
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
-from tandemmq.broker.client_api.validation import Code, Outcome, status_of
+from tandemmq.broker.client_api.validation import CLIENT_ID_HEADER, Code, Outcome, status_of
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.sign_ins import SignInLimit
 from tandemmq.core.access.signature import DATE_WINDOW_MS, date_problem, is_signed, parse_authorization
@@ -53,7 +56,7 @@ from tandemmq.service.rpc import (
     UnaryMethod,
 )
 
-__all__ = ["ClientAccess", "SignatureZones"]
+__all__ = ["ClientAccess", "Refused", "SignatureZones"]
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +71,12 @@ _LINES_MAX: Final = 100
 _LINE_PAUSE_MS: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER
+_GOODBYE: Final = "NotifyClientTermination"
+_OPENS_CLIENT: Final = frozenset({"Telemetry", "Heartbeat", "ReceiveMessage", "SyncLiteSubscription"})
+"""Methods by which a client comes to be known, with all that belongs to it: leases that are renewed for it, its
+subscriptions, and commands to it."""
+_NAMES_CLIENT: Final = _OPENS_CLIENT | {_GOODBYE, "QueryRoute", "QueryAssignment", "PullMessage", "UpdateOffset"}
+"""What others do in a client's name, be it that its share of new topics and groups is used up."""
 
 Need: TypeAlias = tuple[ResourceKind, str, tuple[Action, ...]]
 """A resource, and the actions of which its caller needs one."""
@@ -95,9 +104,23 @@ class SignatureZones(NamedTuple):
         return (*self.minutes, time.localtime(wall_ms // 1_000).tm_gmtoff // 60)
 
 
+class Refused(StrEnum):
+    """Why a call of a client was refused, for those who count."""
+
+    UNSIGNED = "unsigned"
+    DATE = "date"
+    UNKNOWN_USER = "unknown_user"
+    DISABLED_USER = "disabled_user"
+    WRONG_KEY = "wrong_key"
+    TOO_MANY_FAILURES = "too_many_failures"
+    NOT_ALLOWED = "not_allowed"
+    OTHERS_CLIENT = "others_client"
+
+
 class _Failure(NamedTuple):
     """Why it is not known who calls."""
 
+    kind: Refused
     text: str
     """What the caller is told; not who is a user."""
     delay_ms: int = 0
@@ -243,10 +266,9 @@ class ClientAccess:
         self._is_recheck_due = False
         self._held_back_count = 0
         self._audit = _AuditLines(clock)
-        self.failed_sign_ins = 0
-        """Since the start: calls of whom it was not known who they are."""
-        self.refusals = 0
-        """Since the start: calls of users that no policy allows."""
+        self._owners = ClientOwners()
+        self.refused: Counter[str] = Counter()
+        """Calls since the start, by `Refused`."""
 
     # Tables
 
@@ -298,7 +320,7 @@ class ClientAccess:
             found = self._sign_in(call, authorization, source)
             if isinstance(found, _Failure):
                 self._audit.refused(method, found.reason or found.text, user=_claimed(authorization), source=source)
-                self.failed_sign_ins += 1
+                self.refused[found.kind] += 1
                 return Outcome(Code.UNAUTHORIZED, found.text), found.delay_ms
             username = found
         if self._authorizes:
@@ -308,7 +330,27 @@ class ClientAccess:
                     ruling = self._ruling(username, kind, name, actions, source)
                 if not ruling.is_allowed:
                     return self._forbidden(method, username, kind, name, actions, source, ruling), 0
+        if method in _NAMES_CLIENT:
+            refused = self.not_its_client(call, username, source, method)
+            if refused is not None:
+                return refused, 0
         return None
+
+    def not_its_client(self, call: Call, username: str, source: str, method: str = "Telemetry") -> Outcome | None:
+        """Why the user may not speak for the client that a call names; None: it is the user's own, perhaps from now on.
+        The handler refuses a call that names none."""
+        client_id, now_ms = call.header(CLIENT_ID_HEADER).strip(), self._clock.monotonic_ms()
+        if not client_id or self._owners.may_use(client_id, username, opens=method in _OPENS_CLIENT, now_ms=now_ms):
+            if method == _GOODBYE:
+                self._owners.gone(client_id)
+            return None
+        self.refused[Refused.OTHERS_CLIENT] += 1
+        resource = f"Client:{client_id[:_NAME_CHARACTERS_MAX]}"
+        self._audit.refused(method, "a client of another user", user=username, source=source, resource=resource)
+        return Outcome(
+            Code.UNAUTHORIZED,
+            f"{CLIENT_ID_HEADER}: a client of another user has this id; each client needs one of its own",
+        )
 
     def may_still(self, username: str, needs: Sequence[Need], source: str) -> Outcome | None:
         """The same of a user that signed in before, for what stays open."""
@@ -370,21 +412,27 @@ class ClientAccess:
         """The user, or why it is not known who calls."""
         credential = parse_authorization(authorization)
         if isinstance(credential, str):
-            return _Failure(credential)
+            return _Failure(Refused.UNSIGNED, credential)
         username, now_ms = credential.username, self._clock.monotonic_ms()
         if self._limit.is_blocked(source, username, now_ms=now_ms):
-            return _Failure("too many sign-ins from this address failed; try again in a minute", 2_000)
+            text = "too many sign-ins from this address failed; try again in a minute"
+            return _Failure(Refused.TOO_MANY_FAILURES, text, 2_000)
         date = call.header(_DATE)
         secret = self._secret_of(username)
         is_good = is_signed(self._nobody if secret is None else secret, date, credential.signature)
         user = self._users.get(username)
         if user is None or secret is None or not is_good or user.status is UserStatus.DISABLE:
             delay_ms = self._limit.failed(source, now_ms=now_ms)
-            reason = "no such user" if user is None else "the user is disabled" if is_good else "another secret key"
-            return _Failure("no such user, or another secret key; check the client's access key", delay_ms, reason)
+            kind, reason = Refused.WRONG_KEY, "another secret key"
+            if user is None:
+                kind, reason = Refused.UNKNOWN_USER, "no such user"
+            elif is_good:
+                kind, reason = Refused.DISABLED_USER, "the user is disabled"
+            text = "no such user, or another secret key; check the client's access key"
+            return _Failure(kind, text, delay_ms, reason)
         wall_ms = self._clock.wall_ms()
         if problem := date_problem(date, now_ms=wall_ms, zones=self._zones.at(wall_ms)):
-            return _Failure(problem)
+            return _Failure(Refused.DATE, problem)
         self._limit.succeeded(source, username, now_ms=now_ms)
         if len(self._signed_in) >= _REMEMBERED_MAX:
             self._signed_in.clear()
@@ -430,7 +478,7 @@ class ClientAccess:
         source: str,
         ruling: Ruling,
     ) -> Outcome:
-        self.refusals += 1
+        self.refused[Refused.NOT_ALLOWED] += 1
         wanted = " or ".join(action.value for action in actions)
         resource = f"{kind.value}:{name[:_NAME_CHARACTERS_MAX]}"
         self._audit.refused(method, ruling.reason, user=username, source=source, resource=resource, actions=wanted)
@@ -515,6 +563,9 @@ class _GuardedStream:
                 return
             if self._access.may_still(self._username, needs, self._source) is not None:
                 self._inner.answer(message)
+                return
+            if (refused := self._access.not_its_client(self._call, self._username, self._source)) is not None:
+                self._end(refused)
                 return
             self._needs = needs
         self._inner.message(message)

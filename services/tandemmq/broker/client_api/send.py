@@ -14,6 +14,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
+import structlog
+
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
@@ -46,9 +48,11 @@ from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.trace_context import TRACEPARENT
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import Call, StatusCode
 
 __all__ = ["SendHandler", "refuse_send"]
+
+log = structlog.get_logger(__name__)
 
 _TYPES_STORED: Final[tuple[int, ...]] = (
     definition.NORMAL,
@@ -99,13 +103,31 @@ class SendHandler:
         self._broker_name = services.identity.broker_name
         self._options = services.options
         self._tracer = services.send_tracer
+        self._room = services.send_room
         self._destinations: dict[str, _Destination] = {}
         self.deduplication = Deduplication(services.topics)
         # Messages of topics with a window that wait for their first answer, by topic and id.
         self._pending: dict[tuple[str, str], _FirstAnswer] = {}
 
     def send_message(self, messages: list[SentMessage], call: Call) -> None:
-        """Stores the request's messages."""
+        """Stores the request's messages, when it is their turn."""
+        if self._room.is_full:
+            body_bytes = sum([len(sent.body) for sent in messages])
+            if self._room.holds(call.peer, body_bytes, partial(self._send_held, messages, call)):
+                call.keep_request()
+                return
+        self._send(messages, call)
+
+    def _send_held(self, messages: list[SentMessage], call: Call) -> None:
+        """Nothing was looked at before it waited: topics and policies may be others now."""
+        try:
+            self._send(messages, call)
+        except Exception:
+            # As in the front, a handler that raises costs its caller the call and nobody else anything.
+            log.exception("handler_failed", path="SendMessage")
+            call.finish(StatusCode.UNKNOWN, "the handler failed; the server's log has the cause")
+
+    def _send(self, messages: list[SentMessage], call: Call) -> None:
         outgoing = self._accepted(messages, call)
         if isinstance(outgoing, str):
             refused = partial(self._refused, messages, call)

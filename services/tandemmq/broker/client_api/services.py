@@ -10,6 +10,7 @@ from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.put import PutAnswer, PutDone
+from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
@@ -160,6 +161,10 @@ class BrokerServices(Protocol):
     @property
     def send_tracer(self) -> SendTracer | None:
         """Makes traces of sends; None while tracing is off."""
+
+    @property
+    def send_room(self) -> SendRoom:
+        """Where sends wait while enough of them stand in the log without an acknowledgement."""
 
     def put(
         self,

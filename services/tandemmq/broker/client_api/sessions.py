@@ -18,6 +18,7 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 __all__ = [
     "RECEIVE_BATCH_MAX",
     "SESSION_EXPIRY_MS",
+    "ClientOwners",
     "ClientSession",
     "ClientSessions",
     "GroupPolicy",
@@ -94,6 +95,34 @@ class ClientSessions:
             if now_ms - session.last_seen_ms < SESSION_EXPIRY_MS:
                 return
             self.terminate(session.client_id)
+
+
+class ClientOwners:
+    """Whose client each id is, where callers sign in: its user's from the first call that opens a session until 120 s
+    after the last, or until it says goodbye. So nobody speaks for, or ends, a client of somebody else. Event loop only.
+    """
+
+    def __init__(self, *, max_clients: int = _SESSIONS_MAX) -> None:
+        """Beyond `max_clients` the one heard of longest ago belongs to nobody."""
+        self._max_clients = max_clients
+        # User, and when the client was last heard of; the one heard of longest ago first.
+        self._owners: OrderedDict[str, tuple[str, int]] = OrderedDict()
+
+    def may_use(self, client_id: str, username: str, *, opens: bool, now_ms: int) -> bool:
+        """Whether the user may call as that client, which is the user's own from now on if the call `opens` it."""
+        owner, heard_ms = self._owners.get(client_id, (username, now_ms))
+        if owner != username and now_ms - heard_ms < SESSION_EXPIRY_MS:
+            return False
+        if opens:
+            self._owners[client_id] = username, now_ms
+            self._owners.move_to_end(client_id)
+            if len(self._owners) > self._max_clients:
+                self._owners.popitem(last=False)
+        return True
+
+    def gone(self, client_id: str) -> None:
+        """Its owner said goodbye. Unknown ids are fine."""
+        self._owners.pop(client_id, None)
 
 
 # The server's half of a client's Settings, laid over what the client sent.

@@ -159,6 +159,7 @@ class MasterRole:
             tracer=parts.send_tracer,
             turns=parts.loop_meter.turns,
             written=parts.log_end.note,
+            room=parts.send_room,
         )
 
     def _new_recovery(self, *, accepts_loss: bool) -> GroupRecovery:

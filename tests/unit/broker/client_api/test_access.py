@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import structlog
 from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.api_requests import ack_request, message, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
@@ -18,9 +20,10 @@ from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.access_changes import AccessChanges
-from tandemmq.broker.client_api.access import _METHODS, ClientAccess, SignatureZones
+from tandemmq.broker.client_api.access import _METHODS, ClientAccess, Refused, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import CALLER_HEADER
+from tandemmq.broker.client_api.sessions import SESSION_EXPIRY_MS, ClientOwners
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.access.signature import DATE_WINDOW_MS, sign
@@ -349,7 +352,155 @@ def test_a_consumer_s_stream_needs_its_group_and_each_topic(guarded: GuardedBrok
     assert fake.code is None
 
 
+# Clients of others
+
+
+def two_users() -> GuardedBroker:
+    guarded = GuardedBroker(authorizes=False)
+    guarded.changes.put_user("bob", secret="sesame of bob")
+    guarded.time.end_turn()
+    return guarded
+
+
+def bob(guarded: GuardedBroker, client_id: str = "client@1") -> dict[str, str]:
+    return guarded.headers("bob", "sesame of bob") | {"x-mq-client-id": client_id}
+
+
+CONSUMER_BEAT = pb.HeartbeatRequest(client_type=definition.SIMPLE_CONSUMER, group=definition.Resource(name="group"))
+
+
+def answered(fake: FakeCall) -> int:
+    status: definition.Status = fake.sent[-1].status  # type: ignore[attr-defined]
+    return status.code
+
+
+def test_nobody_ends_or_keeps_a_client_of_another_user() -> None:
+    guarded = two_users()
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT)) == definition.OK
+    for method, request in (
+        ("NotifyClientTermination", pb.NotifyClientTerminationRequest()),
+        ("Heartbeat", CONSUMER_BEAT),
+        ("ReceiveMessage", receive_request()),
+        ("SyncLiteSubscription", pb.SyncLiteSubscriptionRequest()),
+        ("QueryAssignment", pb.QueryAssignmentRequest()),
+    ):
+        fake = guarded.call(method, request, bob(guarded))
+        assert answered(fake) == UNAUTHORIZED, method
+        assert "one of its own" in fake.sent[-1].status.message  # type: ignore[attr-defined]
+    fake, _ = open_stream(guarded, bob(guarded))
+    guarded.time.end_turn()
+    assert fake.code is StatusCode.UNAUTHENTICATED
+    session = guarded.broker.sessions.get("client@1")
+    assert session is not None
+    assert guarded.broker.gone_client_ids == []
+    assert guarded.access.refused["others_client"] == 6
+
+
+def test_a_client_is_its_user_s_until_it_leaves_or_falls_silent() -> None:
+    guarded = two_users()
+    guarded.call("Heartbeat", CONSUMER_BEAT)
+    assert answered(guarded.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())) == definition.OK
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT, bob(guarded))) == definition.OK
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT)) == UNAUTHORIZED
+    guarded.time.advance(119_000)
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT)) == UNAUTHORIZED
+    guarded.time.advance(1_000)
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT)) == definition.OK
+
+
+def test_a_stream_that_was_silent_for_long_does_not_take_its_client_back() -> None:
+    guarded = two_users()
+    fake, stream = open_stream(guarded)
+    guarded.time.advance(120_000)
+    guarded.call("Heartbeat", CONSUMER_BEAT, bob(guarded))
+    stream.message(producer_settings("orders"))
+    assert fake.code is StatusCode.UNAUTHENTICATED
+    session = guarded.broker.sessions.get("client@1")
+    assert session is not None
+    assert session.group == "group"
+
+
+def test_who_may_not_consume_takes_no_client_id(guarded: GuardedBroker) -> None:
+    guarded.changes.put_user("bob", secret="sesame of bob")
+    guarded.allow("Group:group", "Sub")
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT, bob(guarded))) == UNAUTHORIZED
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT)) == definition.OK
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["opens", "calls", "leaves", "waits"]), st.sampled_from("abc"), st.sampled_from("xy")
+        ),
+        max_size=60,
+    )
+)
+def test_a_client_has_one_owner_and_only_silence_or_its_goodbye_frees_it(
+    steps: list[tuple[str, str, str]],
+) -> None:
+    owners, now_ms = ClientOwners(max_clients=100), 0
+    expected: dict[str, tuple[str, int]] = {}
+    for step, user, client_id in steps:
+        owner, heard_ms = expected.get(client_id, ("", -1_000_000))
+        is_free = now_ms - heard_ms >= SESSION_EXPIRY_MS
+        if step == "waits":
+            now_ms += 50_000
+        elif step == "leaves":
+            if owner == user:
+                owners.gone(client_id)
+                expected.pop(client_id, None)
+        else:
+            opens = step == "opens"
+            may = owners.may_use(client_id, user, opens=opens, now_ms=now_ms)
+            assert may == (is_free or owner == user)
+            if may and opens:
+                expected[client_id] = user, now_ms
+
+
+def test_owners_are_a_bounded_number() -> None:
+    owners = ClientOwners(max_clients=3)
+    for number in range(5):
+        assert owners.may_use(f"client-{number}", "ann", opens=True, now_ms=number)
+    assert owners.may_use("client-0", "bob", opens=False, now_ms=9), "heard of longest ago"
+    assert not owners.may_use("client-4", "bob", opens=False, now_ms=9)
+
+
 # Guesses and the log
+
+
+def test_refusals_are_counted_by_a_few_reasons(guarded: GuardedBroker) -> None:
+    guarded.send_code({"x-mq-client-id": "client@1"})
+    guarded.send_code(guarded.headers(secret="another one"))
+    guarded.send_code(guarded.headers("nobody"))
+    guarded.send_code(guarded.headers(off_ms=-2 * DATE_WINDOW_MS))
+    guarded.send_code()
+    guarded.changes.put_user("cy", secret=SECRET, status=UserStatus.DISABLE)
+    guarded.send_code(guarded.headers("cy"))
+    assert guarded.access.refused == {
+        "unsigned": 1,
+        "wrong_key": 1,
+        "unknown_user": 1,
+        "date": 1,
+        "not_allowed": 1,
+        "disabled_user": 1,
+    }
+    for number in range(400):
+        guarded.call("SendMessage", send_request(message()), guarded.headers(f"user{number}", secret="guessed"))
+    assert guarded.access.refused["too_many_failures"] > 0
+    assert set(guarded.access.refused) <= set(Refused)
+
+
+def test_a_stranger_who_guesses_keeps_no_user_out(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Pub")
+    assert guarded.send_code() == definition.OK
+    wrong = guarded.headers(secret="guessed")
+    for number in range(3_000):
+        guarded.call("SendMessage", send_request(message()), wrong, peer=f"ipv4:10.0.0.{number % 9}:1")
+    assert guarded.send_code(peer="ipv4:10.1.1.1:9") == definition.OK, "from an address of its own"
+    for _ in range(1_000):
+        guarded.call("SendMessage", send_request(message()), wrong)
+    guarded.access.changed()  # What is remembered of good signatures does not help.
+    assert guarded.send_code() == definition.OK, "from the guesser's own address, as it signed in from there before"
 
 
 def test_guesses_are_answered_ever_later(guarded: GuardedBroker) -> None:

@@ -15,6 +15,7 @@ from tandemmq.core.routing.queue_choice import queue_of_message_group
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import StatusCode
 
 Code = definition.Code
 
@@ -219,3 +220,37 @@ def test_only_the_priority_factor_of_the_receives_go_by_priority(broker: BrokerA
     urgent = sum(one.system_properties.priority == 3 for one in got)
     assert urgent >= 75
     assert {one.system_properties.priority for one in got} == {0, 1, 2, 3}
+
+
+def test_a_send_that_waited_is_judged_when_its_turn_comes(broker: BrokerAssembly) -> None:
+    broker.add_topic("leaving")
+    broker.send_room.is_full = True
+    assert send(broker, message("leaving")).status.code == Code.OK, "its address has taken nothing yet"
+    held = call(broker, "SendMessage", send_request(message("leaving")))
+    other = call(broker, "SendMessage", send_request(message()))
+    assert (held.code, other.code, broker.send_room.held_count) == (None, None, 2)
+    broker.topics.remove("leaving", now_ms=0)
+    broker.send_room.made()
+    assert held.only(pb.SendMessageResponse).status.code == Code.TOPIC_NOT_FOUND
+    assert other.only(pb.SendMessageResponse).status.code == Code.OK
+
+
+def test_a_handler_that_fails_after_a_wait_fails_its_caller_alone(
+    broker: BrokerAssembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.send_room.is_full = True
+    send(broker, message())
+    held = call(broker, "SendMessage", send_request(message()))
+    other = call(broker, "SendMessage", send_request(message()))
+    puts = iter([ZeroDivisionError()])
+    put = broker.put
+
+    def fail_once(*arguments: object) -> None:
+        for error in puts:
+            raise error
+        put(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker, "put", fail_once)
+    broker.send_room.made()
+    assert held.code is StatusCode.UNKNOWN
+    assert other.only(pb.SendMessageResponse).status.code == Code.OK

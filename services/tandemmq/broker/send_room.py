@@ -1,0 +1,172 @@
+"""How many sends stand in the log unacknowledged, and in which order the others get there (ADR 53).
+
+Sends that wait for a slave or the disk are answered in the log's order, so whatever one client has put there stands
+before everybody's next one. Hence the log takes `requests_max` of them, or `_BYTES_MAX`; then there is no room, and
+what comes waits here, outside the log, in an order of its own:
+
+- by address: each gets the same share of the bytes that go to the log. An address that has taken less than its share
+  does not wait at all, room or not; so a client with one send in the air never stands behind one with thousands, but
+  for the few that are in the log;
+- of an address, one connection after the other; of a connection, in the order in which they came.
+
+The share is start-time fair queueing: a send starts where the last one of its address ended, or now; it ends by its
+bytes later; the send that starts first goes first, and `now` is its start. An address that had nothing to send has
+saved nothing up.
+
+The bound is there for the sake of order alone. If nothing was acknowledged for a while, order helps nobody: a slave is
+gone or very slow, and all that waits goes to the log, to be answered there as if there were no bound.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+__all__ = ["REQUESTS_MAX", "SendRoom"]
+
+REQUESTS_MAX: Final = 64
+"""About a millisecond of a broker's work. What a slave 2 ms away has confirmed by then is 32,000 a second."""
+BYTES_MAX: Final = 1 << 20
+"""The same of large messages: a slave 2 ms away confirms 500 MB a second."""
+STALLED_S: Final = 0.2
+"""Slaves report many times in it while they follow."""
+# What a send costs whatever its length, in bytes: a short one takes about as long as copying so many.
+_SEND_COST_BYTES: Final = 4 << 10
+# Addresses that have taken more than their share; beyond, those that have not are forgotten.
+_SHARES_MAX: Final = 4_096
+
+
+class _Address:
+    """What one address has waiting, by connection."""
+
+    def __init__(self) -> None:
+        self._connections: dict[str, deque[tuple[int, Callable[[], object]]]] = {}
+        # Connections in the order in which they are served next.
+        self._turns: deque[str] = deque()
+
+    def add(self, connection: str, cost: int, send: Callable[[], object]) -> None:
+        waiting = self._connections.get(connection)
+        if waiting is None:
+            waiting = self._connections[connection] = deque()
+            self._turns.append(connection)
+        waiting.append((cost, send))
+
+    def take(self) -> tuple[int, Callable[[], object]]:
+        """The next one."""
+        connection = self._turns.popleft()
+        waiting = self._connections[connection]
+        taken = waiting.popleft()
+        if waiting:
+            self._turns.append(connection)
+        else:
+            del self._connections[connection]
+        return taken
+
+    def is_empty(self) -> bool:
+        return not self._turns
+
+
+class SendRoom:
+    """One for each broker. Event loop only.
+
+    The write path says `is_full` and calls `made` and `open`; whoever brings a send asks `is_full` and, if so, `holds`.
+    While anything waits there is no room, so that nothing overtakes it.
+    """
+
+    def __init__(
+        self, call_later: Callable[[float, Callable[[], object]], object], *, requests_max: int = REQUESTS_MAX
+    ) -> None:
+        """`call_later` calls back after so many seconds."""
+        self.requests_max = requests_max
+        self.bytes_max = BYTES_MAX
+        self.is_full = False
+        self.held_count = 0
+        """Sends that wait now."""
+        self.held_total = 0
+        """Sends that waited, since the start."""
+        self._call_later = call_later
+        self._addresses: dict[str, _Address] = {}
+        # Where the next send of each of them starts, and the number it got then.
+        self._starts: list[tuple[int, int, str]] = []
+        self._number = 0
+        # Where the last send of an address ended, if that is not over.
+        self._ends: dict[str, int] = {}
+        self._now = 0
+        self._has_moved = False
+        self._is_watched = False
+
+    def change(self, requests_max: int) -> None:
+        self.requests_max = requests_max
+
+    def holds(self, peer: str, body_bytes: int, send: Callable[[], object]) -> bool:
+        """There is no room, and `peer`, an address and a port, brings a send. True: it waits, and `send` is called when
+        its turn has come, which must not raise. False: it goes on at once."""
+        cost = _SEND_COST_BYTES + body_bytes
+        address = peer.rpartition(":")[0]
+        waiting = self._addresses.get(address)
+        if waiting is None:
+            start = self._ends.get(address, 0)
+            if start <= self._now:
+                self._note_end(address, self._now + cost)
+                return False
+            waiting = self._addresses[address] = _Address()
+            self._push(start, address)
+        waiting.add(peer, cost, send)
+        self.held_count += 1
+        self.held_total += 1
+        if not self._is_watched:
+            self._is_watched = True
+            self._has_moved = True  # For a whole pause from now on.
+            self._call_later(STALLED_S, self._look)
+        return True
+
+    def made(self) -> None:
+        """There is room again: as many go on as it takes."""
+        self._has_moved = True
+        self.is_full = False
+        while self._starts and not self.is_full:
+            self._send_next()
+        if not self._starts:
+            self._ends.clear()
+
+    def open(self) -> None:
+        """All that waits goes on."""
+        self.is_full = False
+        while self._starts:
+            self._send_next()
+        self._ends.clear()
+
+    def _send_next(self) -> None:
+        start, _, address = heappop(self._starts)
+        waiting = self._addresses[address]
+        cost, send = waiting.take()
+        self._now = start
+        if waiting.is_empty():
+            del self._addresses[address]
+        else:
+            self._push(start + cost, address)
+        self._note_end(address, start + cost)
+        self.held_count -= 1
+        send()
+
+    def _push(self, start: int, address: str) -> None:
+        self._number += 1
+        heappush(self._starts, (start, self._number, address))
+
+    def _note_end(self, address: str, end: int) -> None:
+        if len(self._ends) >= _SHARES_MAX:
+            self._ends = {known: its_end for known, its_end in self._ends.items() if its_end > self._now}
+        self._ends[address] = end
+
+    def _look(self) -> None:
+        self._is_watched = False
+        if not self.held_count:
+            return
+        if not self._has_moved:
+            self.open()
+            return
+        self._has_moved = False
+        self._is_watched = True
+        self._call_later(STALLED_S, self._look)

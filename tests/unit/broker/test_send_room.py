@@ -1,0 +1,152 @@
+"""In which order sends go to the log when enough of them stand there unacknowledged."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.manual_time import ManualTime
+from tandemmq.broker.send_room import SendRoom
+
+GREEDY = "ipv4:10.0.0.1"
+MODEST = "ipv4:10.0.0.2"
+
+
+class Log:
+    """A log whose slave confirms when the test says so, and the room before it."""
+
+    def __init__(self, requests_max: int = 4) -> None:
+        self.time = ManualTime()
+        self.room = SendRoom(self.time.call_later, requests_max=requests_max)
+        self.sent: list[tuple[str, int]] = []
+        """Peer and number of each send, as they came to the log."""
+        self.bytes: Counter[str] = Counter()
+        """By address."""
+        self.waiting = 0
+        """In the log, without an acknowledgement."""
+        self._numbers: Counter[str] = Counter()
+
+    def send(self, peer: str, body_bytes: int = 100) -> bool:
+        """Whether it went to the log at once."""
+        number = self._numbers[peer]
+        self._numbers[peer] += 1
+
+        def put() -> None:
+            self.sent.append((peer, number))
+            self.bytes[peer.rpartition(":")[0]] += body_bytes
+            self.waiting += 1
+            if self.waiting >= self.room.requests_max:
+                self.room.is_full = True
+
+        if self.room.is_full and self.room.holds(peer, body_bytes, put):
+            return False
+        put()
+        return True
+
+    def confirm(self, count: int) -> None:
+        self.waiting -= min(count, self.waiting)
+        if self.room.is_full and self.waiting < self.room.requests_max:
+            self.room.made()
+
+    @property
+    def brought(self) -> int:
+        return self._numbers.total()
+
+
+def test_a_client_with_one_send_in_the_air_never_waits_beside_one_with_thousands() -> None:
+    log = Log()
+    for number in range(2_000):
+        log.send(f"{GREEDY}:{number % 50}")
+    for _ in range(100):
+        assert log.send(f"{MODEST}:7")
+        # Behind what is in the log, and that is not much: one more for each address.
+        assert log.waiting <= log.room.requests_max + 2
+        log.confirm(log.waiting)
+        assert log.room.held_count > 0
+
+
+def test_addresses_share_by_bytes_and_connections_of_an_address_do_not_count() -> None:
+    log = Log()
+    for _ in range(400):
+        for connection in range(10):
+            log.send(f"{GREEDY}:{connection}", body_bytes=32_000)
+        log.send(f"{MODEST}:1", body_bytes=8_000)
+        log.send(f"{MODEST}:2", body_bytes=8_000)
+    before = dict(log.bytes)
+    for _ in range(400):
+        log.confirm(1)
+    assert log.room.held_count > 0
+    taken = {address: log.bytes[address] - before.get(address, 0) for address in (GREEDY, MODEST)}
+    # A send counts as 4 KiB more than its body.
+    assert 0.7 < taken[MODEST] / taken[GREEDY] <= 1.0, taken
+
+
+def test_connections_of_one_address_take_turns() -> None:
+    log = Log(requests_max=1)
+    log.send(f"{GREEDY}:1")
+    for _ in range(100):
+        log.send(f"{GREEDY}:1")
+    log.send(f"{GREEDY}:2")
+    for _ in range(3):
+        log.confirm(1)
+    assert (f"{GREEDY}:2", 0) in log.sent[:4]
+
+
+def test_when_nothing_is_confirmed_for_a_while_all_go_to_the_log() -> None:
+    log = Log()
+    for _ in range(50):
+        log.send(f"{GREEDY}:1")
+    log.time.advance(150)
+    log.confirm(1)
+    log.time.advance(150)
+    assert log.room.held_count > 0, "something moved"
+    log.time.advance(300)
+    assert (log.room.held_count, len(log.sent)) == (0, 50)
+    log.confirm(50)
+    assert log.send(f"{GREEDY}:1")
+
+
+def test_a_larger_bound_is_taken_up_with_the_next_confirmation() -> None:
+    log = Log()
+    for _ in range(50):
+        log.send(f"{GREEDY}:1")
+    log.room.change(1_000)
+    log.confirm(1)
+    assert len(log.sent) == 50
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("send"), st.integers(0, 3), st.integers(0, 2), st.integers(0, 200_000)),
+            st.tuples(st.just("confirm"), st.integers(1, 9)),
+            st.tuples(st.just("pause"), st.integers(1, 300)),
+            st.tuples(st.just("open")),
+        ),
+        max_size=120,
+    )
+)
+def test_every_send_goes_to_the_log_once_and_in_the_order_of_its_connection(
+    steps: list[tuple[str, *tuple[int, ...]]],
+) -> None:
+    log = Log(requests_max=3)
+    for name, *numbers in steps:
+        if name == "send":
+            host, connection, body_bytes = numbers
+            log.send(f"ipv4:10.0.0.{host}:{connection}", body_bytes)
+        elif name == "confirm":
+            log.confirm(numbers[0])
+        elif name == "pause":
+            log.time.advance(numbers[0])
+        else:
+            log.room.open()
+        assert log.room.held_count == log.brought - len(log.sent)
+        assert log.room.is_full or not log.room.held_count
+    log.time.advance(1_000)
+    assert len(log.sent) == log.brought, "what waits does not wait for ever"
+    by_connection = defaultdict(list)
+    for peer, number in log.sent:
+        by_connection[peer].append(number)
+    assert all(numbers == list(range(len(numbers))) for numbers in by_connection.values())
