@@ -149,13 +149,13 @@ _TOLD_BY_ONE: Final = frozenset(
         *("zeroed-slots", "records-without-topic", "too-few-queues", "offset-beyond-end", "impossible-checkpoint"),
         *SIDE_DAMAGES,
     }
-    - {"copied-disk-id", "fork", "older-offsets", "flipped-both-sides"}
+    - {"copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""
 _NEVER_SEEN: Final = frozenset({"behind"})
 """Harmless only if no run saw more."""
 _SEEN_SOUND: Final = ("", "quick", "deep")
-_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES} - {"damaged-kept-bytes", "damaged-leases"})
+_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES} - {"damaged-kept-bytes", "damaged-leases", "stray-file"})
 """Kinds of which a quick run sees enough."""
 
 

@@ -21,9 +21,11 @@ from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import Source, open_source
 from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messages, with_messages
 from tandemmq.core.audit.findings import ExtentDigest, Finding
+from tandemmq.core.audit.metadata_comparison import without_secrets
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, metadata_texts
 from tandemmq.core.audit.side_files import read_side_facts
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [
@@ -153,6 +155,8 @@ class DescribeTask:
         with open_source(self.spec) as source:
             # In this order: no offset in a table is beyond what the log holds a moment later.
             metadata = metadata_texts(source.files)
+            if users := metadata[MetadataFile.USERS]:
+                metadata[MetadataFile.USERS] = without_secrets(users)
             side = read_side_facts(source.files, self.spec.broker_id)
             facts = source.facts()
         return {
