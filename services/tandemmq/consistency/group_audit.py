@@ -300,11 +300,10 @@ class GroupAudit:
         return self._conclude(memory, plan, reading, described, findings)
 
     def _planned_bytes(self, plan: RangePlan, holding: Mapping[int, Replica]) -> int:
-        """What will be read of all replicas: of a deep run what they hold, and again what brokers digest."""
+        """What will be read of all replicas: of a deep run what they hold."""
         if not self._is_deep:
             return total_bytes(plan.ranges) * len(holding)
-        held = sum(replica.facts.end_offset - replica.facts.min_offset for replica in holding.values())
-        return held + total_bytes(plan.ranges) * sum(replica.spec.is_broker for replica in holding.values())
+        return sum(replica.facts.end_offset - replica.facts.min_offset for replica in holding.values())
 
     def _reading(
         self, replicas: Mapping[int, Replica], memory: GroupMemory, *, with_checks: bool = False

@@ -34,6 +34,7 @@ __all__ = [
     "ReplicaUnreadable",
     "StoreEntry",
     "disk_id",
+    "holes_of",
     "inspect_replica",
     "metadata_texts",
 ]
@@ -532,6 +533,11 @@ def _index_offset(store: ReplicaStore) -> int:
     header = bytes(store.read_file(f"index/{found[-1].name}", 0, 40))
     end_physical_offset = int.from_bytes(header[24:32], "big", signed=True)
     return max(store.facts.min_offset, end_physical_offset + (0 if store.facts.is_running else 1))
+
+
+def holes_of(files: ReplicaFiles, facts: ReplicaFacts) -> tuple[LogRange, ...]:
+    """Parts of the log without bytes, as the files are now."""
+    return _holes(_numbered(files.list_folder("commitlog")), facts.segment_bytes, facts.end_offset)
 
 
 def _holes(segments: list[StoreEntry], segment_bytes: int, end_offset: int) -> tuple[LogRange, ...]:
