@@ -19,6 +19,16 @@ from support.messages import BORN_HOST, STORE_HOST, changed
 from support.replica_folders import open_replica
 from support.stores import ManualClock
 from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.access.users_and_policies import (
+    Acl,
+    AclTable,
+    Action,
+    Decision,
+    PolicyEntry,
+    Resource,
+    User,
+    UserTable,
+)
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.delivery.queue_progress import QueueProgress
@@ -268,10 +278,13 @@ def open_group(folders: Sequence[Path]) -> dict[int, ReplicaStore]:
 
 def _write_metadata(folder: Path, store: MessageStore, *, now_ms: int) -> None:
     topics, groups, offsets, delays = TopicTable(), SubscriptionGroupTable(), ConsumerOffsetTable(), DelayOffsetTable()
+    users, acls = _access_tables(now_ms)
     for config in system_topics(cluster="test", broker_name=GROUP, auto_create_topic=True):
         topics.put(config, now_ms=now_ms)
     for name, count in (*_TOPICS.items(), ("batched", 1), (_LONG_TOPIC, 1)):
         topics.put(TopicConfig(name, count, count), now_ms=now_ms)
+    topics.put(TopicConfig("removed", 1, 1), now_ms=now_ms)
+    topics.remove("removed", now_ms=now_ms)
     for name in ("billing", "reports"):
         groups.put(SubscriptionGroupConfig(name), now_ms=now_ms)
         offsets.commit_all(
@@ -289,5 +302,20 @@ def _write_metadata(folder: Path, store: MessageStore, *, now_ms: int) -> None:
         (MetadataFile.SUBSCRIPTION_GROUPS, groups.to_json()),
         (MetadataFile.CONSUMER_OFFSETS, offsets.to_json()),
         (MetadataFile.DELAY_OFFSETS, delays.to_json()),
+        (MetadataFile.USERS, users.to_json()),
+        (MetadataFile.ACLS, acls.to_json()),
     ):
         files.persist(file, text)
+
+
+def _access_tables(now_ms: int) -> tuple[UserTable, AclTable]:
+    users, acls = UserTable(), AclTable()
+    for name in ("shop", "audit"):
+        # Sealed secrets look like this; nobody here opens them.
+        users.put(User(name, f"c2VhbGVk{name}"), now_ms=now_ms)
+        entries = [
+            PolicyEntry(Resource.parse(f"Topic:{resource}"), frozenset({Action.PUB, Action.SUB}), decision)
+            for resource, decision in (("orders", Decision.ALLOW), ("pay*", Decision.DENY))
+        ]
+        acls.put(Acl(f"User:{name}", tuple(entries)), now_ms=now_ms)
+    return users, acls

@@ -149,13 +149,13 @@ _TOLD_BY_ONE: Final = frozenset(
         *("zeroed-slots", "records-without-topic", "too-few-queues", "offset-beyond-end", "impossible-checkpoint"),
         *SIDE_DAMAGES,
     }
-    - {"copied-disk-id", "fork", "older-offsets", "flipped-both-sides"}
+    - {"copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""
 _NEVER_SEEN: Final = frozenset({"behind"})
 """Harmless only if no run saw more."""
 _SEEN_SOUND: Final = ("", "quick", "deep")
-_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES} - {"damaged-kept-bytes", "damaged-leases"})
+_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES} - {"damaged-kept-bytes", "damaged-leases", "stray-file"})
 """Kinds of which a quick run sees enough."""
 
 
@@ -223,6 +223,9 @@ def _problem(drawn: Drawn, damage: Damage | None, expected: Expected, report: Au
         expected = replace(expected, topic=None, message_ids=())  # The name may be what is damaged.
     if report.summary.exit_code is ExitCode.EQUAL and _may_be_missed(drawn, expected):
         return ""
+    if expected.needs_memory and not drawn.seen_by:
+        # Who does not know the cause may well see what followed from it.
+        expected = replace(expected, kinds=expected.kinds | expected.consequences)
     if report.summary.exit_code is not ExitCode.DIVERGED:
         return f"missed, exit {int(report.summary.exit_code)}"
     problem = judge(Planted("broker-a", damage, drawn.replicas, expected), report.findings, {}).problem

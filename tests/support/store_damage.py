@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from support.replica_folders import open_replica
+from tandemmq.core.access.users_and_policies import Decision
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordName, read_name
@@ -1113,6 +1114,94 @@ def _fork(folders: Sequence[Path], chance: random.Random) -> Expected:
     )
 
 
+# Users and policies, marks of operators, files where none belong, and a log that breaks off
+
+
+def _other_access(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A user or what it may do: gone, of another secret, allowed what was denied, or half of the file."""
+    victim = chance.randrange(len(folders))
+    config = folders[victim] / "config"
+    users, acls = config / MetadataFile.USERS.value, config / MetadataFile.ACLS.value
+    kinds = frozenset({FindingKind.ACCESS_DIFFERS, FindingKind.METADATA_UNREADABLE, FindingKind.TABLE_OLDER})
+    match chance.randrange(5):
+        case 0:
+            _rewrite(users, users.read_text().replace("c2VhbGVk", "c2VhbGVL", 1))
+            is_changed = True
+        case 1:
+            _rewrite(acls, acls.read_text().replace(f'"{Decision.DENY.value}"', f'"{Decision.ALLOW.value}"', 1))
+            is_changed = True
+        case 2:
+            fields = read_java_json(users.read_text())
+            held = fields.raw("userTable")
+            del held[chance.choice(sorted(held))]
+            _rewrite(users, write_java_json({"dataVersion": fields.raw("dataVersion"), "userTable": held}))
+            is_changed = False
+        case 3:
+            path = chance.choice((users, acls))
+            _rewrite(path, path.read_text()[: path.stat().st_size // 2])
+            return Expected(kinds=kinds, broker_id=victim)
+        case _:
+            chance.choice((users, acls)).unlink()
+            is_changed = False
+    return Expected(kinds=kinds, broker_id=victim, undecidable=is_changed, needs_memory=len(folders) == 1)
+
+
+def _lost_marks(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A slave does not know any more what operators removed."""
+    victim = chance.randrange(1, len(folders))
+    path = folders[victim] / "config" / MetadataFile.TOPICS.value
+    fields = read_java_json(path.read_text())
+    _rewrite(path, write_java_json({name: fields.raw(name) for name in ("dataVersion", "topicConfigTable")}))
+    return _named(victim, FindingKind.TOPIC_DIFFERS)
+
+
+def _stray_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A CommitLog file between two others, far behind the end, too short, or of what is elsewhere."""
+    victim = _any(folders, chance)
+    paths = sorted((victim.folder / "commitlog").iterdir())
+    length = victim.store.facts.segment_bytes
+    last = int(paths[-1].name)
+    start, content = chance.choice(
+        (
+            (int(paths[0].name) + chance.randrange(1, length), paths[0].read_bytes()),
+            (last + chance.randrange(2, 9) * length, bytes(length)),
+            (last + length, bytes(chance.randrange(1, length))),
+            (last + length, paths[0].read_bytes()),
+        )
+    )
+    paths[0].with_name(f"{start:020d}").write_bytes(content)
+    return _named(victim.broker_id, FindingKind.SEGMENT_EXTRA)
+
+
+def _index_twice(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A copy of an IndexFile under a later name."""
+    victim = chance.randrange(len(folders))
+    path = chance.choice(sorted((folders[victim] / "index").iterdir()))
+    path.with_name(f"{int(path.name) + 1:017d}").write_bytes(path.read_bytes())
+    return _named(victim, FindingKind.INDEX_ENTRY_WRONG)
+
+
+def _broken_end(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A record near the end is zeros on the disk of a replica that was killed and has no queues."""
+    victim = _any(folders, chance)
+    end = victim.store.facts.end_offset
+    file_start = end - end % victim.store.facts.segment_bytes
+    lost = chance.choice([own for own in victim.records[-40:-2] if own.start_offset > file_start])
+    victim.write(lost.start_offset, bytes(lost.end_offset - lost.start_offset))
+    _remove(victim.folder, "consumequeue", "index")
+    (victim.folder / "abort").touch()
+    kinds = {FindingKind.TAIL_MISSING, FindingKind.ZEROED, FindingKind.RECORD_MISSING}
+    # A killed slave may be behind, and who is alone has nobody to tell.
+    is_told = len(folders) > 1 and not victim.broker_id
+    return Expected(
+        kinds=frozenset(kinds if is_told else {*kinds, FindingKind.QUEUE_ENTRY_MISSING}),
+        broker_id=victim.broker_id,
+        consequences=frozenset({FindingKind.QUEUE_ENTRY_MISSING, FindingKind.INDEX_ENTRY_MISSING}),
+        findings_max=3,
+        needs_memory=not is_told,
+    )
+
+
 def _queue_of_unknown_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
     """Nobody knows the topic any more, and one of its queues is damaged besides."""
     victim = _any(folders, chance)
@@ -1206,6 +1295,11 @@ SIDE_DAMAGES: Final[dict[str, Damage]] = {
         Damage("flipped-both-sides", "another bit of one body on each replica", _flip_both_sides),
         Damage("truncated-everywhere", "the last messages are gone from every replica", _truncate_everywhere),
         Damage("fork", "a replica went on by itself, and the group under a later master", _fork),
+        Damage("other-access", "a user or policy of any replica is another one, or gone", _other_access),
+        Damage("lost-marks", "a slave does not know what operators removed", _lost_marks),
+        Damage("stray-file", "a CommitLog file lies where none belongs", _stray_file),
+        Damage("index-twice", "a copy of an IndexFile lies beside it", _index_twice),
+        Damage("broken-end", "a record near the end is zeros, and the queues are gone", _broken_end),
         Damage("queue-of-unknown-topic", "a queue of a topic that nobody knows is damaged", _queue_of_unknown_topic),
     )
 }

@@ -16,7 +16,7 @@ from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTab
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.metadata_store import (
-    COMPARED,
+    ROCKETMQ_FILES,
     DataVersion,
     LoadedFrom,
     MetadataCorrupt,
@@ -148,10 +148,10 @@ class MetadataTables:
                 continue
             if source is LoadedFrom.BACKUP:
                 log.warning("metadata_from_backup", file=file.value)
-            elif source is LoadedFrom.NOWHERE and file in COMPARED:
+            elif source is LoadedFrom.NOWHERE and file in ROCKETMQ_FILES:
                 missing.append(file.value)
             self._entries_written[file] = len(table)
-        if 0 < len(missing) < len(COMPARED):
+        if 0 < len(missing) < len(ROCKETMQ_FILES):
             log.warning("metadata_missing", files=missing)
         self.topics.add_system(
             system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic)

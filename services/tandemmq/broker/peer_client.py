@@ -18,7 +18,7 @@ import grpc
 from tandemmq.broker.audit.range_repair import Refusal, RepairRefused
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition
 from tandemmq.broker.tracing.send_tracer import TracedPutsPage
-from tandemmq.core.metadata.metadata_store import COMPARED, DataVersion, MetadataFile
+from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES, DataVersion, MetadataFile
 from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import HistoryCorrupt, LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
@@ -324,7 +324,7 @@ class PeerClient:
             try:
                 answer = await self._metadata.GetMetadataTable(request, timeout=CALL_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.INVALID_ARGUMENT and file not in COMPARED:
+                if error.code() is grpc.StatusCode.INVALID_ARGUMENT and file not in ROCKETMQ_FILES:
                     return DataVersion(), ""
                 raise
         version = DataVersion(

@@ -1,4 +1,8 @@
-"""Digests of all replicas, side by side: which extents are equal, which differ, which changed since an earlier run."""
+"""Digests of all replicas, side by side: which extents are equal, which differ, which changed since an earlier run.
+
+What a broker digests it could digest wrongly: of something else than its clients are given, or of nothing. So of each
+wave, and of each broker, a share drawn by chance is fetched as bytes and digested here.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from random import Random, SystemRandom
 from typing import Final
 
 from tandemmq.consistency.digest_algorithms import DIGEST_BYTES
 from tandemmq.consistency.group_store import ExtentTable, GroupStore
 from tandemmq.consistency.planning import GroupMemory, chunks, in_waves, merged
 from tandemmq.consistency.progress import Progress
-from tandemmq.consistency.tasks import CheckTask, DigestTask, Replica, Task, TaskAnswer, TaskRunner
+from tandemmq.consistency.tasks import CheckTask, DigestTask, Replica, RereadTask, Task, TaskAnswer, TaskRunner
 from tandemmq.core.audit.findings import extents_of
 from tandemmq.core.replication.log_history import LogRange
 
@@ -104,8 +109,13 @@ class Questions:
 
 _WAVE_TASKS_PER_SLOT: Final = 8
 """Many, so that the end of a wave, where some slots have nothing to do, is rare; few enough to be remembered soon."""
+_REREAD_EXTENTS: Final = 256
+"""Of so many extents that a broker digested, one is fetched: a GiB of 4 MiB each."""
 _AGAIN_BYTES: Final = 256 << 20
 """Suspects that one task reads again."""
+
+
+_CHANCE: Final = SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +143,9 @@ class ExtentReading:
         chunk_bytes: int,
         verified_at: datetime,
         with_checks: bool = False,
+        chance: Random = _CHANCE,
     ) -> None:
-        """`with_checks`: every record of what is read is checked on the way, where the bytes are read from here."""
+        """`with_checks`: every record of what is read is checked on the way."""
         self.checked: Final[list[tuple[CheckTask, TaskAnswer]]] = []
         """What those checks answered; problems are not here."""
         self.done: Final[list[LogRange]] = []
@@ -154,6 +165,7 @@ class ExtentReading:
         self._width = DIGEST_BYTES[memory.algorithm]
         self._verified_at = verified_at
         self._with_checks = with_checks
+        self._chance = chance
         self._earlier: dict[tuple[int, int], bytes] = {}
         """Of suspects."""
 
@@ -200,12 +212,46 @@ class ExtentReading:
 
     def _read_wave(self, wave: Sequence[LogRange], readable: Sequence[Replica]) -> None:
         found = self._digests(wave, readable, self._questions.ask_once, with_checks=self._with_checks)
+        for replica in readable:
+            if replica.spec.is_broker and replica.facts.broker_id in found:
+                self._reread(replica, found[replica.facts.broker_id])
+        found = {broker_id: own for broker_id, own in found.items() if broker_id not in self._questions.problems}
         earlier = self._store.earlier_digests(self._memory, wave)
         for piece in wave:
             digests = {broker_id: by_piece[piece] for broker_id, by_piece in found.items() if piece in by_piece}
             if digests:
                 self._judge(piece, digests, earlier)
                 self.done.append(piece)
+
+    def _reread(self, replica: Replica, told: Mapping[LogRange, _PieceDigests]) -> None:
+        """A broker whose bytes have another digest than it told is not believed in anything: its problem is noted."""
+        extents = [
+            (extent, by_piece.of(place, self._width))
+            for piece, by_piece in told.items()
+            for place, extent in enumerate(extents_of(piece, self._memory.extent_bytes))
+            if place not in by_piece.holes
+        ]
+        drawn = self._chance.sample(extents, min(len(extents), 1 + len(extents) // _REREAD_EXTENTS))
+        if not drawn:
+            return
+        ranges = tuple(extent for extent, _ in drawn)
+        task = RereadTask(replica, ranges, self._memory.extent_bytes, self._memory.algorithm)
+        (answer,) = self._questions.ask([task])
+        if answer.problem:
+            return
+        for (extent, digest), fetched in zip(drawn, _decoded(answer)):
+            if fetched.of(0, self._width) != digest and not self._is_changed(replica, extent, digest):
+                self._questions.problems[replica.facts.broker_id] = (
+                    f"it told digest {digest.hex()} of [{extent.start_offset}, {extent.end_offset}), and the bytes it "
+                    f"gives have {fetched.of(0, self._width).hex()}: verify its volume (--path)"
+                )
+                return
+
+    def _is_changed(self, replica: Replica, extent: LogRange, digest: bytes) -> bool:
+        """Whether it tells another digest by now: the bytes changed between the two reads, by a repair or damage."""
+        task = DigestTask(replica, (extent,), self._memory.extent_bytes, self._memory.algorithm)
+        (answer,) = self._questions.ask([task])
+        return bool(answer.problem) or _decoded(answer)[0].of(0, self._width) != digest
 
     def _digests(
         self,
@@ -218,8 +264,7 @@ class ExtentReading:
         """By broker id and piece. A replica that did not answer for all of the wave is not there."""
 
         def task_for(replica: Replica, pieces: tuple[LogRange, ...]) -> DigestTask | CheckTask:
-            # A broker checks and digests by two calls, and reads twice either way.
-            kind = CheckTask if with_checks and not replica.spec.is_broker else DigestTask
+            kind = CheckTask if with_checks else DigestTask
             return kind(replica, pieces, self._memory.extent_bytes, self._memory.algorithm)
 
         tasks = [task_for(replica, (piece,)) for piece in wave for replica in readable if not _is_asked_alone(replica)]

@@ -160,14 +160,17 @@ _COMPARED_AT_ONCE_BYTES: Final = 32 << 20
 _COMPARED_BYTES_MAX: Final = 4 << 30
 """Of a group. A replica that is another log altogether is not told message by message."""
 
-_TABLES: Final = {
-    FindingKind.TOPIC_MISSING: MetadataFile.TOPICS,
-    FindingKind.TOPIC_DIFFERS: MetadataFile.TOPICS,
-    FindingKind.GROUP_MISSING: MetadataFile.SUBSCRIPTION_GROUPS,
-    FindingKind.GROUP_DIFFERS: MetadataFile.SUBSCRIPTION_GROUPS,
-    FindingKind.CONSUMER_OFFSET_STALE: MetadataFile.CONSUMER_OFFSETS,
-    FindingKind.DELAY_OFFSET_STALE: MetadataFile.DELAY_OFFSETS,
-}
+_OF_TABLES: Final = frozenset(
+    {
+        FindingKind.TOPIC_MISSING,
+        FindingKind.TOPIC_DIFFERS,
+        FindingKind.GROUP_MISSING,
+        FindingKind.GROUP_DIFFERS,
+        FindingKind.ACCESS_DIFFERS,
+        FindingKind.CONSUMER_OFFSET_STALE,
+        FindingKind.DELAY_OFFSET_STALE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +300,10 @@ class GroupAudit:
         return self._conclude(memory, plan, reading, described, findings)
 
     def _planned_bytes(self, plan: RangePlan, holding: Mapping[int, Replica]) -> int:
-        """What will be read of all replicas: of a deep run what they hold, and again what brokers digest."""
+        """What will be read of all replicas: of a deep run what they hold."""
         if not self._is_deep:
             return total_bytes(plan.ranges) * len(holding)
-        held = sum(replica.facts.end_offset - replica.facts.min_offset for replica in holding.values())
-        return held + total_bytes(plan.ranges) * sum(replica.spec.is_broker for replica in holding.values())
+        return sum(replica.facts.end_offset - replica.facts.min_offset for replica in holding.values())
 
     def _reading(
         self, replicas: Mapping[int, Replica], memory: GroupMemory, *, with_checks: bool = False
@@ -820,7 +822,7 @@ _OF_MASTERS: Final = frozenset(
         FindingKind.ON_FEWER_REPLICAS,
         FindingKind.EPOCHS_WRONG,
         FindingKind.MESSAGE_GROUP_HOMES_DIFFER,
-        *_TABLES,
+        *_OF_TABLES,
     }
 )
 """What a change of master in the middle of a run may look like."""
@@ -910,9 +912,9 @@ def _table_place(finding: Finding) -> tuple[FindingKind, int | None, str | None,
 
 def _stood_still(finding: Finding, before: Mapping[int, _Described], after: Mapping[int, _Described]) -> bool:
     """Whether the table that a finding is about is the same on that replica as it was."""
-    file = _TABLES.get(finding.kind)
-    if file is None or finding.broker_id is None:
+    if finding.kind not in _OF_TABLES or finding.broker_id is None or finding.file is None:
         return True
+    file = MetadataFile(finding.file.removeprefix("config/"))
     found = [described.get(finding.broker_id) for described in (before, after)]
     return None not in found and len({described.metadata.get(file) for described in found if described}) == 1
 

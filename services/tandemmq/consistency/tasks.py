@@ -20,10 +20,12 @@ from tandemmq.consistency.digest_algorithms import DIGEST_BYTES, hash_maker
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import Source, open_source
 from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messages, with_messages
-from tandemmq.core.audit.findings import ExtentDigest, Finding
+from tandemmq.core.audit.findings import ExtentDigest, Finding, digest_extents
+from tandemmq.core.audit.metadata_comparison import without_secrets
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, metadata_texts
 from tandemmq.core.audit.side_files import read_side_facts
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "FingerprintTask",
     "NameTask",
     "Replica",
+    "RereadTask",
     "Task",
     "TaskAnswer",
     "TaskRunner",
@@ -153,6 +156,8 @@ class DescribeTask:
         with open_source(self.spec) as source:
             # In this order: no offset in a table is beyond what the log holds a moment later.
             metadata = metadata_texts(source.files)
+            if users := metadata[MetadataFile.USERS]:
+                metadata[MetadataFile.USERS] = without_secrets(users)
             side = read_side_facts(source.files, self.spec.broker_id)
             facts = source.facts()
         return {
@@ -252,6 +257,24 @@ class DigestTask(_RangesTask):
                 bytes_read += sum(extent.end_offset - extent.start_offset for extent in found if extent.digest)
                 answers.append(_digest_values(found, self.algorithm))
         return {"ranges": answers}, bytes_read
+
+
+@dataclass(frozen=True, slots=True)
+class RereadTask(DigestTask):
+    """The same of bytes that are fetched and hashed here, whoever else could digest them: of single extents."""
+
+    kind: ClassVar[str] = "reread"
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See DigestTask."""
+        answers = []
+        new_hash = hash_maker(self.algorithm)
+        with open_source(self.replica.spec) as source:
+            store = ReplicaStore(source.files, self.replica.facts)
+            for log_range in self.ranges:
+                found = list(digest_extents(store, log_range, extent_bytes=self.extent_bytes, new_hash=new_hash))
+                answers.append(_digest_values(found, self.algorithm))
+        return {"ranges": answers}, store.bytes_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,7 +571,17 @@ class FingerprintTask(_RangesTask):
 
 _KINDS: Final = {
     kind.kind: kind.from_json
-    for kind in (DescribeTask, DigestTask, CheckTask, CompareTask, BoundsTask, DerivedTask, NameTask, FingerprintTask)
+    for kind in (
+        DescribeTask,
+        DigestTask,
+        RereadTask,
+        CheckTask,
+        CompareTask,
+        BoundsTask,
+        DerivedTask,
+        NameTask,
+        FingerprintTask,
+    )
 }
 
 

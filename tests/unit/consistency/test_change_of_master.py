@@ -1,4 +1,4 @@
-"""A group that changes its master while a run looks at it: what was told of two moments is no finding."""
+"""Brokers as a run meets them: a change of master between two questions is no finding, and a lie is caught."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.results_store import ResultsStore
 from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
-from tandemmq.consistency.tasks import DescribeTask, Replica, Task, TaskAnswer
+from tandemmq.consistency.tasks import DescribeTask, DigestTask, Replica, Task, TaskAnswer
 from tandemmq.core.audit.run_summary import Outcome
 from tandemmq.service.settings import load_settings
 
@@ -65,6 +65,10 @@ def _folder(replica: Replica) -> Replica:
 
 
 def _run(folders: list[Path], results: Path, *, fails_over_at: int) -> AuditReport:
+    return _run_with(folders, results, _Brokers(fails_over_at=fails_over_at))
+
+
+def _run_with(folders: list[Path], results: Path, runner: InlineRunner) -> AuditReport:
     settings = load_settings(
         ConsistencySettings,
         environ={},
@@ -76,7 +80,7 @@ def _run(folders: list[Path], results: Path, *, fails_over_at: int) -> AuditRepo
     return audit(
         settings,
         Discovery("test", specs),
-        runner=_Brokers(fails_over_at=fails_over_at),
+        runner=runner,
         results=ResultsStore(str(results)),
         run_id=new_run_id(datetime.now(UTC), random.Random(1)),
         progress=Progress(in_flight=lambda: 0, shown=False),
@@ -94,3 +98,36 @@ def test_what_two_masters_said_is_no_finding(equal_group: list[Path], tmp_path: 
     assert group.outcome is (Outcome.INCOMPLETE if fails_over else Outcome.DIVERGED)
     assert bool(report.findings) is not fails_over
     assert ("master changed" in group.problem) is fails_over
+
+
+class _Liars(_Brokers):
+    """The slave tells digests of what it should hold, and gives the bytes that it does hold."""
+
+    def __init__(self, sound: Path) -> None:
+        super().__init__(fails_over_at=1_000)
+        self._sound = sound
+
+    def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
+        return super().run([self._lied(task) for task in tasks], label=label)
+
+    def _lied(self, task: Any) -> Any:
+        if type(task) is not DigestTask or task.replica.facts.broker_id != 1:
+            return task
+        spec = replace(task.replica.spec, location=str(self._sound))
+        return replace(task, replica=replace(task.replica, spec=spec))
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_broker_that_lies_about_its_digests_is_caught_by_its_bytes(
+    equal_group: list[Path], tmp_path: Path, lies: bool
+) -> None:
+    folders = copy_group(equal_group[:2], tmp_path / "broker-a")
+    if lies:
+        for path in (folders[1] / "commitlog").iterdir():
+            path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+
+    report = _run_with(folders, tmp_path / "results", _Liars(equal_group[1]))
+
+    (group,) = report.summary.groups
+    assert group.outcome is (Outcome.INCOMPLETE if lies else Outcome.EQUAL)
+    assert ("told digest" in group.problem) is lies

@@ -23,15 +23,15 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final, TypeAlias
 
 import structlog
 
 from tandemmq.broker.audit.store_files import FileGone, LogUnsound, PacedFiles
-from tandemmq.core.audit.findings import EXTENT_BYTES, Hash, extents_of
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable
+from tandemmq.core.audit.findings import EXTENT_BYTES, DigestingStore, Hash, extents_of
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, holes_of
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [
@@ -103,8 +103,9 @@ class DigestRangeJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecordsJob:
-    """Items: a Finding as JSON; then spans, likewise: tens of thousands of queues are too much for one line. Done:
-    records and bytes_read. All as RecordCheck.to_json has them."""
+    """Items: a Finding as JSON; then spans, likewise: tens of thousands of queues are too much for one line; then
+    extents, as DigestExtentsJob has them, if any are wanted. Done: records and bytes_read. All as RecordCheck.to_json
+    has them."""
 
     kind: ClassVar[str] = "check-records"
     facts: ReplicaFacts
@@ -112,6 +113,9 @@ class CheckRecordsJob:
     end_offset: int
     with_queues: bool
     with_index: bool
+    extent_bytes: int = 0
+    """0: nothing is digested."""
+    algorithm: DigestAlgorithm = DigestAlgorithm.XXH3_128
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
     kind = _KINDS[values["kind"]]
     fields = {name: value for name, value in values.items() if name not in {"job", "kind"}}
     fields["facts"] = ReplicaFacts.from_json(fields["facts"])
-    if kind is DigestExtentsJob:
+    if kind in (DigestExtentsJob, CheckRecordsJob):
         fields["algorithm"] = DigestAlgorithm(fields["algorithm"])
     if kind is FindEntriesJob:
         fields["delay_levels_ms"] = tuple(fields["delay_levels_ms"])
@@ -217,7 +221,7 @@ class JobRunner:
         elif isinstance(job, DigestRangeJob):
             yield from _digest_range(job, files)
         elif isinstance(job, CheckRecordsJob):
-            yield from _check_records(job, store)
+            yield from _check_records(job, files)
         elif isinstance(job, CheckStagedJob):
             yield from _check_staged(job, files)
         else:
@@ -253,14 +257,23 @@ def _digest(log_range: LogRange, facts: ReplicaFacts, files: PacedFiles, hashed:
 # What follows needs numpy, 30 MB, which most runs do without: they only digest.
 
 
-def _check_records(job: CheckRecordsJob, store: ReplicaStore) -> Iterator[dict[str, Any]]:
+def _check_records(job: CheckRecordsJob, files: PacedFiles) -> Iterator[dict[str, Any]]:
     from tandemmq.core.audit.record_check import check_records
 
+    # A broker knows of no file that was taken away from under it.
+    facts = replace(job.facts, holes=holes_of(files, job.facts))
+    store = ReplicaStore(files, facts)
+    if job.extent_bytes:
+        log_range = LogRange(job.start_offset, job.end_offset)
+        new_hash = hash_factory(job.algorithm)
+        store = DigestingStore(files, facts, log_range, extent_bytes=job.extent_bytes, new_hash=new_hash)
     checked = check_records(
         store, job.start_offset, job.end_offset, with_queues=job.with_queues, with_index=job.with_index
     ).to_json()
     yield from _in_lines(checked.pop("findings"))
     yield from _in_lines(checked.pop("queue_spans"), name="spans")
+    if isinstance(store, DigestingStore):
+        yield from _in_lines([[start, end, digest.hex()] for start, end, digest in store.digests()], name="extents")
     yield {"done": checked}
 
 

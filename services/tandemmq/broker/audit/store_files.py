@@ -328,12 +328,11 @@ class PacedFiles:
             raise ReplicaUnreadable(f"{path}: {error}") from error
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles. A long read is good until the next one; FileGone for a CommitLog file that is not there."""
+        """See ReplicaFiles. A long read is good until the next one; FileGone for a CommitLog file that has expired."""
         try:
             file = self._file(path)
             if file is None:
-                if commit_log_start(path) is not None:
-                    raise FileGone(path)
+                self._check_expired(path)
                 return b""
             view = self._room(length)
             count = read_into(file.number, view, offset)
@@ -346,7 +345,8 @@ class PacedFiles:
         """Gives `take` the bytes [offset, offset + length) in pieces; returns how many there were. As `read`, else."""
         file = self._file(path)
         if file is None:
-            raise FileGone(path)
+            self._check_expired(path)
+            return 0
         done = 0
         try:
             direct = self._direct_number(file)
@@ -357,6 +357,17 @@ class PacedFiles:
             raise ReplicaUnreadable(f"{path}: {error}") from error
         self._pause(done)
         return done
+
+    def _check_expired(self, path: str) -> None:
+        """FileGone if a CommitLog file is not there any more, and none before it: retention removes the oldest ones.
+        One between others is lost."""
+        start = commit_log_start(path)
+        if start is not None:
+            starts = (
+                commit_log_start(f"{COMMIT_LOG_FOLDER}/{entry.name}") for entry in self.list_folder(COMMIT_LOG_FOLDER)
+            )
+            if not any(other is not None and other < start for other in starts):
+                raise FileGone(path)
 
     def _direct_number(self, file: OpenFile) -> int | None:
         """For reads past the page cache: of one file at a time, for a log is read file by file."""

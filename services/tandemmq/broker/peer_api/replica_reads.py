@@ -178,15 +178,7 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
 
     async def DigestExtents(self, request: pb.DigestExtentsRequest, context: _Context) -> None:  # noqa: N802
         state = await self._checked(request.range, context)
-        algorithm = _ALGORITHMS.get(request.algorithm)
-        if algorithm is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "algorithm: name one of the DIGEST_ALGORITHM_ values")
-        if not EXTENT_BYTES_MIN <= request.extent_bytes <= EXTENT_BYTES_MAX:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"extent_bytes: {request.extent_bytes} is not within {EXTENT_BYTES_MIN} and {EXTENT_BYTES_MAX}",
-            )
-        assert algorithm is not None
+        algorithm = await _checked_digest(request.algorithm, request.extent_bytes, context)
         job = DigestExtentsJob(
             facts=state.facts(),
             start_offset=request.range.start_offset,
@@ -206,12 +198,17 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
 
     async def CheckRecords(self, request: pb.CheckRecordsRequest, context: _Context) -> None:  # noqa: N802
         state = await self._checked(request.range, context)
+        algorithm = DigestAlgorithm.XXH3_128
+        if request.digest_extent_bytes:
+            algorithm = await _checked_digest(request.algorithm, request.digest_extent_bytes, context)
         job = CheckRecordsJob(
             facts=state.facts(),
             start_offset=request.range.start_offset,
             end_offset=request.range.end_offset,
             with_queues=request.with_queues,
             with_index=request.with_index,
+            extent_bytes=request.digest_extent_bytes,
+            algorithm=algorithm,
         )
         async with aclosing(self._answers(job, context)) as frames:
             async for frame in frames:
@@ -221,6 +218,8 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
                         await _write(context, pb.CheckRecordsResponse(finding=_named(pb.RecordFinding, finding)))
                 for span in frame.get("spans", ()):
                     await _write(context, pb.CheckRecordsResponse(queue_span=_named(pb.QueueSpan, span)))
+                for start, end, digest in frame.get("extents", ()):
+                    await _write(context, pb.CheckRecordsResponse(extent=_extent(start, end, digest)))
                 if "done" in frame:
                     done = frame["done"]
                     totals = pb.RecordTotals(record_count=done["records"], read_bytes=done["bytes_read"])
@@ -260,6 +259,19 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "auditReadRate is 0: this broker reads nothing for others"
             )
+
+
+async def _checked_digest(algorithm: pb.DigestAlgorithm, extent_bytes: int, context: _Context) -> DigestAlgorithm:
+    found = _ALGORITHMS.get(algorithm)
+    if found is None:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "algorithm: name one of the DIGEST_ALGORITHM_ values")
+    if not EXTENT_BYTES_MIN <= extent_bytes <= EXTENT_BYTES_MAX:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"extent_bytes: {extent_bytes} is not within {EXTENT_BYTES_MIN} and {EXTENT_BYTES_MAX}",
+        )
+    assert found is not None
+    return found
 
 
 def _read(file: OpenFile, offset: int, length: int) -> bytes:

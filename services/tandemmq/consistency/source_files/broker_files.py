@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
 import grpc
@@ -17,7 +18,7 @@ from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.core.audit.findings import ExtentDigest, Finding
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.record_check import RecordCheck
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaUnreadable, StoreEntry, disk_id
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaUnreadable, StoreEntry, disk_id, holes_of
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
@@ -106,7 +107,7 @@ class BrokerSource:
             )
         if not reply.serving:
             raise ReplicaUnreadable(f"{self._spec.location} is recovering or does not follow its master")
-        return ReplicaFacts(
+        facts = ReplicaFacts(
             group=reply.broker_name,
             broker_id=reply.broker_id,
             min_offset=reply.min_offset,
@@ -118,6 +119,8 @@ class BrokerSource:
             lag_bytes=reply.lag_bytes,
             disk_id=self._disk_id(),
         )
+        # The broker does not look whether its files are still there.
+        return replace(facts, holes=holes_of(self.files, facts))
 
     def _disk_id(self) -> str:
         try:
@@ -134,32 +137,40 @@ class BrokerSource:
         )
         timeout_s = _timeout_s(log_range.end_offset - log_range.start_offset)
         replies = _ask(self._spec.location, lambda: _all(self._stub.DigestExtents(request, timeout=timeout_s)))
-        return [
-            ExtentDigest(extent.range.start_offset, extent.range.end_offset, extent.digest)
-            for reply in replies
-            for extent in reply.extents
-        ]
+        return [_extent(extent) for reply in replies for extent in reply.extents]
 
     def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
         """See Source; done by the broker."""
-        request = reader_pb.CheckRecordsRequest(range=_range(log_range), with_queues=True, with_index=True)
-        timeout_s = _timeout_s(log_range.end_offset - log_range.start_offset)
+        return self._check(reader_pb.CheckRecordsRequest(range=_range(log_range), with_queues=True, with_index=True))[0]
+
+    def check_and_digest(
+        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
+    ) -> tuple[RecordCheck, list[ExtentDigest]]:
+        """See Source; the broker reads the range once, or one of an earlier version twice."""
+        request = reader_pb.CheckRecordsRequest(
+            range=_range(log_range),
+            with_queues=True,
+            with_index=True,
+            digest_extent_bytes=extent_bytes,
+            algorithm=_ALGORITHMS[algorithm],
+        )
+        check, digests = self._check(request)
+        if not digests:
+            digests = self.digests(facts, log_range, extent_bytes=extent_bytes, algorithm=algorithm)
+        return check, digests
+
+    def _check(self, request: reader_pb.CheckRecordsRequest) -> tuple[RecordCheck, list[ExtentDigest]]:
+        timeout_s = _timeout_s(request.range.end_offset - request.range.start_offset)
         replies = _ask(self._spec.location, lambda: _all(self._stub.CheckRecords(request, timeout=timeout_s)))
         if not replies or not replies[-1].HasField("totals"):
             raise ReplicaUnreadable(f"{self._spec.location} ended a check without its totals")
-        return RecordCheck(
+        check = RecordCheck(
             findings=tuple(_finding(reply.finding) for reply in replies if reply.HasField("finding")),
             queue_spans=tuple(_span(reply.queue_span) for reply in replies if reply.HasField("queue_span")),
             records=replies[-1].totals.record_count,
             bytes_read=replies[-1].totals.read_bytes,
         )
-
-    def check_and_digest(
-        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
-    ) -> tuple[RecordCheck, list[ExtentDigest]]:
-        """See Source; the broker reads the range twice."""
-        digests = self.digests(facts, log_range, extent_bytes=extent_bytes, algorithm=algorithm)
-        return self.check(facts, log_range), digests
+        return check, [_extent(reply.extent) for reply in replies if reply.HasField("extent")]
 
 
 def _all(stream: Iterable[AnswerT]) -> list[AnswerT]:
@@ -188,6 +199,10 @@ def _timeout_s(length: int) -> float:
 
 def _range(log_range: LogRange) -> replica_pb.LogRange:
     return replica_pb.LogRange(start_offset=log_range.start_offset, end_offset=log_range.end_offset)
+
+
+def _extent(reply: reader_pb.ExtentDigest) -> ExtentDigest:
+    return ExtentDigest(reply.range.start_offset, reply.range.end_offset, reply.digest)
 
 
 def _finding(reply: reader_pb.RecordFinding) -> Finding:

@@ -48,6 +48,7 @@ __all__ = [
 
 NO_LOG: Final = "the replica has no CommitLog"
 """How the finding begins of one that has lost all of it."""
+_COMPARED_TAIL_BYTES: Final = 4 << 10
 _COUNTED_BYTES_MAX: Final = 4 << 30
 """Of messages that are missing; what is more is not counted one by one."""
 
@@ -150,6 +151,8 @@ class _Bounds:
         self._stores = dict(sorted(stores.items()))
         self._seen = seen
         self._rules = rules
+        self._master_had = 0
+        """How far the master's log was, as is told of the master: what slaves have of that is not too much."""
 
     def findings(self) -> Iterator[Finding]:
         for broker_id, store in self._stores.items():
@@ -228,13 +231,18 @@ class _Bounds:
             if seen is not None and seen.told_by is not None:
                 who, verdict = f"replica {seen.told_by}, when it was stopped in order,", Verdict.EPOCHS
             detail = f"the log ends at {facts.end_offset}; {who} {told}"
+            if broker_id == self._rules.master_id:
+                self._master_had = seen_end
             lost = LogRange(facts.end_offset, max(seen_end, 0 if facts.is_running else best_end))
             yield self._finding(FindingKind.TAIL_MISSING, broker_id, lost, verdict, detail)
             return
         if facts.end_offset > best_end and has_master and broker_id != self._rules.master_id:
             return  # See _extra_ends.
-        # A master that ends before its slaves is told by what these have too much.
-        if broker_id == self._rules.master_id or best_end <= facts.end_offset:
+        # A master that ends before its slaves is told by what these have too much, unless its own files tell otherwise.
+        if broker_id == self._rules.master_id:
+            yield from self._broken_end(store)
+            return
+        if best_end <= facts.end_offset:
             return
         is_behind = facts.is_running and best_end - facts.end_offset <= self._rules.max_lag_bytes
         if is_behind or broker_id in self._rules.live:
@@ -243,12 +251,31 @@ class _Bounds:
         detail = f"the log ends at {facts.end_offset}, and the longest at {best_end}"
         yield self._finding(FindingKind.ON_FEWER_REPLICAS, broker_id, lost, Verdict.MASTER_RULE, detail)
 
+    def _broken_end(self, master: ReplicaStore) -> Iterator[Finding]:
+        """A master whose records break off, and go on behind that as a slave has them, had them all."""
+        facts = master.facts
+        for own in self._others(facts.broker_id):
+            end = own.facts.end_offset
+            start = max(facts.end_offset, end - _COMPARED_TAIL_BYTES)
+            if end <= facts.end_offset or not any(held := bytes(own.read_log(start, end))):
+                continue
+            if bytes(master.read_log(start, end)) == held:
+                detail = (
+                    f"the records break off at {facts.end_offset}, and behind that the files hold what replica "
+                    f"{own.facts.broker_id} holds, up to {end}"
+                )
+                lost = LogRange(facts.end_offset, end)
+                self._master_had = max(self._master_had, end)
+                yield self._finding(FindingKind.TAIL_MISSING, facts.broker_id, lost, Verdict.OWN_EVIDENCE, detail)
+                return
+
     def _extra_ends(self) -> Iterator[Finding]:
-        """Slaves that go on beyond their master: one by itself is named; of several nobody knows who is wrong."""
+        """Slaves that go on beyond all that their master has, or had: one by itself is named; of several nobody knows
+        who is wrong."""
         master = self._stores.get(self._rules.master_id) if self._rules.master_id is not None else None
         if master is None or is_empty(master.facts):
             return
-        end = master.facts.end_offset
+        end = max(master.facts.end_offset, self._master_had)
         beyond = [own for own in self._stores.values() if own.facts.end_offset > end and not is_empty(own.facts)]
         if not beyond:
             return

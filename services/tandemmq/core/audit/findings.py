@@ -83,6 +83,7 @@ class FindingKind(StrEnum):
     TAIL_EXTRA = "tail-extra"
     SEGMENT_MISSING = "segment-missing"
     SEGMENT_SIZE = "segment-size"
+    SEGMENT_EXTRA = "segment-extra"
     ON_FEWER_REPLICAS = "on-fewer-replicas"
     CHANGED_EVERYWHERE = "changed-everywhere"
     QUEUE_ENTRY_WRONG = "queue-entry-wrong"
@@ -95,6 +96,7 @@ class FindingKind(StrEnum):
     TOPIC_DIFFERS = "topic-differs"
     GROUP_MISSING = "group-missing"
     GROUP_DIFFERS = "group-differs"
+    ACCESS_DIFFERS = "access-differs"
     CONSUMER_OFFSET_STALE = "consumer-offset-stale"
     DELAY_OFFSET_STALE = "delay-offset-stale"
     OFFSET_BEYOND_END = "offset-beyond-end"
@@ -183,6 +185,12 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
     FindingKind.SEGMENT_SIZE: KindMeaning(
         Severity.LOSS, "a CommitLog file has another length", "the broker refuses to start with it", _COPY
     ),
+    FindingKind.SEGMENT_EXTRA: KindMeaning(
+        Severity.DAMAGE,
+        "a CommitLog file lies where none belongs",
+        "the broker refuses to start with it",
+        "stop the broker, look what is in the file, move it out of the folder commitlog, and start it",
+    ),
     FindingKind.ON_FEWER_REPLICAS: KindMeaning(
         Severity.LOSS,
         "messages are on fewer replicas than the group has",
@@ -236,6 +244,12 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
     ),
     FindingKind.GROUP_DIFFERS: KindMeaning(
         Severity.METADATA, "a group's configuration differs", "after a switch its retries behave otherwise", _RESYNC
+    ),
+    FindingKind.ACCESS_DIFFERS: KindMeaning(
+        Severity.METADATA,
+        "a user, or what it may do, differs",
+        "after a switch clients are refused, or may do what they were denied",
+        _RESYNC,
     ),
     FindingKind.CONSUMER_OFFSET_STALE: KindMeaning(
         Severity.METADATA,
@@ -319,6 +333,7 @@ _OF_DEEP_RUNS: Final = frozenset(
         FindingKind.LEASES_MISSING,
         FindingKind.CHECKPOINT_IMPOSSIBLE,
         FindingKind.KEPT_BYTES_DAMAGED,
+        FindingKind.SEGMENT_EXTRA,
     }
 )
 

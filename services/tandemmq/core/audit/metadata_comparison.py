@@ -1,4 +1,5 @@
-"""Topics, groups and offsets of a master and its slaves: equal in meaning, whoever wrote them, and in what order.
+"""Topics, groups, users, policies and offsets of a master and its slaves: equal in meaning, whoever wrote them, and in
+what order.
 
 A slave copies its master's tables every few seconds, by DataVersion. A table with another version is about to be
 copied; one with the same version and other content never will be. The files of offsets are written every few seconds on
@@ -8,19 +9,25 @@ A master is not right by being master: its disk may have been set back. What tel
 earlier run saw with this very version; the newer version, since a slave has none that no master had; of one version the
 table that has more, since an entry may get lost and none comes from nothing, and the offset that went further. Else a
 person decides.
+
+With the entries belong the marks of what operators removed or set: without them a starting master takes back what was
+removed. A slave has all marks of its master, and may have more.
+
+Nobody who audits needs a user's secret, sealed or not: `without_secrets` leaves a digest of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import (
-    COMPARED,
     DataVersion,
     MetadataCorrupt,
     MetadataFile,
@@ -28,15 +35,15 @@ from tandemmq.core.metadata.metadata_store import (
     read_java_json,
 )
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
-from tandemmq.core.metadata.replica_merge import REMOVALS
+from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["TableMark", "compare_metadata", "older_everywhere", "table_marks"]
+__all__ = ["TableMark", "compare_metadata", "older_everywhere", "table_marks", "without_secrets"]
 
 MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
-ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig)
+ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig, User, Acl)
 
 _OFFSETS_APART_MS: Final = 60_000
 _SET_BACK: Final = (
@@ -45,6 +52,17 @@ _SET_BACK: Final = (
 )
 _SYNC_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 _OF_OFFSETS: Final = (MetadataFile.CONSUMER_OFFSETS, MetadataFile.DELAY_OFFSETS)
+_OF_MARKS: Final = {
+    MetadataFile.TOPICS: FindingKind.TOPIC_DIFFERS,
+    MetadataFile.SUBSCRIPTION_GROUPS: FindingKind.GROUP_DIFFERS,
+    MetadataFile.CONSUMER_OFFSETS: FindingKind.CONSUMER_OFFSET_STALE,
+    MetadataFile.USERS: FindingKind.ACCESS_DIFFERS,
+    MetadataFile.ACLS: FindingKind.ACCESS_DIFFERS,
+}
+_RESETS: Final = "operatorResets"
+_SEALED: Final = re.compile(r'("sealedPassword"\s*:\s*)"([^"]*)"?')
+_SHOWN_CHARACTERS: Final = 200
+"""Of a value, in a finding."""
 
 
 class TableMark(NamedTuple):
@@ -94,13 +112,23 @@ def compare_metadata(
     or the stores were ended in order. Without it only what no copying will mend is reported. `seen`: what an earlier
     run remembers of the tables of each replica.
     """
-    found = _Comparer(group, master, master_id, settled=settled, seen=list(seen)).compare(slaves)
+    comparer = _Comparer(group, master, master_id, settled=settled, seen=list(seen))
     # A master that is wrong is so in the eyes of each of its slaves.
     once: dict[tuple[object, ...], Finding] = {}
-    for finding in found:
+    holders: dict[tuple[object, ...], list[int]] = {}
+    for slave_id, finding in comparer.compare(slaves):
         key = (finding.kind, finding.broker_id, finding.file, finding.topic, finding.queue_id, finding.detail)
         once.setdefault(key, finding)
-    return list(once.values())
+        holders.setdefault(key, []).append(slave_id)
+    return [_with_holders(finding, holders[key], master_id) for key, finding in once.items()]
+
+
+def _with_holders(finding: Finding, slaves: list[int], master_id: int) -> Finding:
+    """An undecided finding names all who hold either version."""
+    if finding.verdict is not Verdict.UNDECIDED:
+        return finding
+    who = f"replica {slaves[0]} has" if len(slaves) == 1 else f"replicas {', '.join(map(str, slaves))} have"
+    return replace(finding, detail=f"{finding.detail}: as {who} it, and not replica {master_id}")
 
 
 def older_everywhere(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:
@@ -159,24 +187,27 @@ class _Comparer:
         self._side = _Side(master_id, master_id, Verdict.MASTER_RULE)
         """Of the table that is compared now."""
 
-    def compare(self, slaves: Mapping[int, MetadataTexts]) -> Iterator[Finding]:
+    def compare(self, slaves: Mapping[int, MetadataTexts]) -> Iterator[tuple[int, Finding]]:
+        """Each with the slave in whose table it was found; of the master's own files that is the master."""
         readable = []
-        for file in COMPARED:
+        for file in MetadataFile:
             problem = _problem(file, self._master.get(file))
             has_it = [own for own, texts in slaves.items() if _has_content(file, texts.get(file))]
             if problem:
-                yield self._unreadable(self._master_id, file, problem, has_it)
+                yield self._master_id, self._unreadable(self._master_id, file, problem, has_it)
             elif self._master.get(file) is not None:
                 readable.append(file)
             elif self._settled and has_it:
-                yield self._unreadable(self._master_id, file, "there is no such file, and a slave has it", has_it)
+                detail = "there is no such file, and a slave has it"
+                yield self._master_id, self._unreadable(self._master_id, file, detail, has_it)
         for broker_id, texts in slaves.items():
-            for file in COMPARED:
+            for file in MetadataFile:
                 problem = _problem(file, texts.get(file))
                 if problem:
-                    yield self._unreadable(broker_id, file, problem, [self._master_id] if file in readable else [])
+                    holders = [self._master_id] if file in readable else []
+                    yield broker_id, self._unreadable(broker_id, file, problem, holders)
                 elif file in readable:
-                    yield from self._compare_file(file, broker_id, texts.get(file))
+                    yield from ((broker_id, found) for found in self._compare_file(file, broker_id, texts.get(file)))
 
     def _compare_file(self, file: MetadataFile, broker_id: int, slave: str | None) -> Iterator[Finding]:
         master = self._master[file]
@@ -193,6 +224,13 @@ class _Comparer:
         if self._side.wrong == self._master_id:
             wrong, right, ours, theirs = master, slave, theirs, ours
         versions = "the same version" if ours == theirs else f"version {_shown(ours)} instead of {_shown(theirs)}"
+        found = [*self._differences(file, wrong, right, versions)]
+        yield from found
+        if not found and ours == theirs != DataVersion():
+            self._side = _Side(broker_id, self._master_id, Verdict.MASTER_RULE)
+            yield from self._lost_marks(file, slave, master)
+
+    def _differences(self, file: MetadataFile, wrong: str, right: str, versions: str) -> Iterator[Finding]:
         match file:
             case MetadataFile.TOPICS:
                 yield from self._topics(wrong, right, versions)
@@ -202,6 +240,8 @@ class _Comparer:
                 yield from self._consumer_offsets(wrong, right, versions)
             case MetadataFile.DELAY_OFFSETS:
                 yield from self._delay_offsets(wrong, right, versions)
+            case MetadataFile.USERS | MetadataFile.ACLS:
+                yield from self._access(file, wrong, right, versions)
 
     def _judged(self, file: MetadataFile, broker_id: int, slave: str, master: str) -> _Side:
         """Who is wrong; see the head of the module. Undecided ones name the slave, and nobody in the end."""
@@ -232,7 +272,7 @@ class _Comparer:
             return True
         if not self._settled:
             return False
-        if file in (MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS):
+        if file not in _OF_OFFSETS:
             return True
         # Files of RocketMQ 4 have no version.
         return ours == theirs or abs(ours.timestamp_ms - theirs.timestamp_ms) > _OFFSETS_APART_MS
@@ -249,8 +289,6 @@ class _Comparer:
         messages: int = 0,
     ) -> Finding:
         is_undecided = self._side.verdict is Verdict.UNDECIDED
-        if is_undecided:
-            detail = f"{detail}: as replica {self._side.wrong} has it, and not replica {self._side.right}"
         return Finding(
             kind=kind,
             group=self._group,
@@ -276,11 +314,9 @@ class _Comparer:
         theirs.load_json(right)
         held = {topic.topic_name: topic for topic in ours if not self._is_own(topic.topic_name)}
         due = {topic.topic_name: topic for topic in theirs if not self._is_own(topic.topic_name)}
-        for name in sorted({*held, *due}):
-            change = _change(held.get(name), due.get(name))
-            if change:
-                kind = FindingKind.TOPIC_DIFFERS if name in held else FindingKind.TOPIC_MISSING
-                yield self._new(kind, MetadataFile.TOPICS, f"topic {name}: {change} ({versions})", topic=name)
+        for name, change in _changes(held, due):
+            kind = FindingKind.TOPIC_DIFFERS if name in held else FindingKind.TOPIC_MISSING
+            yield self._new(kind, MetadataFile.TOPICS, f"topic {name}: {change} ({versions})", topic=name)
 
     def _is_own(self, topic: str) -> bool:
         """Topics named after the broker itself."""
@@ -288,12 +324,34 @@ class _Comparer:
 
     def _groups(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
         held, due = _group_configs(wrong), _group_configs(right)
-        for name in sorted({*held, *due}):
-            change = _change(held.get(name), due.get(name))
-            if change:
-                kind = FindingKind.GROUP_DIFFERS if name in held else FindingKind.GROUP_MISSING
-                detail = f"consumer group {name}: {change} ({versions})"
-                yield self._new(kind, MetadataFile.SUBSCRIPTION_GROUPS, detail)
+        for name, change in _changes(held, due):
+            kind = FindingKind.GROUP_DIFFERS if name in held else FindingKind.GROUP_MISSING
+            detail = f"consumer group {name}: {change} ({versions})"
+            yield self._new(kind, MetadataFile.SUBSCRIPTION_GROUPS, detail)
+
+    def _access(self, file: MetadataFile, wrong: str, right: str, versions: str) -> Iterator[Finding]:
+        if file is MetadataFile.USERS:
+            changes = _changes(_users(wrong), _users(right))
+        else:
+            changes = _changes(_acls(wrong), _acls(right))
+        for name, change in changes:
+            what = f"user {name}" if file is MetadataFile.USERS else f"policies of {name}"
+            yield self._new(FindingKind.ACCESS_DIFFERS, file, f"{what}: {change} ({versions})")
+
+    def _lost_marks(self, file: MetadataFile, slave: str, master: str) -> Iterator[Finding]:
+        """Marks of operators that a slave had with this very version, and has no more."""
+        kind = _OF_MARKS.get(file)
+        if kind is None:
+            return
+        held, due = _marks(slave), _marks(master)
+        oldest_ms = max(held.values(), default=0) - MARKS_KEPT_MS
+        lost = [name for name, mark in due.items() if held.get(name, 0) < mark and mark >= oldest_ms]
+        if lost and len(held) < REMOVALS_MAX:
+            detail = (
+                f"{len(lost)} marks of what operators removed or set are missing, the first of {lost[0]}; as a master "
+                "it would take back what was removed"
+            )
+            yield self._new(kind, file, detail)
 
     def _consumer_offsets(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
         held, due = _consumer_offsets(wrong), _consumer_offsets(right)
@@ -346,6 +404,8 @@ def _problem(file: MetadataFile, text: str | None) -> str:
         MetadataFile.SUBSCRIPTION_GROUPS: SubscriptionGroupTable,
         MetadataFile.CONSUMER_OFFSETS: ConsumerOffsetTable,
         MetadataFile.DELAY_OFFSETS: DelayOffsetTable,
+        MetadataFile.USERS: UserTable,
+        MetadataFile.ACLS: AclTable,
     }
     try:
         tables[file]().load_json(text)
@@ -365,8 +425,11 @@ def _has_content(file: MetadataFile, text: str | None) -> bool:
             return bool(_consumer_offsets(text))
         case MetadataFile.DELAY_OFFSETS:
             return bool(_delay_offsets(text))
-        case _:
-            return False
+        # Each broker has these files, with nobody in them where callers do not sign in; not so one of an older version.
+        case MetadataFile.USERS:
+            return bool(_users(text) or _marks(text))
+        case MetadataFile.ACLS:
+            return bool(_acls(text) or _marks(text))
 
 
 def _which_has_more(file: MetadataFile, slave: str, master: str) -> int:
@@ -378,6 +441,10 @@ def _which_has_more(file: MetadataFile, slave: str, master: str) -> int:
             held, due = _topic_configs(slave), _topic_configs(master)
         case MetadataFile.SUBSCRIPTION_GROUPS:
             held, due = _group_configs(slave), _group_configs(master)
+        case MetadataFile.USERS:
+            held, due = _users(slave), _users(master)
+        case MetadataFile.ACLS:
+            held, due = _acls(slave), _acls(master)
         case _:
             return _which_is_further(file, slave, master)
     if any(held[name] != due[name] for name in held.keys() & due.keys()):
@@ -402,7 +469,41 @@ def _which_is_further(file: MetadataFile, slave: str, master: str) -> int:
 
 def _marks_of_operators(text: str) -> str:
     table = read_java_json(text)
-    return f"{table.raw('operatorResets')} {table.raw(REMOVALS)}"
+    return f"{table.raw(_RESETS)} {table.raw(REMOVALS)}"
+
+
+def _marks(text: str) -> dict[str, int]:
+    """Of removals, by name, and of queues that were set, by subscription and queue."""
+    table = read_java_json(text)
+    removals, resets = table.object(REMOVALS), table.object(_RESETS)
+    marks = {name: removals.integer(name, 0) for name in removals}
+    for subscription in resets:
+        queues = resets.object(subscription)
+        marks |= {f"{subscription}, queue {queue}": queues.integer(queue, 0) for queue in queues}
+    return marks
+
+
+def without_secrets(text: str) -> str:
+    """The text of a table of users with a digest in the place of each sealed secret, whether it can be read or not."""
+
+    def digest(match: re.Match[str]) -> str:
+        hashed = blake2b(match[2].encode("utf-8", "replace"), digest_size=8).hexdigest() if match[2] else ""
+        return f'{match[1]}"{hashed}"' if match[0].endswith('"') else f'{match[1]}"{hashed}'
+
+    return _SEALED.sub(digest, text)
+
+
+def _users(text: str) -> dict[str, User]:
+    table = UserTable()
+    table.load_json(text)
+    return {user.name: user for user in table}
+
+
+def _acls(text: str) -> dict[str, Acl]:
+    """Without order: what is decided does not depend on it."""
+    table = AclTable()
+    table.load_json(text)
+    return {acl.name: replace(acl, entries=tuple(sorted(acl.entries, key=repr))) for acl in table}
 
 
 def _topic_configs(text: str) -> dict[str, TopicConfig]:
@@ -434,12 +535,26 @@ def _delay_offsets(text: str) -> dict[int, int]:
     return read_java_json(text).offsets("offsetTable")
 
 
+def _changes(held: Mapping[str, ConfigT], due: Mapping[str, ConfigT]) -> Iterator[tuple[str, str]]:
+    """Names whose entries are not equal, with what is otherwise."""
+    for name in sorted({*held, *due}):
+        if change := _change(held.get(name), due.get(name)):
+            yield name, change
+
+
 def _change(held: ConfigT | None, due: ConfigT | None) -> str:
     """In words; empty if they are equal."""
     if held is None or due is None:
         return "it is not in the table" if held is None else "it is in no other table"
     return ", ".join(
-        f"{each.name} {getattr(held, each.name)} instead of {getattr(due, each.name)}"
+        f"{each.name} {_value(held, each.name)} instead of {_value(due, each.name)}" if each.repr else "another secret"
         for each in fields(held)
         if getattr(held, each.name) != getattr(due, each.name)
     )
+
+
+def _value(config: object, name: str) -> str:
+    value = getattr(config, name)
+    if isinstance(value, tuple):
+        value = "; ".join(f"{each.decision} {each.resource.key} {'+'.join(sorted(each.actions))}" for each in value)
+    return str(value)[:_SHOWN_CHARACTERS]

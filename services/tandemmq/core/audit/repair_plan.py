@@ -131,6 +131,7 @@ _OF_TABLES: Final = frozenset(
         FindingKind.TOPIC_DIFFERS,
         FindingKind.GROUP_MISSING,
         FindingKind.GROUP_DIFFERS,
+        FindingKind.ACCESS_DIFFERS,
         FindingKind.CONSUMER_OFFSET_STALE,
         FindingKind.DELAY_OFFSET_STALE,
         FindingKind.METADATA_UNREADABLE,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
-from tandemmq.core.metadata.metadata_store import COMPARED, MetadataFile
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
 from tandemmq.core.storage.consume_queue import ENTRY, QueueEntry, first_false
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
@@ -34,6 +34,7 @@ __all__ = [
     "ReplicaUnreadable",
     "StoreEntry",
     "disk_id",
+    "holes_of",
     "inspect_replica",
     "metadata_texts",
 ]
@@ -288,7 +289,9 @@ def inspect_replica(
     )
 
 
-def metadata_texts(files: ReplicaFiles, wanted: Iterable[MetadataFile] = COMPARED) -> dict[MetadataFile, str | None]:
+def metadata_texts(
+    files: ReplicaFiles, wanted: Iterable[MetadataFile] = tuple(MetadataFile)
+) -> dict[MetadataFile, str | None]:
     """Texts of metadata files, or of their .bak where the broker would take that; None: there is neither."""
     sizes = {entry.name: entry.size for entry in files.list_folder("config") if not entry.is_folder}
     texts: dict[MetadataFile, str | None] = {}
@@ -398,7 +401,11 @@ def _log_end(store: ReplicaStore, segments: list[StoreEntry], queues: list[_Queu
         if _is_record(store, claim):
             start = claim.physical_offset + claim.size
             break
-    return _walk(store, start)
+    end = _walk(store, start)
+    if end == start and len(used) > 1 and start == used[-1] == used[-2] + store.facts.segment_bytes:
+        # No record begins the last file. Where the log ended before it, that is none of its files.
+        end = _walk(store, used[-2])
+    return end
 
 
 def _is_record(store: ReplicaStore, claim: _Claim) -> bool:
@@ -526,6 +533,11 @@ def _index_offset(store: ReplicaStore) -> int:
     header = bytes(store.read_file(f"index/{found[-1].name}", 0, 40))
     end_physical_offset = int.from_bytes(header[24:32], "big", signed=True)
     return max(store.facts.min_offset, end_physical_offset + (0 if store.facts.is_running else 1))
+
+
+def holes_of(files: ReplicaFiles, facts: ReplicaFacts) -> tuple[LogRange, ...]:
+    """Parts of the log without bytes, as the files are now."""
+    return _holes(_numbered(files.list_folder("commitlog")), facts.segment_bytes, facts.end_offset)
 
 
 def _holes(segments: list[StoreEntry], segment_bytes: int, end_offset: int) -> tuple[LogRange, ...]:

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 from tandemmq.core.storage.disk import Disk
 
 __all__ = [
-    "COMPARED",
+    "ROCKETMQ_FILES",
     "DataVersion",
     "InvalidGroup",
     "InvalidTopic",
@@ -72,13 +72,13 @@ class MetadataFile(Enum):
     ACLS = "acls.json"
 
 
-COMPARED: Final = (
+ROCKETMQ_FILES: Final = (
     MetadataFile.TOPICS,
     MetadataFile.SUBSCRIPTION_GROUPS,
     MetadataFile.CONSUMER_OFFSETS,
     MetadataFile.DELAY_OFFSETS,
 )
-"""What an audit of replicas reads. Users and policies stay where they are; a broker of an older version has none."""
+"""Those that RocketMQ keeps as files as well. A broker of an older version has no others."""
 
 
 class LoadedFrom(Enum):

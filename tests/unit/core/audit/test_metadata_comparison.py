@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from support.store_samples import STORE
+from tandemmq.core.access.users_and_policies import User, UserTable
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
-from tandemmq.core.audit.metadata_comparison import MetadataTexts, compare_metadata, older_everywhere, table_marks
+from tandemmq.core.audit.metadata_comparison import (
+    MetadataTexts,
+    compare_metadata,
+    older_everywhere,
+    table_marks,
+    without_secrets,
+)
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -160,3 +167,46 @@ def test_tables_of_a_java_broker_in_another_order() -> None:
     table.load_json(java[MetadataFile.TOPICS] or "")
     ours[MetadataFile.TOPICS] = table.to_json()
     assert not compare(java, ours)
+
+
+def users(*names: str, secret: str = "c2VhbGVk") -> Texts:
+    table = UserTable()
+    for name in names:
+        table.put(User(name, secret), now_ms=NOW_MS)
+    return texts() | {MetadataFile.USERS: table.to_json()}
+
+
+def test_a_user_that_one_replica_lacks_is_told_and_so_is_another_secret() -> None:
+    (lost,) = compare(users("shop"), users("shop") | {MetadataFile.USERS: None})
+    assert (lost.kind, lost.broker_id) == (FindingKind.METADATA_UNREADABLE, 1)
+    (other,) = compare(users("shop"), users("shop", secret="c2VhbGVL"))
+    assert (other.kind, other.verdict) == (FindingKind.ACCESS_DIFFERS, Verdict.UNDECIDED)
+    assert "another secret" in other.detail
+    assert "c2Vh" not in other.detail
+
+
+def test_a_table_without_users_is_as_good_as_none() -> None:
+    assert not compare(texts(), users())
+    assert not compare(users(), texts())
+
+
+def test_secrets_become_digests_also_in_what_cannot_be_read() -> None:
+    text = users("shop")[MetadataFile.USERS] or ""
+    for held in (text, text[: text.index("c2VhbGVk") + 5]):
+        assert "c2Vh" not in without_secrets(held)
+    assert without_secrets(text) != without_secrets(text.replace("c2VhbGVk", "c2VhbGVL"))
+    assert not compare(*[users("shop") | {MetadataFile.USERS: without_secrets(text)}] * 2)
+
+
+def test_a_slave_that_forgot_what_operators_removed_is_told_and_not_one_that_knows_more() -> None:
+    table = TopicTable()
+    for name in ("orders", "former"):
+        table.put(TopicConfig(name, 4, 4), now_ms=NOW_MS)
+    table.remove("former", now_ms=NOW_MS + 1)
+    knowing = texts() | {MetadataFile.TOPICS: table.to_json()}
+    forgetful = {**knowing, MetadataFile.TOPICS: (table.to_json()).replace('"former":', '"farmer":')}
+    (finding,) = compare(knowing, forgetful)
+    assert (finding.kind, finding.broker_id) == (FindingKind.TOPIC_DIFFERS, 1)
+    assert "former" in finding.detail
+    more = (table.to_json()).replace('"former":', f'"earlier":{NOW_MS},"former":')
+    assert not compare(knowing, {**knowing, MetadataFile.TOPICS: more})
