@@ -75,7 +75,8 @@ def _java(programs: Path, folder: Path, fresh: bool) -> list[str]:
             ),
             *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
         )
-        _run(javac, "-cp", f"{library}/*", "-d", str(classes), str(programs / "OfficialScenarios.java"))
+        sources = [str(programs / name) for name in LANGUAGES["java"][1] if name.endswith(".java")]
+        _run(javac, "-cp", f"{library}/*", "-d", str(classes), *sources)
     home = driver_environment("java")["HOME"]
     # The two first options make the virtual machine start sooner and compile less: the scenarios are short.
     return [
@@ -146,9 +147,9 @@ def _version(numbers: tuple[int, ...]) -> str:
 
 # How each is built, and the files that decide whether it must be built again.
 LANGUAGES: Final[Mapping[str, tuple[Callable[[Path, Path, bool], list[str]], tuple[str, ...]]]] = {
-    "java": (_java, ("pom.xml", "OfficialScenarios.java")),
+    "java": (_java, ("pom.xml", "OfficialScenarios.java", "TransactionLoad.java")),
     "go": (_go, ("go.mod", "go.sum", "main.go", "scenarios.go", "load.go")),
-    "node": (_node, ("package.json", "package-lock.json", "scenarios.js")),
+    "node": (_node, ("package.json", "package-lock.json", "scenarios.js", "load.js")),
 }
 
 

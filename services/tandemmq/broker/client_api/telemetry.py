@@ -28,7 +28,7 @@ from tandemmq.core.routing.route_table import QueueRow, queue_rows
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.route_messages import message_queue
+from tandemmq.service.route_messages import message_queue, takes_one_address
 from tandemmq.service.rpc import Call, StatusCode
 
 __all__ = ["RECONNECT", "AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]
@@ -368,7 +368,7 @@ class AssignmentHandler:
         policy = group_policy(self._services.groups, request.group.name)
         response = pb.QueryAssignmentResponse(status=ok_status())
         for row in rows if policy.fifo else _one_for_each_broker(rows):
-            queue = message_queue(row, request.topic)
+            queue = message_queue(row, request.topic, one_address=takes_one_address(call.metadata))
             if not policy.fifo:
                 queue.id = _ANY_QUEUE
             response.assignments.add(message_queue=queue)
