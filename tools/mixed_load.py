@@ -367,6 +367,7 @@ def _felt_rows(felt: Felt) -> list[dict[str, Any]]:
         _row(f"{name}: acknowledged", felt.acknowledged),
         _row(f"{name}: lost", len(felt.missing), 0),
         _row(f"{name}: delivered again", felt.repeated),
+        _row(f"{name}: programs that failed", len(felt.failed_programs), 0),
     ]
     if felt.language == "go":
         rows.append(_row(f"{name}: out of order", felt.out_of_order, 0))

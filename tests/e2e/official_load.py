@@ -70,6 +70,8 @@ class Felt:
     """Messages at two places, of clients that never send one twice (Java)."""
     early: int
     """Deliveries before they were due (Node)."""
+    failed_programs: tuple[str, ...]
+    """Which did not end as they should."""
     settled_again: int
     """Deliveries of a place whose acknowledgement had been answered OK (Java, Node)."""
     acknowledged_at: tuple[float, ...]
@@ -181,6 +183,9 @@ class OfficialLoad:
             out_of_order=_inversions((int(line[0]), int(line[1])) for line in received) if language == "go" else 0,
             forbidden=sum(line[2] not in set(promised) for line in received) if language == "java" else 0,
             doubled=len(places) - len(set(ids)) if language == "java" else 0,
+            failed_programs=tuple(
+                name for name, process in self._processes.items() if name.startswith(language) and process.returncode
+            ),
             early=sum(float(line[-1]) < due.get(line[2], 0) for line in received),
             settled_again=_settled_again(received) if language in ("java", "node") else 0,
             acknowledged_at=tuple(float(line[-1]) for line in sent),

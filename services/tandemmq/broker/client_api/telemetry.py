@@ -164,7 +164,8 @@ class TelemetryHandler:
     def end_streams(self) -> None:
         """The broker stops: clients reopen their streams elsewhere, or here when it is back."""
         for stream in tuple(self._streams):
-            stream.command(RECONNECT)
+            if not stream.fails_after_reconnect:
+                stream.command(RECONNECT)
             stream.end(StatusCode.UNAVAILABLE, "the broker is stopping")
 
     def _answered(self, nonce: str, command: pb.TelemetryCommand) -> None:
@@ -224,6 +225,9 @@ class TelemetryStream:
         self.client_id: Final = call.header(CLIENT_ID_HEADER)
         self.topics: dict[str, definition.Resource] = {}
         """What its producer publishes, as it names them."""
+        self.fails_after_reconnect = False
+        """Node's client, told to reconnect, listens to this stream no more, and its process dies of an end that is an
+        error. Without the command it takes the end as a reason to reconnect."""
 
     def resource_of(self, topic: str) -> definition.Resource:
         """The topic as the producer names it."""
@@ -295,6 +299,7 @@ class TelemetryStream:
             session.client_type = definition.ClientType.Name(settings.client_type)
         if settings.user_agent.language in definition.Language.values():
             session.language = definition.Language.Name(settings.user_agent.language)
+        self.fails_after_reconnect = settings.user_agent.language == definition.NODE_JS
         session.version = settings.user_agent.version
         session.peer = self._call.peer
         if is_producer:
