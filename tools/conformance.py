@@ -17,6 +17,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -126,13 +127,13 @@ class Case(NamedTuple):
 def cases() -> list[Case]:
     """All that cover something."""
     found = [Case(number, RAW, name) for number, name in _numbered(CONTRACT)]
-    numbered = _numbers_of_scenarios()
+    numbered, lacking = _numbers_of_scenarios(), _lacking()
     shared = list(_numbered(E2E, "client_conformance.py"))
     for folder in sorted(E2E.glob("official_*/")):
         client = folder.name.removeprefix("official_")
         found += [Case(number, client, name) for number, name in _numbered(folder)]
         if any("(ClientConformance)" in module.read_text() for module in folder.glob("test_*.py")):
-            found += [Case(number, client, f"test[{name}]") for name, number in numbered]
+            found += [Case(number, client, f"test[{name}]") for name, number in numbered if name not in lacking[client]]
             found += [Case(number, client, name) for number, name in shared]
     return found
 
@@ -152,9 +153,26 @@ def _numbers_of_scenarios() -> list[tuple[str, int]]:
     return [(scenario.name, number) for scenario in SIDE_BY_SIDE for number in scenario.numbers]
 
 
+def _lacking() -> defaultdict[str, frozenset[str]]:
+    """Scenarios that a client has no means for, by client."""
+    from e2e.scenarios import LACKING
+
+    return defaultdict(frozenset, LACKING)
+
+
+def cannot() -> set[tuple[int, str]]:
+    """Numbers that the list names for a client whose newest release has no means for them."""
+    numbers = defaultdict(set)
+    for name, number in _numbers_of_scenarios():
+        numbers[number].add(name)
+    covered = {(case.number, case.client) for case in cases()}
+    lacks = {(number, client) for client, names in _lacking().items() for number in numbers if numbers[number] <= names}
+    return lacks - covered
+
+
 def table() -> str:
     """Number by client: what tests cover."""
-    covered = {(case.number, case.client) for case in cases()}
+    covered, unable = {(case.number, case.client) for case in cases()}, cannot()
     lines = [
         f"| | scenario | {' | '.join(CLIENTS)} |\n",
         f"|---|---|{'---|' * len(CLIENTS)}\n",
@@ -162,7 +180,14 @@ def table() -> str:
     for number, (letters, title) in LIST.items():
         asked = {_LETTERS[letter] for letter in letters}
         cells = [
-            "yes" if (number, client) in covered else "**not covered**" if client in asked else "" for client in CLIENTS
+            "yes"
+            if (number, client) in covered
+            else "the client cannot"
+            if (number, client) in unable
+            else "**not covered**"
+            if client in asked
+            else ""
+            for client in CLIENTS
         ]
         lines.append(f"| {number} | {title} | {' | '.join(cells)} |\n")
     return "".join(lines)
@@ -187,9 +212,9 @@ def page_with(text: str, new_table: str) -> str:
 
 def rows(outcomes: dict[tuple[str, str], list[bool]]) -> list[dict[str, object]]:
     """One for each number and client that the list asks for or a test covers. `outcomes`: by client and test."""
-    tests: dict[tuple[int, str], list[str]] = {
-        (number, _LETTERS[letter]): [] for number, (letters, _) in LIST.items() for letter in letters
-    }
+    unable = cannot()
+    asked = ((number, _LETTERS[letter]) for number, (letters, _) in LIST.items() for letter in letters)
+    tests: dict[tuple[int, str], list[str]] = {each: [] for each in asked if each not in unable}
     for case in cases():
         tests.setdefault((case.number, case.client), []).append(case.test)
     made: list[dict[str, object]] = []

@@ -4,10 +4,10 @@
     make mixed-load MINUTES=3 KILL_S=45 LANGUAGES=raw
 
 NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages are sent and consumed with raw stubs, which repeat what is
-not answered OK, at whichever member takes it; official clients in Python (NORMAL) and Go (FIFO) work beside them. Zero
-are: acknowledged and lost, out of order, half messages seen, deliveries before their time, commits that came twice, and
-repeated deliveries without a reason. A reason is that the delivery before was not acknowledged with an answer of OK, or
-that the sender sent twice because the first answer did not come.
+not answered OK, at whichever member takes it; official clients in Python (NORMAL), Go (FIFO), Java (TRANSACTION) and
+Node (DELAY) work beside them. Zero are: acknowledged and lost, out of order, half messages seen, deliveries before
+their time, commits that came twice, and repeated deliveries without a reason. A reason is that the delivery before was
+not acknowledged with an answer of OK, or that the sender sent twice because the first answer did not come.
 """
 
 from __future__ import annotations
@@ -32,7 +32,18 @@ import grpc
 from tools.official_clients import build
 
 from demo.official_client import install_official_client
-from e2e.official_load import FIFO_GROUP, FIFO_TOPIC, PLAIN_GROUP, PLAIN_TOPIC, Felt, OfficialLoad
+from e2e.official_load import (
+    DELAY_GROUP,
+    DELAY_TOPIC,
+    FIFO_GROUP,
+    FIFO_TOPIC,
+    PLAIN_GROUP,
+    PLAIN_TOPIC,
+    TRANSACTION_GROUP,
+    TRANSACTION_TOPIC,
+    Felt,
+    OfficialLoad,
+)
 from support.cluster_processes import ServiceProcess, wait_until
 from support.failover_group import FailoverGroup
 from support.process_template import share_imports
@@ -47,6 +58,8 @@ ORDERED: Final = ("FIFO", "LITE")
 LANES: Final = 4
 _METADATA: Final = (("x-mq-client-id", "mixed-load@1@0@0"), ("x-mq-language", "CPP"))
 _DRAIN_LIMIT_S: Final = 180.0
+_OFFICIAL_RATE: Final = 30
+_FAILOVER_LEASE_MS: Final = 6_000
 _LEASE_MS: Final = 15_000
 _DELAYS_MS: Final = (1_500, 4_000, 9_000)
 
@@ -350,29 +363,47 @@ def _row(name: str, value: int, target: int | None = None) -> dict[str, Any]:
 
 def _felt_rows(felt: Felt) -> list[dict[str, Any]]:
     name = f"official {felt.language}"
-    return [
+    rows = [
         _row(f"{name}: acknowledged", felt.acknowledged),
         _row(f"{name}: lost", len(felt.missing), 0),
-        _row(f"{name}: out of order", felt.out_of_order, 0),
         _row(f"{name}: delivered again", felt.repeated),
+        _row(f"{name}: programs that failed", len(felt.failed_programs), 0),
     ]
+    if felt.language == "go":
+        rows.append(_row(f"{name}: out of order", felt.out_of_order, 0))
+    if felt.language == "java":
+        rows.append(_row(f"{name}: half messages seen", felt.forbidden, 0))
+        rows.append(_row(f"{name}: commits doubled", felt.doubled, 0))
+    if felt.language == "node":
+        rows.append(_row(f"{name}: early", felt.early, 0))
+    if felt.language in ("java", "node"):
+        rows.append(_row(f"{name}: delivered again after its acknowledgement", felt.settled_again, 0))
+    return rows
 
 
 def _official_load(group: FailoverGroup, folder: Path) -> OfficialLoad:
     master = group.brokers[group.master() or 0]
-    asyncio.run(create_topic(master, PLAIN_TOPIC))
-    asyncio.run(create_topic(master, FIFO_TOPIC, message_type="FIFO"))
-    asyncio.run(create_group(master, PLAIN_GROUP))
-    asyncio.run(create_group(master, FIFO_GROUP, ordered=True))
+    places = {
+        PLAIN_TOPIC: (PLAIN_GROUP, "NORMAL"),
+        FIFO_TOPIC: (FIFO_GROUP, "FIFO"),
+        TRANSACTION_TOPIC: (TRANSACTION_GROUP, "TRANSACTION"),
+        DELAY_TOPIC: (DELAY_GROUP, "DELAY"),
+    }
+    for topic, (consumers, message_type) in places.items():
+        asyncio.run(create_topic(master, topic, queues=4, message_type=message_type))
+        asyncio.run(create_group(master, consumers, ordered=message_type == "FIFO"))
     endpoints = [f"{broker.host}:{broker.ports['grpcServerPort']}" for broker in group.brokers]
     python = install_official_client() / "bin" / "python"
-    return OfficialLoad(folder, endpoints=endpoints, python=python, go=build("go"))
+    programs = {language: build(language) for language in ("go", "java", "node")}
+    return OfficialLoad(folder, endpoints=endpoints, python=python, rate=_OFFICIAL_RATE, lanes=LANES, **programs)
 
 
 def play(minutes: float, kill_s: float, folder: Path, *, rate: float, official: bool) -> list[dict[str, Any]]:
     """Runs it, and tells what came of it."""
     with ExitStack() as stack:
-        group = stack.enter_context(FailoverGroup(folder / "group"))
+        group = stack.enter_context(
+            FailoverGroup(folder / "group", settings={"failoverLease": str(_FAILOVER_LEASE_MS)})
+        )
         group.stop_senders()
         master = group.brokers[group.master() or 0]
         for kind in KINDS:
@@ -425,7 +456,7 @@ def main() -> int:
         rows = play(
             arguments.minutes,
             arguments.kill_s,
-            arguments.folder,
+            arguments.folder.absolute(),
             rate=arguments.rate,
             official=arguments.languages == "all",
         )

@@ -1,10 +1,11 @@
 """Builds the scenario programs of tests/e2e with the official clients, each into build/clients/<language>.
 
-    python tools/official_clients.py [java] [go] [node]
+    python tools/official_clients.py [java] [go] [node] [rust]
 
-Everything a build downloads or caches stays below build/clients, so an empty home folder is enough. Versions and hashes
-are pinned beside the programs; packages come from whatever registry the toolchains are set up for. A toolchain that is
-missing is installed with apt-get when that is possible, and named when it is not. Nothing is built twice.
+Everything a build downloads or caches stays below build/clients, but for Rust's packages: an empty home folder is
+enough. Versions and hashes are pinned beside the programs; packages come from whatever registry the toolchains are set
+up for. A toolchain that is missing is installed with apt-get when that is possible, and named when it is not. Nothing
+is built twice.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def _java(programs: Path, folder: Path, fresh: bool) -> list[str]:
             ),
             *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
         )
-        _run(javac, "-cp", f"{library}/*", "-d", str(classes), str(programs / "OfficialScenarios.java"))
+        sources = [str(programs / name) for name in LANGUAGES["java"][1] if name.endswith(".java")]
+        _run(javac, "-cp", f"{library}/*", "-d", str(classes), *sources)
     home = driver_environment("java")["HOME"]
     # The two first options make the virtual machine start sooner and compile less: the scenarios are short.
     return [
@@ -118,6 +120,15 @@ def _node(programs: Path, folder: Path, fresh: bool) -> list[str]:
     return [node, str(folder / "scenarios.js")]
 
 
+def _rust(programs: Path, folder: Path, fresh: bool) -> list[str]:
+    program = folder / "target" / "debug" / "official-rust-scenarios"
+    if fresh or not program.exists():
+        cargo = _program("cargo", "cargo", Path.home() / ".cargo" / "bin")
+        # Its registry is set up below the home folder, so what it downloads goes there, too.
+        _run(cargo, "build", "--locked", "--quiet", folder=programs, more={"CARGO_TARGET_DIR": str(folder / "target")})
+    return [str(program)]
+
+
 def _program(name: str, packages: str, *more_folders: Path) -> str:
     """Path of a toolchain's program, installed if it must be. Raises ToolchainMissing."""
 
@@ -146,9 +157,10 @@ def _version(numbers: tuple[int, ...]) -> str:
 
 # How each is built, and the files that decide whether it must be built again.
 LANGUAGES: Final[Mapping[str, tuple[Callable[[Path, Path, bool], list[str]], tuple[str, ...]]]] = {
-    "java": (_java, ("pom.xml", "OfficialScenarios.java")),
+    "java": (_java, ("pom.xml", "OfficialScenarios.java", "TransactionLoad.java")),
     "go": (_go, ("go.mod", "go.sum", "main.go", "scenarios.go", "load.go")),
-    "node": (_node, ("package.json", "package-lock.json", "scenarios.js")),
+    "rust": (_rust, ("Cargo.toml", "Cargo.lock", "src/main.rs")),
+    "node": (_node, ("package.json", "package-lock.json", "scenarios.js", "load.js")),
 }
 
 

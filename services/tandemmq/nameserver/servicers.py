@@ -36,6 +36,7 @@ from tandemmq.service.route_messages import (
     route_message,
     rows_or_problem,
     snapshot_message,
+    takes_one_address,
     version_value,
 )
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
@@ -322,7 +323,8 @@ class AssignmentHandler:
             return _refusal(_Code.FORBIDDEN, f"topic {request.topic.name} permits no reading")
         response = service.QueryAssignmentResponse(status=definition.Status(code=_Code.OK, message="OK"))
         for broker_name in sorted(first_readable):
-            queue = message_queue(first_readable[broker_name], request.topic)
+            row = first_readable[broker_name]
+            queue = message_queue(row, request.topic, one_address=takes_one_address(metadata))
             queue.id = _ANY_QUEUE
             response.assignments.add(message_queue=queue)
         return response

@@ -53,6 +53,7 @@ __all__ = [
     "rows_or_problem",
     "snapshot_message",
     "superseded_reason",
+    "takes_one_address",
     "version_message",
     "version_value",
 ]
@@ -359,6 +360,8 @@ def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
 # QueryRoute of RocketMQ's client API, served by NameServer and broker: either may be a client's access point.
 
 CLIENT_ID_HEADER: Final = "x-mq-client-id"
+_LANGUAGE_HEADER: Final = "x-mq-language"
+_ONE_ADDRESS_LANGUAGE: Final = "HTTP"
 
 _Code = definition.Code
 
@@ -399,7 +402,7 @@ class RouteQueryHandler:
             return service.QueryRouteResponse(status=rows)
         return service.QueryRouteResponse(
             status=definition.Status(code=_Code.OK, message="OK"),
-            message_queues=[message_queue(row, request.topic) for row in rows],
+            message_queues=[message_queue(row, request.topic, one_address=takes_one_address(metadata)) for row in rows],
         )
 
 
@@ -427,13 +430,18 @@ def rows_or_problem(route: Callable[[str], TopicRoute | None], topic: str) -> li
     return rows
 
 
-def message_queue(row: QueueRow, topic: definition.Resource) -> definition.MessageQueue:
+def takes_one_address(metadata: Mapping[str, str]) -> bool:
+    """Whether the client cannot connect to several addresses. The official one for Node, which calls itself HTTP, looks
+    a list of them up as one name; it asks for the route again when the one it has does not answer."""
+    return metadata.get(_LANGUAGE_HEADER, "").strip().upper() == _ONE_ADDRESS_LANGUAGE
+
+
+def message_queue(row: QueueRow, topic: definition.Resource, *, one_address: bool = False) -> definition.MessageQueue:
     """A row as clients read it. `topic` is echoed as requested, namespace included: clients match by it."""
+    addresses = (row.address,) if one_address else (row.address, *row.stand_ins)
     endpoints = definition.Endpoints(
         scheme=_SCHEMES[row.address.scheme],
-        addresses=[
-            definition.Address(host=address.host, port=address.port) for address in (row.address, *row.stand_ins)
-        ],
+        addresses=[definition.Address(host=address.host, port=address.port) for address in addresses],
     )
     return definition.MessageQueue(
         topic=topic,

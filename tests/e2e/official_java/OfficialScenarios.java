@@ -48,6 +48,7 @@ import org.apache.rocketmq.client.java.message.MessageViewImpl;
  *
  * <p>Scenarios named as arguments run at the same time. Without any, names are read from standard input, one a line,
  * until it ends; a line "continue NAME" lets a scenario go on that said it waits. Each scenario prints one JSON line.
+ * Arguments that begin with send or receive are those of TransactionLoad.
  */
 public final class OfficialScenarios {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
@@ -118,6 +119,9 @@ public final class OfficialScenarios {
             } else {
                 names.add(arguments[place]);
             }
+        }
+        if (TransactionLoad.run(endpoint, names)) {
+            System.exit(0);
         }
         for (String name : names) {
             running.add(start(name));

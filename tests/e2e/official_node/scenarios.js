@@ -4,12 +4,14 @@
 //
 // Scenarios named as arguments run at the same time. Without any, names are read from standard input, one a line, until
 // it ends; a line "continue NAME" lets a scenario go on that said it waits. Each scenario prints one JSON line.
+// Arguments that begin with send or receive are those of load.js.
 'use strict';
 
 const assert = require('node:assert/strict');
 const readline = require('node:readline');
 const { setTimeout: sleep } = require('node:timers/promises');
 const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const { load } = require('./load.js');
 
 const AWAIT_MS = 5_000;
 const LIMIT_MS = 60_000;
@@ -671,6 +673,7 @@ async function run(scenario) {
 async function main() {
   const names = process.argv.slice(2);
   if (names[0] === '--endpoint') endpoint = names.splice(0, 2)[1];
+  if (await load(endpoint, names)) process.exit(0);
   const running = names.map(run);
   if (names.length === 0) {
     for await (const text of readline.createInterface({ input: process.stdin })) {

@@ -85,9 +85,10 @@ def query(
     routes: dict[str, TopicRoute] | None = None,
     endpoints: definition.Endpoints = ACCESS_POINT,
     client_id: str = "me",
+    language: str = "JAVA",
 ) -> service.QueryRouteResponse:
     known = {"orders": ROUTE} if routes is None else routes
-    call = FakeCall(metadata={"x-mq-client-id": client_id})
+    call = FakeCall(metadata={"x-mq-client-id": client_id, "x-mq-language": language})
     request = service.QueryRouteRequest(
         topic=definition.Resource(resource_namespace="ns", name=topic), endpoints=endpoints
     )
@@ -109,6 +110,20 @@ def test_rows_carry_what_every_client_checks() -> None:
     assert first.broker.endpoints.scheme == definition.DOMAIN_NAME
     assert [(a.host, a.port) for a in first.broker.endpoints.addresses] == [("broker-a-0", 8081)]
     assert list(first.accept_message_types) == [definition.NORMAL]
+
+
+def test_clients_that_cannot_connect_to_a_list_are_told_the_masters_address_alone() -> None:
+    members = {broker_id: BrokerEndpoints(f"10.0.0.{broker_id}:8081", forwards=True) for broker_id in (0, 1)}
+    group = BrokerData("DefaultCluster", "broker-a", members, master_id=1)
+    routes = {"orders": TopicRoute("orders", (QueueData("broker-a", 1, 1, 6),), (group,))}
+
+    def hosts(language: str) -> list[str]:
+        [queue] = query(routes=routes, language=language).message_queues
+        return [address.host for address in queue.broker.endpoints.addresses]
+
+    assert hosts("HTTP") == ["10.0.0.1"]
+    for language in ("JAVA", "GOLANG", "PYTHON", "CPP", "RUST", ""):
+        assert hosts(language) == ["10.0.0.1", "10.0.0.0"]
 
 
 def test_unknown_topic() -> None:

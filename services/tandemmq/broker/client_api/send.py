@@ -40,9 +40,15 @@ from tandemmq.broker.delayed_messages import DelayedMessages, timer_message
 from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.deduplication import Deduplication, Window
+from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.message.record_layout import InvalidProperty
-from tandemmq.core.metadata.topic_table import DEDUPLICATION_TOPIC, TopicConfig, deduplication_window_ms
+from tandemmq.core.metadata.topic_table import (
+    DEDUPLICATION_TOPIC,
+    TIMER_TOPIC,
+    TopicConfig,
+    deduplication_window_ms,
+)
 from tandemmq.core.routing.queue_choice import queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.trace_context import TRACEPARENT
@@ -106,8 +112,8 @@ class SendHandler:
         self._room = services.send_room
         self._destinations: dict[str, _Destination] = {}
         self.deduplication = Deduplication(services.topics)
-        # Messages of topics with a window that wait for their first answer, by topic and id.
-        self._pending: dict[tuple[str, str], _FirstAnswer] = {}
+        # Messages of topics with a window that wait for their first answer, by topic, where they are held, and id.
+        self._pending: dict[tuple[str, str, str], _FirstAnswer] = {}
 
     def send_message(self, messages: list[SentMessage], call: Call) -> None:
         """Stores the request's messages, when it is their turn."""
@@ -162,19 +168,10 @@ class SendHandler:
             # The first of them is on its way: whatever becomes of it decides.
             pending[0].waiting.append(partial(self._put_once, request, call, traceparents))
             return
-        now_ms = self._clock.wall_ms()
-        found = [request.window.find(message_id, now_ms) for message_id in request.message_ids]
+        found = self._known(request)
         values = [value for value in found if value is not None]
         if not values:
-            answer = _FirstAnswer(self, request, call)
-            self._pending.update(dict.fromkeys(request.keys, answer))
-            first = request.messages[0]
-            if first.lite_topic:
-                # Others may have come to the lite topic while this one waited.
-                request.outgoing = self._lite.outgoing(first, request.outgoing)
-            self._services.put(request.outgoing, answer, call, traceparents)
-            if first.lite_topic:
-                self._lite.appended(first.topic)
+            self._put_first(request, call, traceparents)
         elif len(values) < len(found):
             text = "some messages of the request were sent before, and others not: send the others by themselves"
             self._refused(request.messages, call, Outcome(Code.BAD_REQUEST, text))
@@ -182,6 +179,35 @@ class SendHandler:
             self._put_mark(request, values, call)
         else:
             self._answer_duplicates(request, values, call, PutStatus.PUT_OK)
+
+    def _known(self, request: _StoredOnce) -> list[int | None]:
+        """What the window has of each message. A half that was rolled back, or whose end is forgotten, is sent anew."""
+        now_ms = self._clock.wall_ms()
+        found = [request.window.find(message_id, now_ms) for message_id in request.message_ids]
+        if request.held_in == HALF_TOPIC:
+            for place, value in enumerate(found):
+                offset = value if value is None or value >= 0 else -1 - value
+                if offset is not None and not self._transactions.may_commit(offset, request.message_ids[place]):
+                    found[place] = None
+        return found
+
+    def _put_first(self, request: _StoredOnce, call: Call, traceparents: Sequence[str]) -> None:
+        first = request.messages[0]
+        answer = _FirstAnswer(self, request)
+        self._pending.update(dict.fromkeys(request.keys, answer))
+        if request.held_in == HALF_TOPIC:
+            self._transactions.send(request.messages, request.outgoing, call, traceparents, beside=answer)
+            return
+        if first.delivery_timestamp is not None:
+            answer.own = self._delayed(request.messages, request.outgoing, call)
+        else:
+            if first.lite_topic:
+                # Others may have come to the lite topic while this one waited.
+                request.outgoing = self._lite.outgoing(first, request.outgoing)
+            answer.own = _SendAnswer(request.outgoing, call)
+        self._services.put(request.outgoing, answer, call, traceparents)
+        if first.lite_topic:
+            self._lite.appended(first.topic)
 
     def _put_mark(self, request: _StoredOnce, values: list[int], call: Call) -> None:
         """Nobody knows that the first ones outlive a failure: they do if a record behind them does."""
@@ -212,7 +238,13 @@ class SendHandler:
         self.deduplication.duplicate_count += len(values)
         offsets = [value if value >= 0 else -1 - value for value in values]
         results = [AppendResult(status, -1, -1, offset, 0) for offset in offsets]
-        _SendAnswer(request.outgoing, call).answer(results)
+        if request.held_in == HALF_TOPIC and status is _PUT_OK:
+            self._transactions.answer_again(request.outgoing, offsets, call)
+        elif request.held_in == TIMER_TOPIC:
+            # As when it was held: the handle of one that was delivered takes nothing back.
+            self._recallable(request.messages, request.outgoing, call).answer(results)
+        else:
+            _SendAnswer(request.outgoing, call).answer(results)
 
     def first_settled(
         self, request: _StoredOnce, results: list[AppendResult], waiting: list[Callable[[], object]]
@@ -220,10 +252,11 @@ class SendHandler:
         """What became of messages of a topic with a window. Whoever sent them again meanwhile is told now."""
         for key, result in zip(request.keys, results):
             self._pending.pop(key, None)  # A request may have an id twice.
-            if result.status.stored:
+            # The half of a sender that is told of a failure is rolled back.
+            if result.status is _PUT_OK or (result.status.stored and request.held_in != HALF_TOPIC):
                 offset = result.queue_offset
                 value = offset if result.status is _PUT_OK else -1 - offset
-                request.window.remember(key[1], value, result.store_timestamp_ms)
+                request.window.remember(key[2], value, result.store_timestamp_ms)
         self.deduplication.keep_within(self._options.deduplication_ids_max)
         for again in waiting:
             again()
@@ -306,15 +339,15 @@ class SendHandler:
         """What is to be put into a LITE topic, or into one with a deduplication window."""
         if destination.is_lite:
             outgoing = self._lite.outgoing(messages[0], outgoing)
-        if not destination.has_window or self._is_deferred(messages[0]):
+        if not destination.has_window:
             return outgoing
-        window = self.deduplication.window(destination.config)
-        return outgoing if window is None else _StoredOnce(messages, outgoing, window)
-
-    @staticmethod
-    def _is_deferred(sent: SentMessage) -> bool:
-        """It is stored elsewhere first, where windows do not look."""
-        return sent.message_type == _TRANSACTION or sent.delivery_timestamp is not None
+        held_in = ""
+        if messages[0].message_type == _TRANSACTION:
+            held_in = HALF_TOPIC
+        elif messages[0].delivery_timestamp is not None:
+            held_in = TIMER_TOPIC
+        window = self.deduplication.window(destination.config, held_in)
+        return outgoing if window is None else _StoredOnce(messages, outgoing, window, held_in)
 
     def _delayed(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], call: Call) -> PutAnswer:
         """Has the messages wait for their time, all of them if that of any lies ahead."""
@@ -322,12 +355,12 @@ class SendHandler:
         is_held = max(dues_ms) > self._clock.wall_ms()
         for message, due_ms in zip(outgoing, dues_ms):
             timer_message(message, due_ms, is_held=is_held)
-        if not is_held:
-            return _SendAnswer(outgoing, call)
+        return self._recallable(messages, outgoing, call) if is_held else _SendAnswer(outgoing, call)
+
+    def _recallable(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], call: Call) -> PutAnswer:
         broker_name = self._services.identity.broker_name
         handles = [
-            RecallHandle(sent.topic, broker_name, due_ms, sent.message_id).encode()
-            for sent, due_ms in zip(messages, dues_ms)
+            RecallHandle(sent.topic, broker_name, _delivery_ms(sent), sent.message_id).encode() for sent in messages
         ]
         return _DelayedAnswer(outgoing, call, handles, self._services.delayed)
 
@@ -474,32 +507,37 @@ class _SendAnswer(PutAnswer):
 
 
 class _StoredOnce:
-    """A request to a topic with a deduplication window."""
+    """A request to a topic with a deduplication window. `held_in`: the system topic that holds its messages first."""
 
-    __slots__ = ("keys", "message_ids", "messages", "outgoing", "window")
+    __slots__ = ("held_in", "keys", "message_ids", "messages", "outgoing", "window")
 
-    def __init__(self, messages: list[SentMessage], outgoing: list[OutgoingMessage], window: Window) -> None:
+    def __init__(
+        self, messages: list[SentMessage], outgoing: list[OutgoingMessage], window: Window, held_in: str
+    ) -> None:
         self.messages = messages
         self.outgoing = outgoing
         self.window = window
+        self.held_in = held_in
         self.message_ids = [sent.message_id for sent in messages]
-        self.keys = [(sent.topic, sent.message_id) for sent in messages]
+        self.keys = [(sent.topic, held_in, sent.message_id) for sent in messages]
 
 
 class _FirstAnswer(PutAnswer):
     """Answers a request whose messages were put into a topic with a window, and those that came again meanwhile."""
 
-    __slots__ = ("_call", "_handler", "_request", "waiting")
+    __slots__ = ("_handler", "_request", "own", "waiting")
 
-    def __init__(self, handler: SendHandler, request: _StoredOnce, call: Call) -> None:
+    def __init__(self, handler: SendHandler, request: _StoredOnce) -> None:
         self._handler = handler
         self._request = request
-        self._call = call
+        self.own: PutAnswer | None = None
+        """To the request itself; None: somebody else answers it."""
         self.waiting: list[Callable[[], object]] = []
 
     def answer(self, results: list[AppendResult]) -> None:
         """See `PutAnswer.answer`."""
-        _SendAnswer(self._request.outgoing, self._call).answer(results)
+        if self.own is not None:
+            self.own.answer(results)
         self._handler.first_settled(self._request, results, self.waiting)
 
 

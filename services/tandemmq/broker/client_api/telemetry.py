@@ -28,7 +28,7 @@ from tandemmq.core.routing.route_table import QueueRow, queue_rows
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.route_messages import message_queue
+from tandemmq.service.route_messages import message_queue, takes_one_address
 from tandemmq.service.rpc import Call, StatusCode
 
 __all__ = ["RECONNECT", "AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]
@@ -164,7 +164,8 @@ class TelemetryHandler:
     def end_streams(self) -> None:
         """The broker stops: clients reopen their streams elsewhere, or here when it is back."""
         for stream in tuple(self._streams):
-            stream.command(RECONNECT)
+            if not stream.fails_after_reconnect:
+                stream.command(RECONNECT)
             stream.end(StatusCode.UNAVAILABLE, "the broker is stopping")
 
     def _answered(self, nonce: str, command: pb.TelemetryCommand) -> None:
@@ -224,6 +225,9 @@ class TelemetryStream:
         self.client_id: Final = call.header(CLIENT_ID_HEADER)
         self.topics: dict[str, definition.Resource] = {}
         """What its producer publishes, as it names them."""
+        self.fails_after_reconnect = False
+        """Node's client, told to reconnect, listens to this stream no more, and its process dies of an end that is an
+        error. Without the command it takes the end as a reason to reconnect."""
 
     def resource_of(self, topic: str) -> definition.Resource:
         """The topic as the producer names it."""
@@ -295,6 +299,7 @@ class TelemetryStream:
             session.client_type = definition.ClientType.Name(settings.client_type)
         if settings.user_agent.language in definition.Language.values():
             session.language = definition.Language.Name(settings.user_agent.language)
+        self.fails_after_reconnect = settings.user_agent.language == definition.NODE_JS
         session.version = settings.user_agent.version
         session.peer = self._call.peer
         if is_producer:
@@ -368,7 +373,7 @@ class AssignmentHandler:
         policy = group_policy(self._services.groups, request.group.name)
         response = pb.QueryAssignmentResponse(status=ok_status())
         for row in rows if policy.fifo else _one_for_each_broker(rows):
-            queue = message_queue(row, request.topic)
+            queue = message_queue(row, request.topic, one_address=takes_one_address(call.metadata))
             if not policy.fifo:
                 queue.id = _ANY_QUEUE
             response.assignments.add(message_queue=queue)

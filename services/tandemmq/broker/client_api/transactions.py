@@ -61,7 +61,7 @@ from tandemmq.core.metadata.topic_table import (
     ATTRIBUTE_TRANSACTION_TIMEOUT,
 )
 from tandemmq.core.storage.consume_queue import first_false
-from tandemmq.core.storage.put_result import AppendResult
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.storage.retention import Hold
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -211,13 +211,19 @@ class Transactions:
         )
 
     def send(
-        self, sent: Sequence[SentMessage], messages: Sequence[OutgoingMessage], call: Call, traceparents: Sequence[str]
+        self,
+        sent: Sequence[SentMessage],
+        messages: Sequence[OutgoingMessage],
+        call: Call,
+        traceparents: Sequence[str],
+        *,
+        beside: PutAnswer | None = None,
     ) -> None:
-        """Stores the halves of these messages and answers the call."""
+        """Stores the halves of these messages and answers the call; then `beside` is told what became of them."""
         halves = [half_of(message, immunity_s=_immunity_s(one)) for one, message in zip(sent, messages, strict=True)]
         queues, table = self._services.queues, self._table
         first = queues.max_offset(HALF_TOPIC, _QUEUE_ID)
-        self._services.put(halves, _HalfAnswer(self, halves, call), call, traceparents)
+        self._services.put(halves, _HalfAnswer(self, halves, call, beside), call, traceparents)
         if queues.max_offset(HALF_TOPIC, _QUEUE_ID) == first:
             return
         self.half_count += len(halves)
@@ -241,6 +247,24 @@ class Transactions:
         """Of a half that was stored."""
         broker_name = self._services.identity.broker_name
         return TransactionId(broker_name, result.queue_offset, result.physical_offset, message_id).encode()
+
+    def may_commit(self, queue_offset: int, message_id: str) -> bool:
+        """Whether a half is undecided or was committed; False also if nobody knows."""
+        entries = self._services.queues.entries(HALF_TOPIC, _QUEUE_ID, queue_offset, 1)
+        if not entries:
+            return False
+        wanted = TransactionId("", queue_offset, entries[0].physical_offset, message_id)
+        if self._table.get(wanted) is not None:
+            return True
+        return self.ended_as(wanted, Resolution.COMMIT) is OK
+
+    def answer_again(self, messages: Sequence[OutgoingMessage], queue_offsets: Sequence[int], call: Call) -> None:
+        """Answers a send of halves that lie at these places already."""
+        results = []
+        for queue_offset in queue_offsets:
+            [entry] = self._services.queues.entries(HALF_TOPIC, _QUEUE_ID, queue_offset, 1)
+            results.append(AppendResult(PutStatus.PUT_OK, entry.physical_offset, entry.size, queue_offset, 0))
+        _HalfAnswer(self, messages, call, None).answer(results)
 
     def failed(self, message_id: str, result: AppendResult) -> None:
         """The sender of a stored half is told that it failed, and does not know it by any name: it ends at once."""
@@ -639,12 +663,15 @@ def delivered_message(record: MessageRecord, topic: definition.Resource, *, queu
 class _HalfAnswer(PutAnswer):
     """Answers a request whose halves were put."""
 
-    __slots__ = ("_call", "_halves", "_transactions")
+    __slots__ = ("_beside", "_call", "_halves", "_transactions")
 
-    def __init__(self, transactions: Transactions, halves: list[OutgoingMessage], call: Call) -> None:
+    def __init__(
+        self, transactions: Transactions, halves: Sequence[OutgoingMessage], call: Call, beside: PutAnswer | None
+    ) -> None:
         self._transactions = transactions
         self._halves = halves
         self._call = call
+        self._beside = beside
 
     def answer(self, results: list[AppendResult]) -> None:
         """See `PutAnswer.answer`."""
@@ -660,6 +687,8 @@ class _HalfAnswer(PutAnswer):
                 self._transactions.failed(message_id, result)
         self._call.send(response)
         self._call.finish()
+        if self._beside is not None:
+            self._beside.answer(results)
 
 
 class _EndAnswer(PutAnswer):

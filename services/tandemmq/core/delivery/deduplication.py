@@ -5,6 +5,10 @@ what became of the first. What the window knows follows from the log, so a new m
 to where the window begins, and knows the same. Of what it read it does not know whether it outlives a failure: that is
 *unsure* until somebody made sure of it (`confirm`).
 
+Messages that are held before they are in their topic have a window of their own, by the system topic that holds them:
+DELAY messages wait as timers, halves of transactions for their end. An id counts from when it was sent: what is put
+into the topic later is a copy, and is passed over here.
+
 Ids are kept in slices of time, and leave with their slice. Beyond `ids_max` of all topics together the oldest slice of
 the topic with the most ids goes before its time: memory is bounded, and the window of that topic is shorter then.
 About 200 bytes for each id. One thread only; times are of the wall clock, as records have them.
@@ -15,10 +19,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import raw_property
-from tandemmq.core.message.property_names import PROPERTY_UNIQUE_KEY
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, deduplication_window_ms
+from tandemmq.core.message.property_names import (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLL_TIMES,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+)
+from tandemmq.core.message.stored_message import StoredMessage
+from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicConfig, TopicTable, deduplication_window_ms
 from tandemmq.core.storage.consume_queue import first_false
 
 __all__ = ["Deduplication", "Window"]
@@ -26,6 +39,12 @@ __all__ = ["Deduplication", "Window"]
 _SLICES: Final = 8
 _READ_AT_ONCE: Final = 64
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
+_REAL_TOPIC: Final = PROPERTY_REAL_TOPIC.encode()
+_TIMER_DELIVER: Final = PROPERTY_TIMER_DELIVER_MS.encode()
+_TIMER_OUT: Final = PROPERTY_TIMER_OUT_MS.encode()
+_TIMER_ROLLED: Final = PROPERTY_TIMER_ROLL_TIMES.encode()
+_HALF: Final = PROPERTY_TRANSACTION_PREPARED.encode()
+_HOLDING_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC)
 
 
 class Window:
@@ -86,7 +105,8 @@ class Deduplication:
 
     def __init__(self, topics: TopicTable) -> None:
         self._topics = topics
-        self._windows: dict[str, Window] = {}
+        # By topic, and by the system topic that holds the messages first; that is empty where none does.
+        self._windows: dict[tuple[str, str], Window] = {}
         self.duplicate_count = 0
         """Messages that were not stored again."""
         self.cut_short_count = 0
@@ -97,16 +117,18 @@ class Deduplication:
         """Ids of all topics."""
         return sum(window.count for window in self._windows.values())
 
-    def window(self, config: TopicConfig) -> Window | None:
-        """Of a topic; None: it has none. A topic that gets another length begins anew."""
+    def window(self, config: TopicConfig, held_in: str = "") -> Window | None:
+        """Of a topic; None: it has none. A topic that gets another length begins anew. `held_in`: of its messages that
+        are held there first."""
         window_ms = deduplication_window_ms(config)
-        known = self._windows.get(config.topic_name)
+        key = (config.topic_name, held_in)
+        known = self._windows.get(key)
         if window_ms <= 0:
             if known is not None:
-                del self._windows[config.topic_name]
+                del self._windows[key]
             return None
         if known is None or known.window_ms != window_ms:
-            known = self._windows[config.topic_name] = Window(window_ms)
+            known = self._windows[key] = Window(window_ms)
         return known
 
     def keep_within(self, ids_max: int) -> None:
@@ -118,22 +140,45 @@ class Deduplication:
 
     def forget(self, topic: str) -> None:
         """The topic was deleted."""
-        self._windows.pop(topic, None)
+        for held_in in ("", *_HOLDING_TOPICS):
+            self._windows.pop((topic, held_in), None)
 
     def restore(self, queues: QueueReader, *, now_ms: int, ids_max: int) -> Iterator[None]:
         """Reads the ends of all queues of topics with a window, as a master that begins; some records for each step."""
         self._windows = {}
-        for config in list(self._topics):
-            window = self.window(config)
-            if window is None:
-                continue
+        configs = {config.topic_name: config for config in self._topics if self.window(config) is not None}
+        for config in configs.values():
+            from_ms = now_ms - deduplication_window_ms(config)
             for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
-                yield from self._restore_queue(queues, config.topic_name, queue_id, window, now_ms - window.window_ms)
+                for message in self._end_of(queues, config.topic_name, queue_id, from_ms):
+                    if message is None:
+                        yield
+                    elif (held_in := _sent_as(message)) is not None:
+                        self._remember(message, config, held_in)
                 self.keep_within(ids_max)
+        if not configs:
+            return
+        longest_ms = max(map(deduplication_window_ms, configs.values()))
+        for held_in in _HOLDING_TOPICS:
+            for message in self._end_of(queues, held_in, 0, now_ms - longest_ms):
+                if message is None:
+                    yield
+                elif not raw_property(message.properties, _TIMER_ROLLED):
+                    topic = raw_property(message.properties, _REAL_TOPIC).decode(errors="replace")
+                    if topic in configs:
+                        self._remember(message, configs[topic], held_in)
+            self.keep_within(ids_max)
 
-    def _restore_queue(
-        self, queues: QueueReader, topic: str, queue_id: int, window: Window, from_ms: int
-    ) -> Iterator[None]:
+    def _remember(self, message: StoredMessage, config: TopicConfig, held_in: str) -> None:
+        window = self.window(config, held_in)
+        message_id = raw_property(message.properties, _UNIQUE_KEY)
+        if window is not None and message_id:
+            offset = message.queue_offset
+            window.remember(message_id.decode(errors="replace"), -1 - offset, message.store_timestamp_ms)
+
+    @staticmethod
+    def _end_of(queues: QueueReader, topic: str, queue_id: int, from_ms: int) -> Iterator[StoredMessage | None]:
+        """The messages of a queue that were stored since then; None: time for others."""
         begin, end = queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)
 
         def is_before(offset: int) -> bool:
@@ -146,9 +191,18 @@ class Deduplication:
         while offset < end:
             entries = queues.entries(topic, queue_id, offset, min(_READ_AT_ONCE, end - offset))
             found = queues.messages(topic, queue_id, range(offset, offset + len(entries)), entries)
-            for place, message in enumerate(found, offset):
-                if message is not None and (message_id := raw_property(message.properties, _UNIQUE_KEY)):
-                    window.remember(message_id.decode(errors="replace"), -1 - place, message.store_timestamp_ms)
+            for message in found:
+                if message is not None:
+                    yield message
             # Behind an entry that is damaged, and is being mended.
             offset += len(found) or 1
-            yield
+            yield None
+
+
+def _sent_as(message: StoredMessage) -> str | None:
+    """Where a message of a topic would have been held, empty for none; None: it was, and this is what came of it."""
+    properties = message.properties
+    if raw_property(properties, _TIMER_OUT) or raw_property(properties, _HALF):
+        return None
+    # It was due when it came.
+    return TIMER_TOPIC if raw_property(properties, _TIMER_DELIVER) else ""

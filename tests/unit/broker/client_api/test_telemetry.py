@@ -292,3 +292,15 @@ def test_topic_nobody_can_read_has_no_assignment(broker: BrokerAssembly) -> None
     broker.add_topic("write-only", perm=2)
     assert assignments(broker, "write-only").status.code == Code.FORBIDDEN
     assert assignments(broker, "unknown").status.code == Code.TOPIC_NOT_FOUND
+
+
+@pytest.mark.parametrize("language", [definition.JAVA, definition.GOLANG, definition.PYTHON, definition.NODE_JS])
+def test_broker_that_stops_tells_clients_to_reconnect_but_none_that_would_die_of_it(
+    broker: BrokerAssembly, language: definition.Language
+) -> None:
+    fake = FakeCall({"x-mq-client-id": "me"})
+    open_stream(broker, fake).message(consumer_settings(definition.SIMPLE_CONSUMER, language=language))
+    broker.api.drain()
+    kinds = [command.WhichOneof("command") for command in fake.sent if isinstance(command, pb.TelemetryCommand)]
+    assert kinds == ["settings"] + ["reconnect_endpoints_command"] * (language != definition.NODE_JS)
+    assert fake.code is StatusCode.UNAVAILABLE
