@@ -108,6 +108,7 @@ class Broker:
         is_master = settings.is_master and self._failover is None
         if self._failover is not None:
             parts.tables.spread = self._failover.spread
+            parts.master_left = self._failover.master_left
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
         self._forwarder = CallForwarder(
             lambda: None if parts.reads_only else parts.members.server_client(),

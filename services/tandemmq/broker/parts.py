@@ -40,6 +40,7 @@ from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
+from tandemmq.broker.slave.follower import MasterLeft
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.access.sealed_secrets import SecretKeys
@@ -361,6 +362,8 @@ class BrokerParts:
         self.send_tracer: Final[SendTracer | None] = self.observability.send_tracer
         self.refusal: str | None = "the broker is starting"
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
+        self.master_left: MasterLeft = lambda listens: None
+        """Of a slave in a group that fails over; see `Follower`."""
         self.failure: str | None = None
         """Why the broker stops with exit code 1."""
         self.stopping: Final = asyncio.Event()

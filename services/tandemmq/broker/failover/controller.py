@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
@@ -64,7 +64,9 @@ _CHANGES_MAX: Final = 16
 _SPREAD_LIMIT_MS: Final = 4_000
 """Longer than a member that is gone stays in the set."""
 _SPREAD_PAUSE_S: Final = 0.1
-CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group")
+_LEFT_TICK_S: Final = 0.1
+_TOLD_EACH_MS: Final = 60_000
+CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group", "master_ended")
 _CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -267,8 +269,12 @@ class Failover:
         """Of whoever changes the role or writes the record."""
         self._fence: asyncio.TimerHandle | None = None
         self._refusal: str | None = None
+        self._master_listens: Callable[[], Awaitable[bool | None]] | None = None
+        """Looks again where the master that has left was; see `master_left`."""
         self._is_unclean = False
         """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
+        self._told_set: tuple[int, frozenset[Replica], frozenset[Replica]] | None = None
+        self._told_set_ms = 0
         self.problem = ""
         """Why nothing can be done now, in words; empty: nothing is wrong."""
         self.is_authority_away = False
@@ -335,6 +341,20 @@ class Failover:
         self._refuse(f"another master may have taken our place: {reason}")
         self.poke()
 
+    def slave_left(self, broker_id: int, disk_id: str) -> None:
+        """See `FailoverSeat`."""
+        if self._mastership is not None and self._mastership.epoch:
+            self._mastership.slave_left(Replica(broker_id, disk_id), now_ms=self._now_ms())
+            self._arm_fence()
+            self.poke()
+
+    def master_left(self, listens: Callable[[], Awaitable[bool | None]]) -> None:
+        """Our master ended the connection, and nobody listens there. `listens` looks again; None: no answer."""
+        if self._mastership is not None:
+            self._master_listens = listens
+            self._mastership.master_left(now_ms=self._now_ms())
+            self.poke()
+
     def poke(self) -> None:
         """The record has changed, somebody says: it is read at once."""
         self._poked.set()
@@ -397,6 +417,8 @@ class Failover:
             return _MASTER_TICK_S
         if self.record is None:
             return _FIRST_TICK_S
+        if self._master_listens is not None:
+            return _LEFT_TICK_S
         return self._options.lease_ms / 1_000 / _LOOKS_PER_LEASE
 
     async def _tick(self) -> None:
@@ -418,6 +440,8 @@ class Failover:
             return
         if self._has_caught_up:
             self._host.caught_up()
+        if self._master_listens is not None and not member.has_master_left(self._now_ms()):
+            self._forget_left()
         step = member.next_step(now_ms=self._now_ms(), is_electable=self._has_caught_up)
         if not isinstance(step, Hold):
             self._note_problem("")
@@ -448,6 +472,11 @@ class Failover:
     async def _claim_at_once(self, record: GroupRecord) -> None:
         """No byte may come from the old master, and no report go to it, once the record names us."""
         steps, is_named = _Steps(self._now_ms), self._is_named
+        is_lease_over = self._member.is_lease_over(self._now_ms())
+        if not is_named and not is_lease_over and self._master_listens is not None and await self._master_listens():
+            log.info("master_is_back", reason="somebody listens there again")
+            self._forget_left()
+            return
         if not is_named:
             await self._hear_versions()
             if (newer := self._member.put_back_behind) is not None:
@@ -461,9 +490,15 @@ class Failover:
             await self._host.begin_master(self, holds_all=True)
             steps.did("begin the master's role")
             self._lead_clients()
-            self._note_claim(record, "handed_over" if is_named else "lease_over", steps)
+            self._forget_left()
+            reason = "handed_over" if is_named else "lease_over" if is_lease_over else "master_ended"
+            self._note_claim(record, reason, steps)
         else:
             await self._host.begin_slave()
+
+    def _forget_left(self) -> None:
+        self._member.master_is_back()
+        self._master_listens = None
 
     async def _hear_versions(self) -> None:
         """Asks the other members which record they saw: the authority may have been put back while we did not reach it.
@@ -572,12 +607,7 @@ class Failover:
         if before is not None:
             record = await self._without_those_who_lack_tables(record, before)
         if before is not None and record.in_sync != before.in_sync:
-            log.warning(
-                "in_sync_set_changes",
-                epoch=record.epoch,
-                before=_ids(before.in_sync),
-                after=_ids(record.in_sync),
-            )
+            self._tell_set(record.epoch, before.in_sync, record.in_sync)
             record = record.with_past(*self._host.member.history.epochs[-1])
         sent_ms = self._now_ms()
         member.sent(record, now_ms=sent_ms)
@@ -592,6 +622,14 @@ class Failover:
         self._host.role.require()
         self._note_problem("")
         self._arm_fence()
+
+    def _tell_set(self, epoch: int, before: frozenset[Replica], after: frozenset[Replica]) -> None:
+        """Once; where the authority is out of reach it is tried again and again."""
+        told, now_ms = (epoch, before, after), self._now_ms()
+        if told == self._told_set and now_ms - self._told_set_ms < _TOLD_EACH_MS:
+            return
+        self._told_set, self._told_set_ms = told, now_ms
+        log.warning("in_sync_set_changes", epoch=epoch, before=_ids(before), after=_ids(after))
 
     async def _without_those_who_lack_tables(self, record: GroupRecord, before: GroupRecord) -> GroupRecord:
         """Who joins has the log. Topics and groups that were confirmed while it was away it has to copy first; later

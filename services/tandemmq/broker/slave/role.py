@@ -69,6 +69,7 @@ class SlaveRole:
             tail_bytes=parts.proof_bytes,
             failed=parts.disk_failed,
             cut_progress=lambda: self._to_its_end(self._cut_progress()),
+            master_left=parts.master_left,
             timelines=parts.observability.replica_timelines,
         )
         self._metadata_pull = MetadataPull(
