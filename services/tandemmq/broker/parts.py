@@ -129,6 +129,10 @@ class Role(Protocol):
         """What it waits for before it serves; empty when it does not."""
 
     @property
+    def hears_master(self) -> bool:
+        """The master's log flows to us, and its machine answers. True of a master."""
+
+    @property
     def has_master(self) -> bool:
         """It is its group's master, or follows it now."""
 

@@ -22,7 +22,7 @@ from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.group_record import NO_SUCCESSOR, GroupRecord, Replica
 from tandemmq.core.replication.log_history import newest_memories
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
@@ -66,6 +66,8 @@ _SPREAD_LIMIT_MS: Final = 4_000
 _SPREAD_PAUSE_S: Final = 0.1
 _LEFT_TICK_S: Final = 0.1
 _TOLD_EACH_MS: Final = 60_000
+_CHANGE_MS: Final = 4_000
+"""So much longer than the lease is a group without a master, when somebody can be."""
 CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group", "master_ended")
 _CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -139,6 +141,10 @@ class FailoverRole(Protocol):
     @property
     def caught_up_epoch(self) -> int:
         """Of a slave: the epoch in which it last had all that its master had; 0: it never had, or is a master."""
+
+    @property
+    def hears_master(self) -> bool:
+        """The master's log flows to us, and its machine answers. True of a master."""
 
     @property
     def waiting_count(self) -> int:
@@ -273,6 +279,9 @@ class Failover:
         """Looks again where the master that has left was; see `master_left`."""
         self._is_unclean = False
         """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
+        self.is_handing_over = False
+        """On purpose, and now."""
+        self._changing_since_ms: int | None = None
         self._told_set: tuple[int, frozenset[Replica], frozenset[Replica]] | None = None
         self._told_set_ms = 0
         self.problem = ""
@@ -318,6 +327,25 @@ class Failover:
     def acts(self) -> bool:
         """This broker is the master by the record, and its lease runs."""
         return self._mastership is not None and self._mastership.may_act(self._now_ms())
+
+    @property
+    def is_changing(self) -> bool:
+        """Nobody takes and gives messages in this group now, and somebody will soon: this broker becomes master, hands
+        over, or is in the in-sync set and hears nothing of its master. Not for longer than a change takes."""
+        now_ms = self._now_ms()
+        if not self._is_between_masters:
+            self._changing_since_ms = None
+            return False
+        if self._changing_since_ms is None:
+            self._changing_since_ms = now_ms
+        return now_ms - self._changing_since_ms < self._options.lease_ms + _CHANGE_MS
+
+    @property
+    def _is_between_masters(self) -> bool:
+        role, record = self._host.role, self.record
+        if role.is_master:
+            return self.is_handing_over or not role.is_serving
+        return self.is_in_sync and (not role.hears_master or (record is not None and record.successor != NO_SUCCESSOR))
 
     @property
     def is_electable(self) -> bool:
@@ -417,11 +445,12 @@ class Failover:
             return _MASTER_TICK_S
         if self.record is None:
             return _FIRST_TICK_S
-        if self._master_listens is not None:
+        if self._master_listens is not None or self.record.successor != NO_SUCCESSOR:
             return _LEFT_TICK_S
         return self._options.lease_ms / 1_000 / _LOOKS_PER_LEASE
 
     async def _tick(self) -> None:
+        _ = self.is_changing  # Notes since when.
         try:
             if self._member.epoch:
                 await self._master_tick()
@@ -708,7 +737,10 @@ class Failover:
         Sends of that moment are answered first. HandOverRefused: this broker goes on as it is.
         """
         async with self._turn:
-            return await self._hand_over(to)
+            try:
+                return await self._hand_over(to)
+            finally:
+                self.is_handing_over = False
 
     def successor(self, to: int | None = None) -> int:
         """Who would become master. HandOverRefused: nobody."""
@@ -724,12 +756,14 @@ class Failover:
         member, host, steps = self._member, self._host, _Steps(self._now_ms)
         role, successor = self._successor_of(to)
         log.warning("hand_over_begins", to=successor.broker_id)
+        self.is_handing_over = True
         host.refuse(f"broker {successor.broker_id} becomes the master of this group")
         try:
             async with asyncio.timeout(_HAND_OVER_LIMIT_S):
                 while role.waiting_count or not self._has_all(role, successor):
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
+            self.is_handing_over = False
             host.refuse(None)
             raise HandOverRefused(
                 f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "

@@ -81,6 +81,7 @@ class MasterRole:
     holds_copies: Final = False
     serves_reads: Final = False
     has_master: Final = True
+    hears_master: Final = True
     caught_up_epoch: Final = 0
     lag_bytes: Final = 0
 
