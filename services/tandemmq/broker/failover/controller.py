@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -175,6 +175,9 @@ class MastersService(Protocol):
 
     async def lead_here(self, epoch: int, *, now_ms: int) -> None:
         """This broker is the master of `epoch`, and serves."""
+
+    async def stand_in(self, epoch: int) -> None:
+        """The master of `epoch` has left, and this member may become the next one."""
 
     async def close(self) -> None:
         """Gives its connections back."""
@@ -381,6 +384,8 @@ class Failover:
         if self._mastership is not None:
             self._master_listens = listens
             self._mastership.master_left(now_ms=self._now_ms())
+            if self.is_electable and (record := self.record) is not None:
+                self._lead(lambda service: service.stand_in(record.epoch))
             self.poke()
 
     def poke(self) -> None:
@@ -924,11 +929,13 @@ class Failover:
             await self._host.member.hold_to(newer)
 
     def _lead_clients(self) -> None:
+        if self.acts and self._host.role.is_serving:
+            self._lead(lambda service: service.lead_here(self.epoch, now_ms=self._now_ms()))
+
+    def _lead(self, lead: Callable[[MastersService], Coroutine[Any, Any, None]]) -> None:
         """Beside everything else: nothing waits for it."""
-        is_led = self._leading is not None and not self._leading.done()
-        if self._service is None or is_led or not self.acts or not self._host.role.is_serving:
-            return
-        self._leading = asyncio.create_task(self._service.lead_here(self.epoch, now_ms=self._now_ms()))
+        if self._service is not None and (self._leading is None or self._leading.done()):
+            self._leading = asyncio.create_task(lead(self._service))
 
     def _note_problem(self, problem: str, *, is_alarm: bool = False) -> None:
         # One that lasts is told once, whatever else its text says.
