@@ -45,6 +45,18 @@ def test_three_replicas_change_twice(tmp_path: Path) -> None:
         _check(group)
 
 
+def test_a_master_whose_process_has_ended_is_replaced_before_its_lease_is_over(tmp_path: Path) -> None:
+    with FailoverGroup(tmp_path, settings={"failoverLease": "30000"}) as group:
+        group.brokers[0].kill()
+        wait_until(lambda: group.master() == 1, limit_s=120, what="broker 1 is the master")
+        state = group.state_of(group.brokers[1])
+        assert state is not None
+        assert state.reason == "the master's process has ended"
+        group.brokers[0].start()
+        group.wait_whole()
+        _check(group)
+
+
 def _check(group: FailoverGroup) -> None:
     group.stop_senders()
     assert len(group.acknowledged()) > 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -241,3 +242,25 @@ async def test_write_that_fails_ends_the_connection_and_counts_for_nothing(log: 
         assert await task == "no"
         assert log_bytes(log.store) == master.log[: log.end_offset]
         assert log.end_offset < master.sent
+
+
+async def test_whose_end_it_was_is_known(log: HeldLog) -> None:
+    async with following(log) as (master, task):
+        master.connection.drop("our own doing")
+        await asyncio.wait((task,))
+        assert not master.connection.is_ended_there
+
+
+async def test_an_end_of_the_masters_is_told_as_such(log: HeldLog) -> None:
+    async with following(log) as (master, task):
+        master.writer.close()
+        await asyncio.wait((task,))
+        assert master.connection.is_ended_there
+
+
+async def test_whether_anybody_listens_is_that_machines_word(log: HeldLog) -> None:
+    async with following(log) as (master, _):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            where = server.getsockname()
+            assert await master.connection.listens(*where) is True
+        assert await master.connection.listens(*where) is False

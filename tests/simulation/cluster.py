@@ -442,6 +442,11 @@ class Cluster:
         nodes = [member.node for member in self.members]
         return next((node for node in nodes if isinstance(node, SimBroker) and node.loaded and node.acts), None)
 
+    def _acts(self, member: Member) -> bool:
+        process, node = member.process, member.node
+        runs = process is not None and not process.loop.frozen
+        return runs and isinstance(node, SimBroker) and node.loaded and node.acts
+
     def _answered(self, member: Member, answer: Answer) -> None:
         """A master acknowledges."""
         known = self._incarnations.setdefault(answer.epoch, answer.incarnation)
@@ -479,8 +484,11 @@ class Cluster:
         self.ledger.lost[key] = "a change of the master, and it did not wait"
 
     def _epoch_begins(self, member: Member, broker: SimBroker) -> None:
-        """Whoever becomes master has all that was ever acknowledged, but for what no disk has any more."""
+        """Whoever becomes master has all that was ever acknowledged, but for what no disk has any more, and whoever was
+        it before acts no more."""
         epoch = broker.replica.history.last_epoch
+        if before := next((other for other in self.members if other is not member and self._acts(other)), None):
+            raise Violation(f"{member.name} becomes master of epoch {epoch}, and {before.name} acts as master")
         gone = self.ledger.take_stock(member.holds, cause=f"{member.name} became master of epoch {epoch}")
         if waited := next((answer for answer in gone if answer.waited), None):
             raise Violation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from simulation.checkers import last_boundary
@@ -95,6 +96,7 @@ class FaultInjector:
                 self._lose_master_beside_forgetful_slave: 2,
                 self._clog: 2,
                 self._cut_master_from_authority: 2,
+                self._forge_end_of_master: 0,
             })  # fmt: skip
         weights = dict(cluster.settings.fault_weights)
         self._kinds = {kind: weights.get(kind.__name__.strip("_"), weight) for kind, weight in kinds.items()}
@@ -365,6 +367,16 @@ class FaultInjector:
         self._cut(name, AUTHORITY, cut_ms)
         self._cut(AUTHORITY, name, cut_ms)
         return f"{name}, the master, and the authority are cut off from each other for {cut_ms} ms"
+
+    def _forge_end_of_master(self) -> str | None:
+        """Slaves are told that it is gone, which is not so; it hears the same of them, and the authority nothing."""
+        master, cut_ms = self._cluster.master.name, self._rng.choice((4_000, 12_000, 30_000))
+        network = self._cluster.network
+        for slave in self._cluster.slaves:
+            network.refuse(slave.name, master)
+            self._later(cut_ms, partial(network.admit, slave.name, master))
+        self._isolate(master, cut_ms)
+        return f"a firewall says that {master}, the master, is gone, and keeps it from the authority for {cut_ms} ms"
 
     def _isolate_master(self) -> str | None:
         """It is cut from the authority and from its slaves; clients reach it. Both ends of its streams may know."""

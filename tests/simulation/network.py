@@ -232,6 +232,7 @@ class Network:
         self.delay_us_range = NORMAL_DELAY_US
         self._cuts: set[tuple[str, str]] = set()
         self._clogs: set[tuple[str, str]] = set()
+        self._refused: set[tuple[str, str]] = set()
         self._pipes: list[_Pipe] = []
         self._listeners: dict[tuple[str, int], tuple[Process, Callable[[Connection], None]]] = {}
         self._last_port = 32_768
@@ -258,6 +259,15 @@ class Network:
         self._clogs.discard((source, target))
         self._let_go(source, target)
 
+    def refuse(self, source: str, target: str) -> None:
+        """A firewall says in the name of `target` that nobody listens there, and ends what is open."""
+        self._refused.add((source, target))
+        self.drop_connections(source, target)
+
+    def admit(self, source: str, target: str) -> None:
+        """It does so no more."""
+        self._refused.discard((source, target))
+
     def _let_go(self, source: str, target: str) -> None:
         if self.is_held(source, target):
             return
@@ -268,6 +278,7 @@ class Network:
     def heal_all(self) -> None:
         """Ends every cut and every slowness."""
         self.delay_us_range = NORMAL_DELAY_US
+        self._refused.clear()
         for source, target in sorted(self._cuts):
             self.heal(source, target)
         for source, target in sorted(self._clogs):
@@ -294,7 +305,7 @@ class Network:
     @property
     def healthy(self) -> bool:
         """True while nothing is cut and nothing is slow."""
-        return not self._cuts and not self._clogs and not self.is_slow
+        return not self._cuts and not self._clogs and not self._refused and not self.is_slow
 
     @property
     def is_slow(self) -> bool:
@@ -362,6 +373,8 @@ class Network:
     async def connect(self, process: Process, host: str, port: int) -> Connection:
         """Opens a stream. ConnectionRefusedError when nobody listens, TimeoutError when the way is cut."""
         await asyncio.sleep(2 * self.delay_us() / 1e6)
+        if (process.host, host) in self._refused:
+            raise ConnectionRefusedError(f"connect to {host}:{port}")
         if self.is_cut(process.host, host) or self.is_cut(host, process.host):
             await asyncio.sleep(CONNECT_TIMEOUT_MS / 1000)
             raise TimeoutError(f"connect to {host}")

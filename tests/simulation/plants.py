@@ -105,6 +105,8 @@ class Plant(Enum):
     """A master that shows consumers what no other member of the in-sync set holds."""
     SETTLED_BEFORE_COPIED = "settled-before-copied"
     """A master that answers acknowledgements which no other member of the in-sync set knows of."""
+    ACTS_WITHOUT_ITS_SLAVE = "acts-without-its-slave"
+    """A master that acts for its whole lease although a member of the set that has left may claim sooner."""
 
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
@@ -307,6 +309,10 @@ def _held_at_once(self: MasterRole, done: Callable[[bool], object]) -> None:
     done(True)
 
 
+def _ignore_slave(self: Mastership, replica: Replica, *, now_ms: int) -> None:
+    """It is as if it were there."""
+
+
 _START = "tandemmq.core.replication.master_start.MasterStart"
 _TABLE_NOT_FETCHED = ("tandemmq.broker.master.group_recovery.recover_metadata", _nothing)
 
@@ -360,6 +366,7 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
         ("tandemmq.core.replication.master_replica.MasterReplica.confirmed_offset", property(_everything)),
     ),
     Plant.SETTLED_BEFORE_COPIED: (("tandemmq.broker.master.role.MasterRole.when_progress_held", _held_at_once),),
+    Plant.ACTS_WITHOUT_ITS_SLAVE: ((f"{_MASTERSHIP}.slave_left", _ignore_slave),),
 }
 
 # What the drawn settings seldom come to.
@@ -447,6 +454,7 @@ _STEERING: dict[Plant, dict[str, Any]] = {
     Plant.CLAIM_LATE: {"fault_pause_ms": 12_000, "fault_weights": (("isolate_master", 60), ("kill_master", 60))},
     Plant.LEASE_IGNORED: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
     Plant.PROMISE_BROKEN: {"fault_pause_ms": 6_000, "fault_weights": (("cut_master_from_authority", 60),)},
+    Plant.ACTS_WITHOUT_ITS_SLAVE: {"fault_pause_ms": 8_000, "fault_weights": (("forge_end_of_master", 60),)},
 }
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]

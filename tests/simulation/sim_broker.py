@@ -7,7 +7,7 @@ What is around them is done here as `tandemmq.broker.broker.Broker` does it, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Final, cast
@@ -91,6 +91,7 @@ class _Parts:
         self.member: Final = ReplicaIdentity(member.disk, self.identity, new_disk_id=member.new_disk_id, nonce=nonce)
         self.is_sync_flush: Final = settings.sync_flush
         self.refusal: str | None = "the broker is starting"
+        self.master_left: Callable[[Callable[[], Awaitable[bool | None]]], None]
         self.failure: str | None = None
         self.stopping: Final = asyncio.Event()
         self.is_whole = False
@@ -274,6 +275,7 @@ class SimBroker:
             now_ms=process.clock.monotonic_ms,
         )
         self.parts.tables.spread = self.failover.spread
+        self.parts.master_left = self.failover.master_left
         self.parts.take_role(SlaveRole(self._roles_parts))
         self._door = SimDeliveryDoor(
             process=process,

@@ -107,12 +107,14 @@ class Broker:
         is_master = settings.is_master and self._failover is None
         if self._failover is not None:
             parts.tables.spread = self._failover.spread
+            parts.master_left = self._failover.master_left
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
         self._forwarder = CallForwarder(
-            lambda: None if parts.reads_only else parts.members.server_client(),
+            self._master_client,
             now_ms=clock.monotonic_ms,
             names=SETTLING if self._failover is None else None,
             vouch=parts.access.vouch if parts.access is not None else None,
+            is_changing=self._is_changing,
         )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
@@ -161,6 +163,18 @@ class Broker:
             trace=None if tracing is None else ChangeTracer(tracing).note,
             service=service_of_pod(settings.group_endpoint, master=self._client_address()) if has_service else None,
         )
+
+    def _is_changing(self) -> bool:
+        """See `Failover.is_changing`. While reads are served, or this broker leaves, nothing is held back."""
+        failover, parts = self._failover, self._parts
+        if failover is None or parts.reads_only:
+            return False
+        is_leaving = parts.stopping.is_set() or self._departure.has_begun
+        return failover.is_changing and (failover.is_handing_over or not is_leaving)
+
+    def _master_client(self) -> str | None:
+        parts = self._parts
+        return None if parts.reads_only or parts.role.is_master else parts.members.server_client()
 
     def _client_address(self) -> Address:
         """The client plane, in numbers."""
@@ -350,7 +364,13 @@ class Broker:
         self._parts.is_whole = True
 
     def refuse(self, reason: str | None) -> None:
-        self._parts.refusal = self._parts.role.client_refusal if reason is None else reason
+        parts = self._parts
+        parts.refusal = parts.role.client_refusal if reason is None else reason
+        if self._is_changing():
+            parts.client_plane.forward(self._forwarder)
+        elif parts.role.is_master and reason is None:
+            parts.client_plane.forward(None)
+            self._forwarder.let_go()
 
     def fail(self, failure: str) -> None:
         self._parts.fail(failure)
@@ -376,17 +396,17 @@ class Broker:
         parts = self._parts
         parts.take_role(role)
         parts.far_reads.forget()
-        if role.is_master:
-            parts.client_plane.forward(None)
-            await self._forwarder.close()
-        else:
-            parts.client_plane.forward(self._forwarder)
+        # While a master begins, calls wait.
+        parts.client_plane.forward(self._forwarder)
         self._links.registration_changed()
         await role.begin(self._background)
         if role.is_serving and not parts.stopping.is_set():
             if role.is_master:
                 parts.take_seeds()
             parts.refusal = role.client_refusal
+            if role.is_master:
+                parts.client_plane.forward(None)
+                await self._forwarder.close()
             self._links.registration_changed()
             await self._tell_readiness()
             log.info("role_begun", is_master=not role.holds_copies, **parts.ports)

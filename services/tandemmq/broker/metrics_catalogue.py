@@ -228,8 +228,8 @@ _REPLICATION: Final = (
     _counter(
         "rocketmq_store_ha_failovers_total",
         "{change}",
-        "How often this broker became master: `handed_over` by an operator or a master that stopped, `lease_over` when "
-        "the master was gone, `heard_group` after a start.",
+        "How often this broker became master: `handed_over` by an operator or a master that stopped, `master_ended` "
+        "when its process was gone, `lease_over` when nothing was heard of it, `heard_group` after a start.",
         "reason",
     ),
     _histogram(

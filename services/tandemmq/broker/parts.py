@@ -41,6 +41,7 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
+from tandemmq.broker.slave.follower import MasterLeft
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.access.sealed_secrets import SecretKeys
@@ -127,6 +128,10 @@ class Role(Protocol):
     @property
     def waits_for(self) -> str:
         """What it waits for before it serves; empty when it does not."""
+
+    @property
+    def hears_master(self) -> bool:
+        """The master's log flows to us, and its machine answers. True of a master."""
 
     @property
     def has_master(self) -> bool:
@@ -363,6 +368,8 @@ class BrokerParts:
         self.send_tracer: Final[SendTracer | None] = self.observability.send_tracer
         self.refusal: str | None = "the broker is starting"
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
+        self.master_left: MasterLeft = lambda listens: None
+        """Of a slave in a group that fails over; see `Follower`."""
         self.failure: str | None = None
         """Why the broker stops with exit code 1."""
         self.stopping: Final = asyncio.Event()

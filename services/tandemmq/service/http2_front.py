@@ -62,8 +62,8 @@ class _Route:
 class Forwarder(Protocol):
     """Somebody else who may answer a call."""
 
-    def takes(self, path: str, call: Call, data: bytes) -> bool:
-        """Answers it later. False: the front's own handler does."""
+    def takes(self, path: str, call: Call, data: bytes, again: Callable[[bytes], None]) -> bool:
+        """Answers it later, or has it taken anew by `again`, with its data. False: the front's own handler does."""
 
     def opened(self, path: str, call: Call) -> StreamHandler[Any] | None:
         """The handler of a bidirectional call, to be given bytes; None: the front's own."""
@@ -249,7 +249,7 @@ class Http2Call(Stream):
         route = self._route
         assert route is not None, "a call without a method has ended"
         forwarder = self._index.forwarder
-        if forwarder is not None and forwarder.takes(self.path, self, data):
+        if forwarder is not None and forwarder.takes(self.path, self, data, self._run):
             return
         handler = route.handler
         assert handler is not None, "a bidirectional call has a handler"

@@ -6,6 +6,11 @@ forwards all of their calls; where roles are fixed only how deliveries end: cons
 while there was no master. Where no master is known the member answers itself: it refuses at once. What tells where
 masters are (QueryRoute, QueryAssignment) it answers itself, too.
 
+While a change of master is under way there is nobody to ask, and soon there will be. Official clients repeat a call
+that fails at once, three times in all, and give up; Go leaves the broker alone for ten seconds then. So a call that
+nobody has seen yet is held back until there is a master, or almost until its deadline, and then taken as if it came
+just now.
+
 Clients also call the wrong group: Rust sends receives and acknowledgements to the access point, others RecallMessage,
 and each language finds another home for a message group. There the handler, who has read the request, names the group
 that it is for. What the owner does not answer, the handler refuses in the body: clients understand that.
@@ -44,6 +49,13 @@ _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 SETTLING: Final = frozenset({"AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"})
 _STREAMED: Final = frozenset({"ReceiveMessage", "PullMessage"})
+_HELD: Final = SETTLING | {"SendMessage", "ReceiveMessage", "EndTransaction", "RecallMessage", "Heartbeat"}
+_HELD_MAX: Final = 1_024
+_HELD_BYTES_MAX: Final = 32 << 20
+_HELD_LIMIT_MS: Final = 10_000
+_HELD_MARGIN_MS: Final = 300
+"""What is left of a held call's deadline for its answer, and for the way."""
+_HELD_LOOK_S: Final = 0.02
 _IN_FLIGHT_MAX: Final = 2_048
 _UNREAD_MAX: Final = 64
 _LIMIT_S: Final = 30.0
@@ -142,9 +154,25 @@ async def _answers(
 # From a member to its group's master.
 
 
+class _HeldCall:
+    """A call that waits for the end of a change of master."""
+
+    __slots__ = ("again", "data", "deadline_ms", "is_gone")
+
+    def __init__(self, data: bytes, again: Callable[[bytes], None], deadline_ms: int) -> None:
+        self.data = data
+        self.again = again
+        self.deadline_ms = deadline_ms
+        self.is_gone = False
+
+    def gone(self) -> None:
+        """Its caller waits no more."""
+        self.is_gone = True
+
+
 class CallForwarder:
     """`master` names the client plane of the master, host:port; None: there is none, or it is this broker. `names` are
-    the methods that it passes on; None: all.
+    the methods that it passes on; None: all. `is_changing` tells that there is no master and soon will be.
 
     Event loop only.
     """
@@ -156,14 +184,25 @@ class CallForwarder:
         now_ms: Callable[[], int],
         names: frozenset[str] | None = None,
         vouch: Vouch | None = None,
+        is_changing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._master = master
         self._names = names
+        self._now_ms = now_ms
+        self._is_changing = is_changing
         self._calls = _Calls(now_ms, channels_max=1, vouch=vouch)
+        self._held: list[_HeldCall] = []
+        self._held_bytes = 0
+        self._look: asyncio.TimerHandle | None = None
+        self._holds = True
         self.forwarded_count = 0
+        self.held_count = 0
 
-    def takes(self, path: str, call: Call, data: bytes) -> bool:
-        """Answers the call later, by the master's answer. False: it is this broker's to answer."""
+    def takes(self, path: str, call: Call, data: bytes, again: Callable[[bytes], None]) -> bool:
+        """Answers the call later, by the master's answer. False: it is this broker's to answer. `again` has a call that
+        was held back taken anew."""
+        if self._holds_back(path, call, data, again):
+            return True
         channel = self._channel_for(path, call)
         if channel is None:
             return False
@@ -179,11 +218,58 @@ class CallForwarder:
         self.forwarded_count += 1
         return _ForwardedStream(self._calls, channel, path, call)
 
+    def let_go(self) -> None:
+        """Has all that is held back taken anew now."""
+        self._let_go(self._held)
+
     async def close(self) -> None:
-        """Ends all that is under way: this broker is the master now, or stops."""
+        """Ends all that is under way: this broker is the master now, or stops. What was held back it answers itself."""
+        self.let_go()
         await self._calls.close()
 
     # Inside
+
+    def _holds_back(self, path: str, call: Call, data: bytes, again: Callable[[bytes], None]) -> bool:
+        if not self._holds or path.removeprefix(_SERVICE) not in _HELD or not self._is_changing():
+            return False
+        now_ms = self._now_ms()
+        deadline_ms = now_ms + _HELD_LIMIT_MS
+        if call.deadline_ms is not None:
+            deadline_ms = min(deadline_ms, call.deadline_ms - _HELD_MARGIN_MS)
+        is_full = len(self._held) >= _HELD_MAX or self._held_bytes + len(data) > _HELD_BYTES_MAX
+        if is_full or deadline_ms <= now_ms or _BY_MEMBER in call.header(FORWARDED_HEADER):
+            return False
+        held = _HeldCall(data, again, deadline_ms)
+        self._held.append(held)
+        self._held_bytes += len(data)
+        self.held_count += 1
+        call.on_cancel(held.gone)
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(_HELD_LOOK_S, self._look_again)
+        return True
+
+    def _look_again(self) -> None:
+        self._look = None
+        if not self._is_changing():
+            self._let_go(self._held)
+        else:
+            now_ms = self._now_ms()
+            self._let_go([held for held in self._held if held.is_gone or held.deadline_ms <= now_ms])
+        if self._held:
+            self._look = asyncio.get_running_loop().call_later(_HELD_LOOK_S, self._look_again)
+
+    def _let_go(self, due: list[_HeldCall]) -> None:
+        """In the order in which they came; none of them is held a second time."""
+        over = set(map(id, due))
+        calls, self._held = due, [held for held in self._held if id(held) not in over]
+        self._holds = False
+        try:
+            for held in calls:
+                self._held_bytes -= len(held.data)
+                if not held.is_gone:
+                    held.again(held.data)
+        finally:
+            self._holds = True
 
     def _channel_for(self, path: str, call: Call) -> grpc.aio.Channel | None:
         name = path.removeprefix(_SERVICE)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -23,7 +23,7 @@ from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.group_record import NO_SUCCESSOR, GroupRecord, Replica
 from tandemmq.core.replication.log_history import newest_memories
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
@@ -65,7 +65,11 @@ _CHANGES_MAX: Final = 16
 _SPREAD_LIMIT_MS: Final = 4_000
 """Longer than a member that is gone stays in the set."""
 _SPREAD_PAUSE_S: Final = 0.1
-CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group")
+_LEFT_TICK_S: Final = 0.1
+_TOLD_EACH_MS: Final = 60_000
+_CHANGE_MS: Final = 4_000
+"""So much longer than the lease is a group without a master, when somebody can be."""
+CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group", "master_ended")
 _CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -140,6 +144,10 @@ class FailoverRole(Protocol):
         """Of a slave: the epoch in which it last had all that its master had; 0: it never had, or is a master."""
 
     @property
+    def hears_master(self) -> bool:
+        """The master's log flows to us, and its machine answers. True of a master."""
+
+    @property
     def waiting_count(self) -> int:
         """Sends, and turns with acknowledgements, without an answer yet."""
 
@@ -168,6 +176,9 @@ class MastersService(Protocol):
 
     async def lead_here(self, epoch: int, *, now_ms: int) -> None:
         """This broker is the master of `epoch`, and serves."""
+
+    async def stand_in(self, epoch: int) -> None:
+        """The master of `epoch` has left, and this member may become the next one."""
 
     async def close(self) -> None:
         """Gives its connections back."""
@@ -268,8 +279,15 @@ class Failover:
         """Of whoever changes the role or writes the record."""
         self._fence: asyncio.TimerHandle | None = None
         self._refusal: str | None = None
+        self._master_listens: Callable[[], Awaitable[bool | None]] | None = None
+        """Looks again where the master that has left was; see `master_left`."""
         self._is_unclean = False
         """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
+        self.is_handing_over = False
+        """On purpose, and now."""
+        self._changing_since_ms: int | None = None
+        self._told_set: tuple[int, frozenset[Replica], frozenset[Replica]] | None = None
+        self._told_set_ms = 0
         self.problem = ""
         """Why nothing can be done now, in words; empty: nothing is wrong."""
         self.is_authority_away = False
@@ -315,6 +333,26 @@ class Failover:
         return self._mastership is not None and self._mastership.may_act(self._now_ms())
 
     @property
+    def is_changing(self) -> bool:
+        """Nobody takes and gives messages in this group now, and somebody will soon: this broker becomes master, hands
+        over, or is in the in-sync set and hears nothing of its master. Not for longer than a change takes."""
+        now_ms = self._now_ms()
+        if not self._is_between_masters:
+            self._changing_since_ms = None
+            return False
+        if self._changing_since_ms is None:
+            self._changing_since_ms = now_ms
+        return now_ms - self._changing_since_ms < self._options.lease_ms + _CHANGE_MS
+
+    @property
+    def _is_between_masters(self) -> bool:
+        role, record = self._host.role, self.record
+        if role.is_master:
+            return self.is_handing_over or not role.is_serving
+        is_named = record is not None and record.successor != NO_SUCCESSOR
+        return bool(self.in_sync_epoch) and (is_named or not role.hears_master)
+
+    @property
     def is_electable(self) -> bool:
         """It holds all that is acknowledged, and may claim without asking anybody."""
         member = self._mastership
@@ -335,6 +373,22 @@ class Failover:
             self._mastership.heard_of(self._mastership.epoch + 1)
         self._refuse(f"another master may have taken our place: {reason}")
         self.poke()
+
+    def slave_left(self, broker_id: int, disk_id: str) -> None:
+        """See `FailoverSeat`."""
+        if self._mastership is not None and self._mastership.epoch:
+            self._mastership.slave_left(Replica(broker_id, disk_id), now_ms=self._now_ms())
+            self._arm_fence()
+            self.poke()
+
+    def master_left(self, listens: Callable[[], Awaitable[bool | None]]) -> None:
+        """Our master ended the connection, and nobody listens there. `listens` looks again; None: no answer."""
+        if self._mastership is not None:
+            self._master_listens = listens
+            self._mastership.master_left(now_ms=self._now_ms())
+            if self.is_electable and (record := self.record) is not None:
+                self._lead(lambda service: service.stand_in(record.epoch))
+            self.poke()
 
     def poke(self) -> None:
         """The record has changed, somebody says: it is read at once."""
@@ -398,9 +452,12 @@ class Failover:
             return _MASTER_TICK_S
         if self.record is None:
             return _FIRST_TICK_S
+        if self._master_listens is not None or self.record.successor != NO_SUCCESSOR:
+            return _LEFT_TICK_S
         return self._options.lease_ms / 1_000 / _LOOKS_PER_LEASE
 
     async def _tick(self) -> None:
+        _ = self.is_changing  # Notes since when.
         try:
             if self._member.epoch:
                 await self._master_tick()
@@ -419,6 +476,8 @@ class Failover:
             return
         if self._has_caught_up:
             self._host.caught_up()
+        if self._master_listens is not None and not member.has_master_left(self._now_ms()):
+            self._forget_left()
         step = member.next_step(now_ms=self._now_ms(), is_electable=self._has_caught_up)
         if not isinstance(step, Hold):
             self._note_problem("")
@@ -449,6 +508,11 @@ class Failover:
     async def _claim_at_once(self, record: GroupRecord) -> None:
         """No byte may come from the old master, and no report go to it, once the record names us."""
         steps, is_named = _Steps(self._now_ms), self._is_named
+        is_lease_over = self._member.is_lease_over(self._now_ms())
+        if not is_named and not is_lease_over and self._master_listens is not None and await self._master_listens():
+            log.info("master_is_back", reason="somebody listens there again")
+            self._forget_left()
+            return
         if not is_named:
             await self._hear_versions()
             if (newer := self._member.put_back_behind) is not None:
@@ -463,9 +527,15 @@ class Failover:
             await self._host.begin_master(self, holds_all=True)
             steps.did("begin the master's role")
             self._lead_clients()
-            self._note_claim(record, "handed_over" if is_named else "lease_over", steps)
+            self._forget_left()
+            reason = "handed_over" if is_named else "lease_over" if is_lease_over else "master_ended"
+            self._note_claim(record, reason, steps)
         else:
             await self._host.begin_slave()
+
+    def _forget_left(self) -> None:
+        self._member.master_is_back()
+        self._master_listens = None
 
     async def _hear_versions(self) -> None:
         """Asks the other members which record they saw, and the NameServers of logs of a later epoch: the authority may
@@ -581,12 +651,7 @@ class Failover:
         if before is not None:
             record = await self._without_those_who_lack_tables(record, before)
         if before is not None and record.in_sync != before.in_sync:
-            log.warning(
-                "in_sync_set_changes",
-                epoch=record.epoch,
-                before=_ids(before.in_sync),
-                after=_ids(record.in_sync),
-            )
+            self._tell_set(record.epoch, before.in_sync, record.in_sync)
             record = record.with_past(*self._host.member.history.epochs[-1])
         sent_ms = self._now_ms()
         member.sent(record, now_ms=sent_ms)
@@ -601,6 +666,14 @@ class Failover:
         self._host.role.require()
         self._note_problem("")
         self._arm_fence()
+
+    def _tell_set(self, epoch: int, before: frozenset[Replica], after: frozenset[Replica]) -> None:
+        """Once; where the authority is out of reach it is tried again and again."""
+        told, now_ms = (epoch, before, after), self._now_ms()
+        if told == self._told_set and now_ms - self._told_set_ms < _TOLD_EACH_MS:
+            return
+        self._told_set, self._told_set_ms = told, now_ms
+        log.warning("in_sync_set_changes", epoch=epoch, before=_ids(before), after=_ids(after))
 
     async def _without_those_who_lack_tables(self, record: GroupRecord, before: GroupRecord) -> GroupRecord:
         """Who joins has the log. Topics and groups that were confirmed while it was away it has to copy first; later
@@ -679,7 +752,10 @@ class Failover:
         Sends of that moment are answered first. HandOverRefused: this broker goes on as it is.
         """
         async with self._turn:
-            return await self._hand_over(to)
+            try:
+                return await self._hand_over(to)
+            finally:
+                self.is_handing_over = False
 
     def successor(self, to: int | None = None) -> int:
         """Who would become master. HandOverRefused: nobody."""
@@ -695,12 +771,14 @@ class Failover:
         member, host, steps = self._member, self._host, _Steps(self._now_ms)
         role, successor = self._successor_of(to)
         log.warning("hand_over_begins", to=successor.broker_id)
+        self.is_handing_over = True
         host.refuse(f"broker {successor.broker_id} becomes the master of this group")
         try:
             async with asyncio.timeout(_HAND_OVER_LIMIT_S):
                 while role.waiting_count or not self._has_all(role, successor):
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
+            self.is_handing_over = False
             host.refuse(None)
             raise HandOverRefused(
                 f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "
@@ -861,11 +939,13 @@ class Failover:
             await self._host.member.hold_to(newer)
 
     def _lead_clients(self) -> None:
+        if self.acts and self._host.role.is_serving:
+            self._lead(lambda service: service.lead_here(self.epoch, now_ms=self._now_ms()))
+
+    def _lead(self, lead: Callable[[MastersService], Coroutine[Any, Any, None]]) -> None:
         """Beside everything else: nothing waits for it."""
-        is_led = self._leading is not None and not self._leading.done()
-        if self._service is None or is_led or not self.acts or not self._host.role.is_serving:
-            return
-        self._leading = asyncio.create_task(self._service.lead_here(self.epoch, now_ms=self._now_ms()))
+        if self._service is not None and (self._leading is None or self._leading.done()):
+            self._leading = asyncio.create_task(lead(self._service))
 
     def _note_problem(self, problem: str, *, is_alarm: bool = False) -> None:
         # One that lasts is told once, whatever else its text says.

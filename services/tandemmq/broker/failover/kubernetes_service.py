@@ -1,7 +1,7 @@
 """Has a group's Service lead to its master: the one address in the EndpointSlice of its name.
 
-A client that loses its master dials the same name again, and is at the next one. The slice is replaced under its
-resourceVersion, and never by the master of an earlier epoch.
+A client that loses its master dials the same name again, and is at the next one; while there is none, at a member that
+may become it. The slice is replaced under its resourceVersion, and never by the master of an earlier epoch.
 """
 
 from __future__ import annotations
@@ -50,12 +50,21 @@ class GroupService:
         emptied the slice. What fails is tried again at the next call."""
         if epoch == self._led_epoch and now_ms < self._looks_again_ms:
             return
+        if await self._led_to_us(epoch):
+            self._led_epoch, self._looks_again_ms = epoch, now_ms + _LOOK_EACH_MS
+
+    async def stand_in(self, epoch: int) -> None:
+        """The master of `epoch` has left. Who dials until there is another one comes here, and waits: a client that is
+        refused tries again after 1, 2.6, 5.2 and 9.3 s."""
+        await self._led_to_us(epoch)
+
+    async def _led_to_us(self, epoch: int) -> bool:
+        """False: the API server did not say whether it does."""
+        is_known = True
         try:
             problem = await self._calls.run(lambda: self._lead_here(epoch))
         except (AuthorityUnavailable, KubernetesUnavailable) as error:
-            problem = str(error)
-        else:
-            self._led_epoch, self._looks_again_ms = epoch, now_ms + _LOOK_EACH_MS
+            problem, is_known = str(error), False
         if problem and problem != self._told:
             log.warning(
                 "service_does_not_lead_here",
@@ -65,6 +74,7 @@ class GroupService:
                 remedy="see that the EndpointSlice is there, that its addressType is the pods', and the broker's Role",
             )
         self._told = problem
+        return is_known
 
     async def close(self) -> None:
         """Gives its connections back."""

@@ -19,7 +19,7 @@ import structlog
 from tandemmq.broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
-from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import connection_end
 from tandemmq.service.grpc_server import ListenError
 
@@ -86,7 +86,8 @@ class HaListener:
     """Accepts slaves and moves bytes between their sockets and the replica.
 
     `after_input` is called after every change a slave made, so that the owner can collect the replica's events.
-    `tracer` is told before that how far each slave was sent and has acknowledged.
+    `tracer` is told before that how far each slave was sent and has acknowledged. `slave_left` is told of each that is
+    gone.
     """
 
     def __init__(
@@ -97,12 +98,14 @@ class HaListener:
         clock: Clock,
         after_input: Callable[[], None],
         tracer: SendTracer | None = None,
+        slave_left: Callable[[SlaveView], None] | None = None,
     ) -> None:
         self._replica = replica
         self._log_reader = log_reader
         self._clock = clock
         self._after_input = after_input
         self._tracer = tracer
+        self._slave_left = slave_left
         self._links: dict[int, _HaLink] = {}
         self._listener: socket.socket | None = None
         self._check_handle: asyncio.TimerHandle | None = None
@@ -176,6 +179,8 @@ class HaListener:
             self.departures.append(
                 Departure(slave.peer, slave.broker_id, self._clock.wall_ms(), reason, slave.lag_bytes)
             )
+            if self._slave_left is not None:
+                self._slave_left(slave)
 
     def _accept(self) -> None:
         assert self._listener is not None

@@ -69,6 +69,9 @@ class FailoverSeat(Protocol):
     def superseded(self, reason: str) -> None:
         """Another master took the group over, somebody says."""
 
+    def slave_left(self, broker_id: int, disk_id: str) -> None:
+        """The connection to a slave has ended. If it is in the set it may claim soon."""
+
 
 class MasterRole:
     """See `tandemmq.broker.parts.Role`. With `accepts_loss` it waits for no replica that it cannot reach, whatever that
@@ -78,6 +81,7 @@ class MasterRole:
     holds_copies: Final = False
     serves_reads: Final = False
     has_master: Final = True
+    hears_master: Final = True
     caught_up_epoch: Final = 0
     lag_bytes: Final = 0
 
@@ -107,6 +111,7 @@ class MasterRole:
             clock=parts.clock,
             after_input=self.write_path.collect if seat is None else self._reported,
             tracer=parts.send_tracer,
+            slave_left=self._slave_left,
         )
         self.write_path.attach(self.ha)
         self.put: Final = self.write_path.put
@@ -306,6 +311,10 @@ class MasterRole:
             self._parts.client_api.message_held_back(topic)
         else:
             self._parts.client_api.message_arrived(topic)
+
+    def _slave_left(self, slave: SlaveView) -> None:
+        if self._seat is not None and slave.broker_id is not None and slave.disk_id:
+            self._seat.slave_left(slave.broker_id, slave.disk_id)
 
     def _reported(self) -> None:
         self.write_path.collect()

@@ -15,7 +15,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -35,13 +36,17 @@ from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.tracing.replica_spans import ReplicaTimelines
 
-__all__ = ["DISPATCH_SLICE", "Follower", "MasterAddress"]
+__all__ = ["DISPATCH_SLICE", "Follower", "MasterAddress", "MasterLeft"]
+
+MasterLeft: TypeAlias = Callable[[Callable[[], Awaitable[bool | None]]], None]
+"""Is told that a master has left, with what looks again: whether anybody listens there, None where nothing is heard."""
 
 log = structlog.get_logger(__name__)
 
 # RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
 RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
+_LOOK_PAUSES_S: Final = (0.0, 0.05, 0.3)
 # Between two attempts at a record that is corrupt each time it comes.
 CORRUPT_PAUSE_MAX_S: Final = 60.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
@@ -68,7 +73,8 @@ class Follower:
     """One task of a slave. Event loop only; digests run on a worker thread.
 
     `cut_progress` brings what groups have consumed beyond a queue's end back to that end, durably, before a later epoch
-    is followed. `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could be
+    is followed. `master_left` is told when the master ended the connection and its machine says that nobody listens
+    there any more. `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could be
     filler alone.
     """
 
@@ -87,6 +93,7 @@ class Follower:
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
         failed: Callable[[DiskError], None],
         cut_progress: Callable[[], Awaitable[None]],
+        master_left: MasterLeft = lambda listens: None,
         tail_bytes: int = TAIL_BYTES,
         timelines: ReplicaTimelines | None = None,
     ) -> None:
@@ -101,6 +108,7 @@ class Follower:
         self._flushes_paused = flushes_paused
         self._failed = failed
         self._cut_progress = cut_progress
+        self._master_left = master_left
         self._corrupt_at: int | None = None
         self._last_corrupt_at: int | None = None
         self._corrupt_pause_s = RETRY_PAUSE_S
@@ -224,6 +232,19 @@ class Follower:
         finally:
             watch.cancel()
         log.info("master_link_lost", master=master.ha, reason=reason, end_offset=self._store.end_offset)
+        if self._connection.is_ended_there:
+            await self._look_whether_it_left()
+
+    async def _look_whether_it_left(self) -> None:
+        """Whoever acts as master listens. A process that dies closes one socket after the other."""
+        assert self._connection.dialled is not None, "a connection was dialled"
+        listens = partial(self._connection.listens, *self._connection.dialled)
+        for pause_s in _LOOK_PAUSES_S:
+            await asyncio.sleep(pause_s)
+            if await listens() is False:
+                log.info("master_left", master=self.master_address)
+                self._master_left(listens)
+                return
 
     async def _leave_replaced(self, master: MasterAddress) -> None:
         """Drops the connection when another master is registered: this one may go on and not know it."""

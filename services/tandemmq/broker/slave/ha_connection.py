@@ -37,6 +37,7 @@ READ_BUFFER_BYTES: Final = 4 << 20
 # so much unread is 10 ms behind in any case.
 WRITTEN_APART_BYTES_MIN: Final = 1 << 20
 CONNECT_TIMEOUT_S: Final = 5.0
+_LOOK_TIMEOUT_S: Final = 0.3
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -120,6 +121,9 @@ class HaConnection:
         self._writing: asyncio.Future[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ha-write")
         self._closed: asyncio.Future[str] | None = None
+        self._dialled: tuple[str, int] | None = None
+        self.is_ended_there = False
+        """The last connection was ended by the master, or by its kernel."""
         self.master_end_offset = 0
         self.no_room: DiskFull | None = None
         """The last connection ended because there was no room for what came."""
@@ -152,7 +156,7 @@ class HaConnection:
     async def _follow(self, sock: socket.socket) -> str:
         loop = asyncio.get_running_loop()
         self._sock = sock
-        self.no_room = None
+        self.no_room, self.is_ended_there = None, False
         self._closed = loop.create_future()
         self._session = SlaveSession(
             min_offset=self._log.min_offset,
@@ -189,6 +193,23 @@ class HaConnection:
         """Ends the connection from our side."""
         self._end(reason)
 
+    @property
+    def dialled(self) -> tuple[str, int] | None:
+        """Address and port of the last connection, as the name resolved then."""
+        return self._dialled
+
+    async def listens(self, host: str, port: int) -> bool | None:
+        """Whether anybody listens there now. False is that machine's own word; None: nothing is heard of it."""
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                sock = await self.connect(host, port)
+        except ConnectionRefusedError:
+            return False
+        except (OSError, TimeoutError):
+            return None
+        sock.close()
+        return True
+
     async def connect(self, host: str, port: int) -> socket.socket:
         """A connection to a master, on which nothing was said. OSError or TimeoutError when none comes about."""
         loop = asyncio.get_running_loop()
@@ -196,6 +217,7 @@ class HaConnection:
             # Names are resolved at every connect: a pod keeps its name, not its address.
             infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             family, kind, protocol, _, address = infos[0]
+            self._dialled = (str(address[0]), int(address[1]))
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)
@@ -245,7 +267,7 @@ class HaConnection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._end(why_broken(error))
+            self._broke(error)
             return
         self._received(count)
 
@@ -253,7 +275,7 @@ class HaConnection:
         """Takes the `count` bytes that a read brought into the buffer; 0: the stream's end."""
         assert self._session is not None
         if count == 0:
-            self._end("closed by the master")
+            self._end("closed by the master", there=True)
             return
         parts: list[memoryview] = []
         start_offset = 0
@@ -312,7 +334,7 @@ class HaConnection:
         else:
             raise error
         if work.broken is not None:
-            self._end(why_broken(work.broken))
+            self._broke(work.broken)
         # What was read for a connection that has ended comes again.
         if self._sock is not None and not self._is_ended:
             if work.count is not None:
@@ -346,7 +368,7 @@ class HaConnection:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._end(why_broken(error))
+            self._broke(error)
             return
         if sent != len(data):
             # A part of a report would shift every later one by some bytes: the connection is of no more use.
@@ -356,6 +378,10 @@ class HaConnection:
     def _is_ended(self) -> bool:
         return self._closed is None or self._closed.done()
 
-    def _end(self, reason: str) -> None:
+    def _broke(self, error: OSError) -> None:
+        self._end(why_broken(error), there=isinstance(error, ConnectionError))
+
+    def _end(self, reason: str, *, there: bool = False) -> None:
         if self._closed is not None and not self._closed.done():
+            self.is_ended_there = there
             self._closed.set_result(reason)

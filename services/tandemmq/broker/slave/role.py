@@ -28,6 +28,7 @@ from tandemmq.service.rpc import Call
 __all__ = ["SlaveRole"]
 
 _LITE_S: Final = 1.0
+_SILENT_MS: Final = 3_500
 _LOOK_S: Final = 0.25
 _WRITES_LIMIT_S: Final = 5.0
 """A write that waits for room on a full disk keeps no other role from beginning."""
@@ -69,6 +70,7 @@ class SlaveRole:
             tail_bytes=parts.proof_bytes,
             failed=parts.disk_failed,
             cut_progress=lambda: self._to_its_end(self._cut_progress()),
+            master_left=parts.master_left,
             timelines=parts.observability.replica_timelines,
         )
         self._metadata_pull = MetadataPull(
@@ -130,6 +132,11 @@ class SlaveRole:
     def has_master(self) -> bool:
         """The master's log flows to us."""
         return self.follower.is_following
+
+    @property
+    def hears_master(self) -> bool:
+        """See `Role`. Where nothing is to be said, the kernel asks each second after two of silence."""
+        return self.follower.is_following and (self.follower.silent_ms or 0) < _SILENT_MS
 
     @property
     def lag_bytes(self) -> int:

@@ -20,6 +20,11 @@ What time is for. A candidate waits until it has seen one version of the record 
 a margin before that, counted from when it *sent* its last good renewal. Wrong clocks cost double deliveries, not
 messages.
 
+When the connection between a master and a member of the set ends, both see it, and the lease between those two is
+shorter from then on: the master renews each 1/12 of it, and acts 1/4 of it after its last good renewal. A member to
+whom the master's kernel says that nobody listens where the master did (`master_left`) claims when the record has stood
+still for 1/3 of it (ADR 57). A master that lives renews, so that the record does not stand still.
+
 The set shrinks by members that have not reached, for a while, where the log ended at the beginning of that while; never
 below `min_in_sync`. It grows in two steps: a slave that is near joins `required`, and once it has what the log held at
 that moment, it is written into the record. So nothing that was acknowledged before or between is missing on it.
@@ -54,6 +59,13 @@ __all__ = [
 
 _STAGGER_MS: Final = 500
 """So much later claims each further member of the set: two that claim at once cost a round."""
+_LEFT_CLAIM: Final = 3
+"""This part of the lease the record has to stand still when its master has left."""
+_LEFT_ACTS: Final = 4
+"""A master acts for this part of the lease after a renewal, when a member of the set has left."""
+_LEFT_RENEW: Final = 12
+_LEFT_LEASES: Final = 2
+"""For so many leases a master counts a member as one that has left. For a candidate it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +157,13 @@ class Mastership:
         """When this version was heard first."""
         self.epoch = 0
         """The epoch in which we are master; 0: we are not."""
-        self.acts_until_ms = 0
-        """From then on this master takes and gives nothing."""
+        self._renewed_ms: int | None = None
+        """When the last good renewal was sent."""
+        self._promised_until_ms = 0
+        self._left: dict[Replica, int] = {}
+        """Members of the set whose connection to this master has ended, and when."""
+        self._master_left: tuple[int, int] | None = None
+        """The epoch whose master is gone, as its kernel said, and when that was."""
         self._open: list[tuple[GroupRecord, int]] = []
         """Swaps of this version that were sent, and when. One that nobody answered may still be applied, until the
         version is another."""
@@ -207,7 +224,7 @@ class Mastership:
         """Our claim was applied: we are the master of its epoch."""
         self.heard(record, version, now_ms=now_ms)
         self.epoch = record.epoch
-        self._reached, self._joining, self._resigned_ms = {}, {}, None
+        self._reached, self._joining, self._left, self._resigned_ms = {}, {}, {}, None
         self._renewed(sent_ms)
 
     def written(self, record: GroupRecord, version: str, *, sent_ms: int, now_ms: int) -> None:
@@ -217,12 +234,43 @@ class Mastership:
         self._joining = {replica: end for replica, end in self._joining.items() if replica not in record.in_sync}
 
     def _renewed(self, sent_ms: int) -> None:
-        self.acts_until_ms = max(self.acts_until_ms, sent_ms + self.options.lease_ms - self.options.margin_ms)
+        self._renewed_ms = sent_ms if self._renewed_ms is None else max(self._renewed_ms, sent_ms)
 
     def stepped_down(self, *, now_ms: int, has_resigned: bool = False) -> None:
         """Our role has ended. With `has_resigned` on purpose: whoever is named has a lease's time to come."""
-        self.epoch, self.acts_until_ms, self._reached, self._joining = 0, 0, {}, {}
+        self.epoch, self._renewed_ms, self._promised_until_ms = 0, None, 0
+        self._reached, self._joining, self._left = {}, {}, {}
         self._resigned_ms = now_ms if has_resigned else None
+
+    # One end of a connection between a master and a member is gone
+
+    def slave_left(self, replica: Replica, *, now_ms: int) -> None:
+        """The connection to a slave of this master has ended: it may claim sooner than by the lease."""
+        if self.epoch and replica in self.others:
+            self._left.setdefault(replica, now_ms)
+
+    def master_left(self, *, now_ms: int) -> None:
+        """The connection to our master has ended, and then its machine said that nobody listens there."""
+        if self.record is not None and not self.epoch:
+            self._master_left = (self.record.epoch, now_ms)
+
+    def has_master_left(self, now_ms: int) -> bool:
+        """What `master_left` told is of this epoch, and not older than a lease: afterwards the lease counts."""
+        if self.record is None or self._master_left is None:
+            return False
+        epoch, left_ms = self._master_left
+        return epoch == self.record.epoch and now_ms - left_ms < self.record.lease_ms
+
+    def master_is_back(self) -> None:
+        """Somebody listens there again."""
+        self._master_left = None
+
+    def _acts_no_more(self, now_ms: int, *, rank_ms: int = 0) -> bool:
+        """The master has left, and has not renewed since then."""
+        if self.record is None or self._master_left is None or not self.has_master_left(now_ms):
+            return False
+        still_ms = now_ms - max(self._master_left[1], self._seen_ms)
+        return still_ms >= self.record.lease_ms // _LEFT_CLAIM + rank_ms
 
     # The authority is away
 
@@ -238,9 +286,23 @@ class Mastership:
     def promised_by_all(self, *, sent_ms: int) -> None:
         """Every member that could claim has promised a lease, asked at `sent_ms`."""
         if self.epoch:
-            self._renewed(sent_ms)
+            until_ms = sent_ms + self.options.lease_ms - self.options.margin_ms
+            self._promised_until_ms = max(self._promised_until_ms, until_ms)
 
     # What a master may do
+
+    @property
+    def acts_until_ms(self) -> int:
+        """From then on this master takes and gives nothing."""
+        if self._renewed_ms is None:
+            return 0
+        until_ms = self._renewed_ms + self.options.lease_ms - self.options.margin_ms
+        if self._left:
+            # Who has left counts from the end of the connection, or from the renewal that it read after that.
+            since_ms = max(self._renewed_ms, min(self._left.values()))
+            until_ms = min(until_ms, since_ms + self.options.lease_ms // _LEFT_ACTS)
+        # Who has promised does not claim, whatever it saw.
+        return max(until_ms, self._promised_until_ms)
 
     @property
     def required(self) -> frozenset[Replica]:
@@ -290,11 +352,14 @@ class Mastership:
             return Recover("it was the master, and was started again")
         if self.me not in record.in_sync:
             return Follow(record.master)
-        if not is_named and (waited_ms < record.lease_ms + _STAGGER_MS * self._rank(record)):
+        rank_ms = _STAGGER_MS * self._rank(record)
+        has_left = is_electable and self._acts_no_more(now_ms, rank_ms=rank_ms)
+        if not is_named and not has_left and waited_ms < record.lease_ms + rank_ms:
             return Follow(record.master)
         if not is_electable:
             return Recover("its master's lease is over, and this process has not followed it to its end")
-        why = "the master handed over" if is_named else "the master's lease is over"
+        why = "the master's lease is over" if is_over else "the master's process has ended"
+        why = "the master handed over" if is_named else why
         return Claim(self.claim(why, epoch=record.epoch + 1))
 
     def claim(self, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
@@ -329,7 +394,7 @@ class Mastership:
             return True
         if now_ms < self._claims_after_ms:
             return False
-        return record is None or self.me == record.master or self.is_lease_over(now_ms)
+        return record is None or self.me == record.master or self.is_lease_over(now_ms) or self._acts_no_more(now_ms)
 
     def next_write(self, *, now_ms: int, end_offset: int, acked: Mapping[Replica, int]) -> FailoverStep | None:
         """Of a master; None: nothing is to be done now. `acked` is what each connected, proven slave holds."""
@@ -339,9 +404,11 @@ class Mastership:
             return StepDown(f"the record names {who} as the master")
         if self._went_back(record):
             return StepDown("the authority was put back to an older state, or a later master is known")
+        self._note_left(record, acked, now_ms=now_ms)
         self._note_reached(record, acked, end_offset=end_offset, now_ms=now_ms)
         in_sync = self._next_set(record, acked, now_ms=now_ms)
-        if in_sync == record.in_sync and now_ms - self._sent_ms < self.options.renew_ms:
+        renew_ms = self.options.lease_ms // _LEFT_RENEW if self._left else self.options.renew_ms
+        if in_sync == record.in_sync and now_ms - self._sent_ms < renew_ms:
             return None
         return Write(replace(record, in_sync=in_sync, renewals=record.renewals + 1, successor=NO_SUCCESSOR))
 
@@ -354,6 +421,12 @@ class Mastership:
 
     def _rank(self, record: GroupRecord) -> int:
         return sorted(record.in_sync - {record.master}).index(self.me)
+
+    def _note_left(self, record: GroupRecord, acked: Mapping[Replica, int], *, now_ms: int) -> None:
+        for replica, since_ms in list(self._left.items()):
+            is_over = now_ms - since_ms >= _LEFT_LEASES * self.options.lease_ms
+            if replica in acked or replica not in self.others or is_over:
+                del self._left[replica]
 
     def _note_reached(self, record: GroupRecord, acked: Mapping[Replica, int], *, end_offset: int, now_ms: int) -> None:
         """Notes of each slave where it is, and lets those near the end join what acknowledgements wait for."""

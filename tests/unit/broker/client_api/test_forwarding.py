@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
 
 import grpc
 import pytest
@@ -15,6 +17,7 @@ from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, StreamHandler, UnaryMethod
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
@@ -98,14 +101,14 @@ async def member(
             await forwarder.close()
 
 
-async def heartbeat(channel: grpc.aio.Channel, **headers: str) -> str:
+async def heartbeat(channel: grpc.aio.Channel, limit_s: float = 60, **headers: str) -> str:
     call = channel.unary_unary(
         f"/{SERVICE}/Heartbeat",
         request_serializer=pb.HeartbeatRequest.SerializeToString,
         response_deserializer=pb.HeartbeatResponse.FromString,
     )
     metadata = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    answer = await call(pb.HeartbeatRequest(), metadata=metadata, timeout=10)
+    answer = await call(pb.HeartbeatRequest(), metadata=metadata, timeout=limit_s)
     return str(answer.status.message)
 
 
@@ -345,3 +348,114 @@ async def test_too_many_calls_that_wait_for_one_group_are_refused_and_do_not_hol
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
+
+
+# While a change of master is under way
+
+
+@dataclass
+class Change:
+    """What a forwarder asks."""
+
+    is_under_way: bool = True
+    master: str | None = None
+
+    def ask(self) -> bool:
+        return self.is_under_way
+
+
+@asynccontextmanager
+async def changing_member(
+    change: Change, seen: list[dict[str, str]]
+) -> AsyncIterator[tuple[grpc.aio.Channel, CallForwarder, Http2Front]]:
+    clock = SystemClock()
+    forwarder = CallForwarder(lambda: change.master, now_ms=clock.monotonic_ms, is_changing=change.ask)
+    server = Http2Front("127.0.0.1", 0, clock=clock)
+    server.add(table("member", seen))
+    server.forward(forwarder)
+    port = await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel, forwarder, server
+    finally:
+        await forwarder.close()
+        await server.stop(limit_ms=100)
+
+
+async def until_held(forwarder: CallForwarder, count: int) -> None:
+    async with asyncio.timeout(60):
+        while forwarder.held_count < count:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_call_waits_for_the_new_master_and_is_passed_on() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _), front("master", seen) as (_, master):
+        call = asyncio.create_task(heartbeat(channel))
+        await until_held(forwarder, 1)
+        assert not call.done()
+        change.master, change.is_under_way = master, False
+        assert await call == "master"
+
+
+async def test_calls_that_waited_are_this_brokers_own_when_it_became_master_in_their_order() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, server):
+        calls = []
+        for number in range(20):
+            calls.append(asyncio.create_task(heartbeat(channel, x_number=f"{number}")))
+            await until_held(forwarder, number + 1)
+        server.forward(None)
+        forwarder.let_go()
+        assert await asyncio.gather(*calls) == ["member"] * 20
+        assert [headers["x-number"] for headers in seen] == [f"{number}" for number in range(20)]
+
+
+async def test_a_call_is_answered_before_its_deadline_where_no_master_comes() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        assert await heartbeat(channel, limit_s=3.0) == "member"
+        assert forwarder.held_count == 1
+
+
+async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_not_wait() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        query = channel.unary_unary(
+            f"/{SERVICE}/QueryRoute",
+            request_serializer=pb.QueryRouteRequest.SerializeToString,
+            response_deserializer=pb.QueryRouteResponse.FromString,
+        )
+        assert (await query(pb.QueryRouteRequest(), timeout=60)).status.message == "member"
+        assert await heartbeat(channel, x_tandemmq_forwarded="1") == "member"
+        assert forwarder.held_count == 0
+
+
+async def test_what_waits_is_bounded() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        with patch("tandemmq.broker.client_api.forwarding._HELD_MAX", 3):
+            waiting = [asyncio.create_task(heartbeat(channel)) for _ in range(3)]
+            await until_held(forwarder, 3)
+            assert await heartbeat(channel) == "member"
+            change.is_under_way = False
+            assert await asyncio.gather(*waiting) == ["member"] * 3
+
+
+async def test_a_caller_that_went_away_is_not_answered_later() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        call = asyncio.create_task(heartbeat(channel))
+        await until_held(forwarder, 1)
+        call.cancel()
+        await asyncio.wait([call])
+        assert await heartbeat(channel, x_tandemmq_forwarded="1") == "member"  # The cancellation has come by now.
+        change.is_under_way = False
+        assert await heartbeat(channel) == "member"
+        assert len(seen) == 2

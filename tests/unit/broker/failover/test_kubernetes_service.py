@@ -48,6 +48,29 @@ async def test_the_service_follows_the_master(place: LeasePlace) -> None:
     await second.close()
 
 
+async def test_a_member_stands_in_until_there_is_a_master(place: LeasePlace) -> None:
+    first, second = service_of("10.0.0.1"), service_of("10.0.0.2")
+    await first.lead_here(1, now_ms=0)
+    await second.stand_in(1)
+    assert leads_to(place) == ["10.0.0.2"]
+    await second.lead_here(2, now_ms=0)
+    assert place.slice()["metadata"]["annotations"] == {EPOCH_ANNOTATION: "2"}
+    await first.stand_in(1)
+    assert leads_to(place) == ["10.0.0.2"]
+    await first.close()
+    await second.close()
+
+
+async def test_a_master_that_is_there_after_all_takes_its_service_back(place: LeasePlace) -> None:
+    first, second = service_of("10.0.0.1"), service_of("10.0.0.2")
+    await first.lead_here(1, now_ms=0)
+    await second.stand_in(1)
+    await first.lead_here(1, now_ms=10_000)
+    assert leads_to(place) == ["10.0.0.1"]
+    await first.close()
+    await second.close()
+
+
 async def test_a_former_master_leads_nobody_to_itself(place: LeasePlace) -> None:
     former, master = service_of("10.0.0.1"), service_of("10.0.0.2")
     await master.lead_here(2, now_ms=0)

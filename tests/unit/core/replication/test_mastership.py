@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tandemmq.core.replication.group_record import GroupRecord, RecordUnreadable, Replica
 from tandemmq.core.replication.mastership import (
@@ -235,3 +237,119 @@ def test_who_has_resigned_gives_the_successor_a_lease_to_come() -> None:
     its.heard(resignation, "2", now_ms=100)
     assert isinstance(its.next_step(now_ms=6_099, is_electable=True), Hold)
     assert isinstance(its.next_step(now_ms=6_100, is_electable=True), Recover)
+
+
+# One end of the connection between a master and a member is gone
+
+
+def test_a_member_whose_master_has_left_claims_when_the_record_stands_still() -> None:
+    one = member()
+    one.heard(record(B), "1", now_ms=0)
+    one.master_left(now_ms=1_000)
+    assert one.next_step(now_ms=2_999, is_electable=True) == Follow(A)
+    assert not one.is_vacant(2_999)
+    step = one.next_step(now_ms=3_000, is_electable=True)
+    assert isinstance(step, Claim)
+    assert step.record.reason == "the master's process has ended"
+    assert one.is_vacant(3_000)
+
+
+def test_a_master_that_renews_has_not_left() -> None:
+    one = member()
+    for number in range(100):
+        now_ms = 500 * number
+        one.heard(replace(record(B), renewals=number), f"{number}", now_ms=now_ms)
+        if number == 3:
+            one.master_left(now_ms=now_ms)
+        assert one.next_step(now_ms=now_ms + 499, is_electable=True) == Follow(A)
+
+
+def test_that_a_master_has_left_is_old_news_after_a_lease_and_in_another_epoch() -> None:
+    one = member()
+    one.heard(record(B), "1", now_ms=0)
+    one.master_left(now_ms=0)
+    one.heard(replace(record(B), renewals=1), "2", now_ms=5_000)
+    assert one.next_step(now_ms=7_500, is_electable=True) == Follow(A)
+    one.master_left(now_ms=8_000)
+    one.heard(record(B, epoch=2), "3", now_ms=8_000)
+    assert one.next_step(now_ms=10_500, is_electable=True) == Follow(A)
+
+
+def test_who_has_promised_or_not_followed_to_the_end_waits_although_the_master_has_left() -> None:
+    one = member()
+    one.heard(record(B), "1", now_ms=0)
+    one.master_left(now_ms=0)
+    assert one.next_step(now_ms=2_000, is_electable=False) == Follow(A)
+    assert one.promise(1, 4_000, now_ms=0)
+    assert isinstance(one.next_step(now_ms=2_000, is_electable=True), Hold)
+    assert not one.is_vacant(2_000)
+
+
+def test_of_two_whose_master_has_left_one_claims_first() -> None:
+    members = [member(B), member(C)]
+    for one in members:
+        one.heard(record(B, C), "1", now_ms=0)
+        one.master_left(now_ms=0)
+    steps = [one.next_step(now_ms=2_000, is_electable=True) for one in members]
+    assert isinstance(steps[0], Claim)
+    assert steps[1] == Follow(A)
+
+
+@settings(max_examples=200)
+@given(
+    left_ms=st.integers(0, 3_000),
+    seen_ms=st.integers(0, 3_000),
+    renewed=st.lists(st.integers(0, 12_000), max_size=20),
+    skew_ms=st.integers(0, 400),
+)
+def test_whoever_claims_because_the_master_has_left_finds_it_acting_no_more(
+    left_ms: int, seen_ms: int, renewed: list[int], skew_ms: int
+) -> None:
+    """Both see the end of the connection; each renewal reaches the authority at once, and the member looks later."""
+    master, one = master_of(record(B)), member(B)
+    versions = {0: record(B), **{at: replace(record(B), renewals=n + 1) for n, at in enumerate(sorted(set(renewed)))}}
+    for now_ms in range(0, 16_000, 100):
+        due = [at for at in versions if now_ms - 100 < at <= now_ms]
+        for at in due:
+            if at and master.may_act(at):
+                master.written(versions[at], f"{at}", sent_ms=at, now_ms=at)
+            elif at:
+                del versions[at]
+        if now_ms <= left_ms + skew_ms < now_ms + 100:
+            master.slave_left(B, now_ms=left_ms + skew_ms)
+        if now_ms >= seen_ms:
+            newest = max(at for at in versions if at <= now_ms)
+            one.heard(versions[newest], f"{newest}", now_ms=now_ms)
+        if now_ms <= left_ms < now_ms + 100 and one.record is not None:
+            one.master_left(now_ms=left_ms)
+        if isinstance(one.next_step(now_ms=now_ms, is_electable=True), Claim):
+            assert not master.may_act(now_ms)
+            return
+
+
+def test_a_master_acts_as_before_once_the_slave_is_back_or_out_of_the_set() -> None:
+    for acked, in_sync in (({B: 0}, record(B)), ({}, record())):
+        its = master_of(record(B))
+        its.slave_left(B, now_ms=0)
+        assert its.acts_until_ms == 1_500
+        its.written(replace(in_sync, renewals=1), "2", sent_ms=100, now_ms=100)
+        its.next_write(now_ms=200, end_offset=0, acked=acked)
+        assert its.acts_until_ms == 5_100
+
+
+def test_a_master_renews_more_often_while_a_member_of_the_set_is_away() -> None:
+    its = master_of(record(B))
+    its.sent(record(B), now_ms=0)
+    its.written(record(B), "2", sent_ms=0, now_ms=0)
+    assert its.next_write(now_ms=600, end_offset=0, acked={B: 0}) is None
+    its.slave_left(B, now_ms=600)
+    assert isinstance(its.next_write(now_ms=600, end_offset=0, acked={}), Write)
+
+
+def test_a_master_that_everybody_promised_acts_however_its_slave_left() -> None:
+    its = master_of(record(B))
+    its.slave_left(B, now_ms=0)
+    its.promised_by_all(sent_ms=100)
+    assert its.acts_until_ms == 5_100
+    its.slave_left(C, now_ms=0)
+    assert its.acts_until_ms == 5_100
