@@ -30,8 +30,14 @@ from typing import Any, ClassVar, Final, TypeAlias
 import structlog
 
 from tandemmq.broker.audit.store_files import FileGone, LogUnsound, PacedFiles
-from tandemmq.core.audit.findings import EXTENT_BYTES, Hash, extents_of
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable
+from tandemmq.core.audit.replica_store import (
+    EXTENT_BYTES,
+    Hash,
+    ReplicaFacts,
+    ReplicaStore,
+    ReplicaUnreadable,
+    extents_of,
+)
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [
