@@ -27,12 +27,12 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.broker_assembly import BrokerAssembly
 from support.messages import outgoing_message
-from tandemmq.broker.metrics import ConsumerMetrics, MessageMetrics, TurnLimit
+from tandemmq.broker.metrics import ConsumerMetrics, MessageMetrics
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import DeliveryMeter, PutMeter
 from tandemmq.core.delivery.subscription import TagFilter
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.loop_meter import SystemClock, TurnLimit
 from tandemmq.service.metrics.exposition import MetricFamily, MetricSamples, SeriesLimit
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions
 

@@ -12,10 +12,10 @@ from tandemmq.core.audit.causes import one_for_each_cause
 from tandemmq.core.audit.comparison import compare_replicas, without_repeats
 from tandemmq.core.audit.derived_files import check_derived_files, compare_derived_files, joined_spans
 from tandemmq.core.audit.equality import BoundRules, common_range, is_empty, missing_messages
-from tandemmq.core.audit.findings import Finding, digest_extents
+from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.metadata_comparison import compare_metadata
 from tandemmq.core.audit.record_check import check_records
-from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.audit.replica_store import ReplicaStore, digest_extents
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 

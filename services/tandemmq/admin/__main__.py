@@ -37,9 +37,9 @@ from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
 from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
-from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of
 from tandemmq.service.settings import check_ports_free, effective_settings

@@ -15,7 +15,7 @@ import structlog
 
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
 from tandemmq.broker.metadata_tables import MetadataTables
-from tandemmq.broker.metrics import TurnLimit, read_stored_at_ms
+from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.broker.queries.values import FoundOffset
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
@@ -23,6 +23,7 @@ from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.service.loop_meter import TurnLimit
 
 __all__ = [
     "Edge",

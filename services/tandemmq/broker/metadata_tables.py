@@ -10,8 +10,6 @@ from typing import Final, Protocol
 import structlog
 
 from tandemmq.broker.leases import LeaseFiles
-from tandemmq.broker.peer_api.metadata import ChangeSignal, PrintedTable, VersionedTable
-from tandemmq.broker.slave.metadata_pull import FollowedTable
 from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
@@ -29,7 +27,16 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
 from tandemmq.core.storage.disk import Disk
 
-__all__ = ["KeptTable", "MetadataTables", "MetadataWrite", "NotSpread"]
+__all__ = [
+    "ChangeSignal",
+    "FollowedTable",
+    "KeptTable",
+    "MetadataTables",
+    "MetadataWrite",
+    "NotSpread",
+    "PrintedTable",
+    "VersionedTable",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +55,57 @@ _DAMAGE_REMEDY: Final = (
     "start the other replicas of this broker group, so that the table is fetched from one of them; or restore the file "
     "from a backup; do not remove it: with an empty table all that it held is forgotten"
 )
+
+
+class PrintedTable(Protocol):
+    """A table as it was at one moment."""
+
+    def to_json(self) -> str:
+        """The table in RocketMQ's shape."""
+
+
+class VersionedTable(Protocol):
+    """A metadata table: topics, subscription groups, consumer offsets or delay offsets."""
+
+    @property
+    def version(self) -> DataVersion:
+        """Changes with every change of the table."""
+
+    def copied(self) -> PrintedTable:
+        """The table as it is now, to be printed in a thread."""
+
+
+class FollowedTable(Protocol):
+    """A table of the slave, replaced or merged by the master's."""
+
+    @property
+    def version(self) -> DataVersion:
+        """Version held."""
+
+    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
+        """Takes the master's table; returns what an operator should know, one line each."""
+
+    def load_json(self, text: str) -> None:
+        """Replaces its content."""
+
+    def to_json(self) -> str:
+        """Its content."""
+
+
+class ChangeSignal:
+    """Tells any number of waiters that something changed; changes between two looks fold into one."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wakes all waiters."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Is set at the next change after this call."""
+        return self._changed
 
 
 class KeptTable(MetadataTable, VersionedTable, FollowedTable, PrintedTable, Protocol):

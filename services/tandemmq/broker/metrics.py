@@ -20,6 +20,7 @@ from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.put import DeliveryCounts, DeliveryMeter, PutMeter, TopicPuts
+from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
@@ -29,7 +30,6 @@ from tandemmq.core.delivery.half_messages import Resolution
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Backlog
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.message.stored_message import read_store_timestamp_ms
 from tandemmq.core.metadata.topic_table import (
     PERM_READ,
     PERM_READ_WRITE,
@@ -43,6 +43,7 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
 from tandemmq.service.command_line import VERSION
+from tandemmq.service.loop_meter import TurnLimit
 from tandemmq.service.metrics.exposition import OTHER, MetricFamily, MetricSamples, SeriesLimit
 
 if TYPE_CHECKING:
@@ -60,22 +61,12 @@ __all__ = [
     "RetentionFigures",
     "SlaveMetrics",
     "StoreMetrics",
-    "TurnLimit",
     "flag",
-    "read_stored_at_ms",
     "tell_failover",
 ]
 
 
 # When a message was stored, read from its record's head alone.
-
-_HEAD_BYTES: Final = 256
-"""Of a record; more than its fixed fields take."""
-
-
-def read_stored_at_ms(store: MessageStore, physical_offset: int) -> int | None:
-    """Wall clock in ms; None if no record begins there. May read from the disk."""
-    return read_store_timestamp_ms(store.read_log(physical_offset, _HEAD_BYTES), physical_offset)
 
 
 # What the store holds, how far it is behind itself, and how full its disk is.
@@ -156,30 +147,6 @@ class StoreMetrics:
 
 
 # Work that is long when there are many topics, done on the event loop without holding it.
-
-_TURN_NS: Final = 1_000_000
-_PAUSE_S: Final = 0.001
-
-
-class TurnLimit:
-    """Asked after each piece of work whether it is time to let others have their turn.
-
-    As long as it worked it pauses: a send that comes meanwhile waits for a millisecond at most.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._turn_ends_ns = clock.monotonic_ns() + _TURN_NS
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether to call `pause` now. Cheaper than an await for each piece."""
-        return self._clock.monotonic_ns() >= self._turn_ends_ns
-
-    async def pause(self) -> None:
-        """Lets the loop go on with what has come."""
-        await asyncio.sleep(_PAUSE_S)
-        self._turn_ends_ns = self._clock.monotonic_ns() + _TURN_NS
 
 
 # Who is connected, and what the client plane refuses.

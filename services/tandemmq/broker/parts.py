@@ -71,8 +71,8 @@ from tandemmq.service.name_server_link import NameServerLinks
 
 if TYPE_CHECKING:
     # Both are built on this module.
-    from tandemmq.broker.metrics import TurnLimit
     from tandemmq.broker.retention import Floor
+    from tandemmq.service.loop_meter import TurnLimit
 
 __all__ = ["READS_ONLY", "BrokerParts", "Role", "StoreWorkers"]
 

@@ -15,14 +15,13 @@ from typing import Final, NamedTuple, Self
 
 import grpc
 
-from tandemmq.broker.audit.range_repair import Refusal, RepairRefused
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition
-from tandemmq.broker.tracing.send_tracer import TracedPutsPage
+from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES, DataVersion, MetadataFile
 from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import HistoryCorrupt, LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
-from tandemmq.core.tracing.replica_spans import TracedPut
+from tandemmq.core.tracing.replica_spans import TracedPut, TracedPutsPage
 from tandemmq.core.tracing.trace_context import parse_traceparent
 from tandemmq.proto.broker.v1 import (
     failover_service_pb2,

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.clock import Clock
@@ -27,6 +26,7 @@ from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.disk import Disk, DiskError
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.retention import BelievedTime, ExpiryWish, Hold, RetentionFloor, SavedTime
+from tandemmq.service.loop_meter import TurnLimit
 
 __all__ = ["MasterFloor", "Retention", "SlaveFloor"]
 

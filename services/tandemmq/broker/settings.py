@@ -23,10 +23,9 @@ from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.routing.values import parse_address
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.core.tracing.trace_context import TraceOptions
-from tandemmq.http2.errors import Limits
-from tandemmq.http2.server import TlsMode
-from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX
+from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
+from tandemmq.service.rpc import MESSAGE_BYTES_MAX
 from tandemmq.service.service_tls import ServicePortSettings
 
 __all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]

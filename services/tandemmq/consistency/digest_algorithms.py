@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tandemmq.core.audit.findings import Hash
+from tandemmq.core.audit.replica_store import Hash
 
 __all__ = ["DIGEST_ALGORITHMS", "DIGEST_BYTES", "hash_maker"]
 

@@ -19,7 +19,7 @@ from tandemmq.consistency.group_store import ExtentTable, GroupStore
 from tandemmq.consistency.planning import GroupMemory, chunks, in_waves, merged
 from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.tasks import CheckTask, DigestTask, Replica, RereadTask, Task, TaskAnswer, TaskRunner
-from tandemmq.core.audit.findings import extents_of
+from tandemmq.core.audit.replica_store import extents_of
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = ["ExtentReading", "Questions", "extent_map"]

@@ -17,7 +17,7 @@ from tandemmq.consistency.digest_algorithms import DIGEST_BYTES
 from tandemmq.consistency.planning import GroupMemory
 from tandemmq.consistency.results_store import ResultsStore
 from tandemmq.consistency.tasks import TaskAnswer
-from tandemmq.core.audit.findings import extents_of
+from tandemmq.core.audit.replica_store import extents_of
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = ["ExtentTable", "GroupStore"]

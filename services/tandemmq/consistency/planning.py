@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from tandemmq.core.audit.equality import SeenReplica
-from tandemmq.core.audit.findings import extents_of
+from tandemmq.core.audit.replica_store import extents_of
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.replication.log_history import LogRange
 

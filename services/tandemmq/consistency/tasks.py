@@ -20,10 +20,17 @@ from tandemmq.consistency.digest_algorithms import DIGEST_BYTES, hash_maker
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import Source, open_source
 from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messages, with_messages
-from tandemmq.core.audit.findings import ExtentDigest, Finding, digest_extents
+from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.metadata_comparison import without_secrets
 from tandemmq.core.audit.queue_check import QueueSpan
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, metadata_texts
+from tandemmq.core.audit.replica_store import (
+    ExtentDigest,
+    ReplicaFacts,
+    ReplicaStore,
+    ReplicaUnreadable,
+    digest_extents,
+    metadata_texts,
+)
 from tandemmq.core.audit.side_files import read_side_facts
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange

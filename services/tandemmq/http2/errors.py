@@ -1,11 +1,12 @@
-"""HTTP/2's error codes (RFC 9113, section 7), the exceptions that carry them, and the limits of the front."""
+"""HTTP/2's error codes (RFC 9113, section 7), the exceptions that carry them, the limits of a front, and who
+it takes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
-__all__ = ["ConnectionFailure", "ErrorCode", "HeaderBlockError", "Limits", "StreamFailure", "Usage"]
+__all__ = ["ConnectionFailure", "ErrorCode", "HeaderBlockError", "Limits", "StreamFailure", "TlsMode", "Usage"]
 
 
 class ErrorCode(IntEnum):
@@ -51,6 +52,14 @@ class HeaderBlockError(Exception):
 
 # Every bound of the front, and what all connections of a server use together. The defaults leave the official clients
 # alone and stop each known attack. A violation raises the counter named behind its limit, in `Connection.counters`.
+
+
+class TlsMode(StrEnum):
+    """Which clients a port takes; RocketMQ's `tls.server.mode`."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,12 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from enum import StrEnum
 from functools import partial
 from math import inf
 from typing import Final, Protocol
 
 from tandemmq.http2.connection import Connection
-from tandemmq.http2.errors import Limits, Usage
+from tandemmq.http2.errors import Limits, TlsMode, Usage
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
@@ -28,7 +27,7 @@ from tandemmq.http2.plain_sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, Pl
 from tandemmq.http2.stream import Stream
 from tandemmq.http2.tls_sockets import TlsSocket
 
-__all__ = ["ConnectionGate", "Server", "TlsMode"]
+__all__ = ["ConnectionGate", "Server"]
 
 # One read may hold 100 usual requests, some 1.5 ms of the loop; more at once would make other connections wait. Larger
 # requests fill it: of half the size, batches of 32 KiB take 1.6 times the system calls and 4 % more instructions.
@@ -37,14 +36,6 @@ _BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 64
 _TLS_HANDSHAKE: Final = 0x16
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
-
-
-class TlsMode(StrEnum):
-    """Which clients a port takes; RocketMQ's `tls.server.mode`."""
-
-    DISABLED = "disabled"
-    PERMISSIVE = "permissive"
-    ENFORCING = "enforcing"
 
 
 class ConnectionGate(Protocol):

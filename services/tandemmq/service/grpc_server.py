@@ -12,23 +12,19 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1 import health_pb2 as pb
 from grpc_reflection.v1alpha import reflection
 
 from tandemmq.core.clock import Clock
 from tandemmq.service.grpc_front import generic_handler
-from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
+from tandemmq.service.rpc import MESSAGE_BYTES_MAX, ListenError, MethodTable
 from tandemmq.service.service_tls import PermissionInterceptor, ServerTls, TlsMode
 from tandemmq.service.tls_front import TlsFront
 
 __all__ = [
-    "MESSAGE_BYTES_MAX",
     "PROBE_LIVE",
     "PROBE_READY",
     "PROBE_STARTED",
     "GrpcServer",
-    "HealthService",
-    "ListenError",
     "Probes",
 ]
 
@@ -43,9 +39,6 @@ Probes: TypeAlias = Mapping[str, Callable[[], bool]]
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _WATCH_INTERVAL_S: Final = 1.0
-
-# RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
-MESSAGE_BYTES_MAX: Final = 130 << 20
 
 _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -62,15 +55,6 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     # Otherwise a second process could bind the same port and get half of the connections without an error.
     ("grpc.so_reuseport", 0),
 )
-
-
-class ListenError(Exception):
-    """The address cannot be listened on: taken, or not this machine's. The operator has to change one of the two."""
-
-    def __init__(self, bind_address: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {bind_address}:{port}: {reason}")
-        self.bind_address = bind_address
-        self.port = port
 
 
 class GrpcServer:
@@ -233,67 +217,3 @@ def _reason(detail: str) -> str:
     if "in use" in detail or errno.errorcode[errno.EADDRINUSE] in detail:
         return "another process has the port; stop it or choose another port"
     return f"{detail}; is it an address of this machine, and the port free?"
-
-
-# gRPC's health service (grpc.health.v1) as a method table, for fronts that are not grpcio's.
-
-_SERVICE_NAME: Final = "grpc.health.v1.Health"
-_WATCHES_MAX: Final = 1_000
-
-
-class HealthService:
-    """The empty name and each added service answer NOT_SERVING until `set_serving(True)`."""
-
-    def __init__(self) -> None:
-        self._names: set[str] = {""}
-        self._status = pb.HealthCheckResponse.NOT_SERVING
-        self._watches: dict[Call, str] = {}
-
-    def method_table(self) -> MethodTable:
-        """Check and Watch."""
-        return MethodTable(
-            _SERVICE_NAME,
-            {
-                "Check": UnaryMethod(self._check, pb.HealthCheckRequest),
-                "Watch": ServerStreamMethod(self._watch, pb.HealthCheckRequest),
-            },
-        )
-
-    def add(self, service_name: str) -> None:
-        """Another service whose health may be asked for."""
-        self._names.add(service_name)
-
-    def set_serving(self, is_serving: bool) -> None:
-        """Readiness; watchers are told when it changes."""
-        status = pb.HealthCheckResponse.SERVING if is_serving else pb.HealthCheckResponse.NOT_SERVING
-        if status == self._status:
-            return
-        self._status = status
-        for call, name in list(self._watches.items()):
-            if name in self._names:
-                call.send(pb.HealthCheckResponse(status=status))
-
-    def end_watches(self) -> None:
-        """Ends every watch: the server stops."""
-        watches, self._watches = self._watches, {}
-        for call in watches:
-            call.finish(StatusCode.UNAVAILABLE, "the server is stopping")
-
-    def _check(self, request: pb.HealthCheckRequest, call: Call) -> None:
-        if request.service not in self._names:
-            call.finish(StatusCode.NOT_FOUND, f"no service {request.service!r} here")
-            return
-        call.send(pb.HealthCheckResponse(status=self._status))
-        call.finish()
-
-    def _watch(self, request: pb.HealthCheckRequest, call: Call) -> None:
-        if len(self._watches) >= _WATCHES_MAX:
-            call.finish(StatusCode.RESOURCE_EXHAUSTED, f"more than {_WATCHES_MAX} watches")
-            return
-        known = request.service in self._names
-        self._watches[call] = request.service
-        call.on_cancel(lambda: self._forget(call))
-        call.send(pb.HealthCheckResponse(status=self._status if known else pb.HealthCheckResponse.SERVICE_UNKNOWN))
-
-    def _forget(self, call: Call) -> None:
-        self._watches.pop(call, None)

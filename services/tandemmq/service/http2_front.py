@@ -18,16 +18,25 @@ from google.protobuf.message import DecodeError, Message
 
 from tandemmq.core.clock import Clock
 from tandemmq.http2.connection import Connection
-from tandemmq.http2.errors import Limits
+from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
-from tandemmq.http2.server import ConnectionGate, Server, TlsMode
+from tandemmq.http2.server import ConnectionGate, Server
 from tandemmq.http2.stream import Stream, StreamMaker
 from tandemmq.service.grpc_front import OUTBOX_BYTES_MAX
-from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX, HealthService, ListenError
+from tandemmq.service.health import HealthService, reflection_table
 from tandemmq.service.loop_turns import LoopTurns
-from tandemmq.service.reflection import reflection_table
-from tandemmq.service.rpc import BidiMethod, Call, Method, MethodTable, StatusCode, StreamHandler, UnaryMethod
+from tandemmq.service.rpc import (
+    MESSAGE_BYTES_MAX,
+    BidiMethod,
+    Call,
+    ListenError,
+    Method,
+    MethodTable,
+    StatusCode,
+    StreamHandler,
+    UnaryMethod,
+)
 
 __all__ = ["Forwarder", "Http2Call", "Http2Front", "MethodIndex"]
 

@@ -38,7 +38,6 @@ from tandemmq.core.routing.values import (
 )
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
-from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX
 from tandemmq.service.route_messages import (
     broker_value,
     identity_message,
@@ -48,7 +47,7 @@ from tandemmq.service.route_messages import (
     superseded_reason,
     version_message,
 )
-from tandemmq.service.rpc import cancellation_wins
+from tandemmq.service.rpc import MESSAGE_BYTES_MAX, cancellation_wins
 from tandemmq.service.service_channels import aio_channel
 
 __all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant", "RegistrationSuperseded"]

@@ -11,14 +11,16 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 from grpc import StatusCode
 
 __all__ = [
+    "MESSAGE_BYTES_MAX",
     "BidiMethod",
     "Call",
+    "ListenError",
     "Method",
     "MethodTable",
     "RequestDecoder",
@@ -29,6 +31,9 @@ __all__ = [
     "UnaryMethod",
     "cancellation_wins",
 ]
+
+# RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
+MESSAGE_BYTES_MAX: Final = 130 << 20
 
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT", covariant=True)
@@ -184,3 +189,12 @@ def cancellation_wins() -> Iterator[None]:
         if task.cancelling() > cancelled_before:
             raise asyncio.CancelledError from failure
         raise
+
+
+class ListenError(Exception):
+    """The address cannot be listened on: taken, or not this machine's. The operator has to change one of the two."""
+
+    def __init__(self, bind_address: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {bind_address}:{port}: {reason}")
+        self.bind_address = bind_address
+        self.port = port

@@ -19,8 +19,8 @@ from contract.http2.conftest import SERVICE, Mirror
 from support.http2_attacks import GREETING, TLS_CLIENT_HELLO
 from support.http2_peer import unary_request
 from tandemmq.http2 import frames
-from tandemmq.http2.errors import Limits
-from tandemmq.http2.server import Server, TlsMode
+from tandemmq.http2.errors import Limits, TlsMode
+from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
 from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.loop_meter import SystemClock

@@ -18,10 +18,10 @@ import structlog
 from prometheus_client import parser
 
 from support.otlp_receiver import Manner, OtlpReceiver
-from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.metrics.exposition import MetricFamily, MetricInfo, MetricKind, MetricSamples
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions, PrometheusEndpoint
 from tandemmq.service.metrics.process_metrics import LoopSnapshot
+from tandemmq.service.rpc import ListenError
 
 SIZE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("topic",))
 # A call that hangs is given up after 5 s: what waited for it would be later than these by far, on any machine.

@@ -11,11 +11,13 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
 from tandemmq.broker import metrics
-from tandemmq.broker.metrics import ConsumerMetrics, TurnLimit, read_stored_at_ms
+from tandemmq.broker.metrics import ConsumerMetrics
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.core.delivery.queue_progress import Received
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.service.loop_meter import TurnLimit
 from tandemmq.service.metrics.exposition import OTHER, MetricSamples, SeriesLimit
 
 INVISIBLE_MS = 30_000

@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from support.manual_time import ManualTime
-from tandemmq.broker.metrics import MessageMetrics, TurnLimit
+from tandemmq.broker.metrics import MessageMetrics
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.broker.put import DeliveryMeter, PutMeter
 from tandemmq.core.histogram import HistogramReading
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.service.loop_meter import TurnLimit
 from tandemmq.service.metrics.exposition import OTHER, MetricSamples, SeriesLimit
 
 PRESET = "SYNC_MASTER/ASYNC_FLUSH"

@@ -12,8 +12,7 @@ from tandemmq.admin.api.actors import OPERATOR_ONLY
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, DiskState
 from tandemmq.admin.console.answers import ChangePage, Pages, change_flash, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import Flash, segment
-from tandemmq.admin.console.overview import FigureView
-from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
+from tandemmq.admin.console.plots import RANGES, FigureView, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult, ConfigChange, HandOver, Page, Setting

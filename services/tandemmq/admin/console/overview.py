@@ -13,11 +13,11 @@ from tandemmq.admin.console.answers import Pages, page_html
 from tandemmq.admin.console.api_docs import api_sections
 from tandemmq.admin.console.consistency_section import consistency_section
 from tandemmq.admin.console.group_standing import GroupStanding, group_standings
-from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
+from tandemmq.admin.console.plots import RANGES, FigureView, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure, Samples
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, rate_text, seconds_text
 
-__all__ = ["FigureView", "GroupRow", "Overview", "add_overview_pages", "overview"]
+__all__ = ["GroupRow", "Overview", "add_overview_pages", "overview"]
 
 _GROUPS_MAX: Final = 20
 _NAME_SERVERS_MAX: Final = 20
@@ -26,19 +26,6 @@ _LEAST_RATE: Final = 10.0
 _LEAST_BYTES: Final = 16 << 10
 _LEAST_LATENCY_S: Final = 0.01
 _LEAST_LAG_BYTES: Final = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class FigureView:
-    """A figure in large type."""
-
-    label: str
-    value: str
-    # A line below it.
-    detail: str = ""
-    # warning, bad or empty.
-    tone: str = ""
-    href: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tandemmq.admin.console.frame import zone_name, zoned
 from tandemmq.admin.history import Samples
 from tandemmq.service.texts import duration_text
 
-__all__ = ["HEIGHT", "RANGES", "WIDTH", "Line", "Plot", "Scale", "TimeRange", "plot", "time_range"]
+__all__ = ["HEIGHT", "RANGES", "WIDTH", "FigureView", "Line", "Plot", "Scale", "TimeRange", "plot", "time_range"]
 
 WIDTH: Final = 1_000
 HEIGHT: Final = 100
@@ -236,3 +236,16 @@ _DEFAULT: Final = RANGES[1]
 def time_range(name: str) -> TimeRange:
     """By its name; a quarter of an hour for others."""
     return next((each for each in RANGES if each.name == name), _DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class FigureView:
+    """A figure in large type."""
+
+    label: str
+    value: str
+    # A line below it.
+    detail: str = ""
+    # warning, bad or empty.
+    tone: str = ""
+    href: str = ""

@@ -30,8 +30,16 @@ from typing import Any, ClassVar, Final, TypeAlias
 import structlog
 
 from tandemmq.broker.audit.store_files import FileGone, LogUnsound, PacedFiles
-from tandemmq.core.audit.findings import EXTENT_BYTES, DigestingStore, Hash, extents_of
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, holes_of
+from tandemmq.core.audit.replica_store import (
+    EXTENT_BYTES,
+    DigestingStore,
+    Hash,
+    ReplicaFacts,
+    ReplicaStore,
+    ReplicaUnreadable,
+    extents_of,
+    holes_of,
+)
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [

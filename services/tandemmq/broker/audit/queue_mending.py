@@ -19,8 +19,8 @@ import structlog
 
 from tandemmq.broker.audit.jobs import HelperBusy, HelperGone, JobFailed, JobFailure
 from tandemmq.broker.audit.queue_repair import QueueOrder, QueueRepair, RepairableQueues
-from tandemmq.broker.audit.range_repair import Refusal, RepairRefused
 from tandemmq.broker.queue_reader import DamagedEntries
+from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.disk import DiskError

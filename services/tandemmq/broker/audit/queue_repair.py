@@ -25,9 +25,10 @@ import numpy as np
 import structlog
 
 from tandemmq.broker.audit.jobs import AuditHelper, FindEntriesJob
-from tandemmq.broker.audit.range_repair import KEPT_REPAIRS_FOLDER, Refusal, RepairRefused, keep_file, to_its_end
+from tandemmq.broker.audit.range_repair import KEPT_REPAIRS_FOLDER, keep_file, to_its_end
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.store_files import LogUnsound, OpenFile, StoreFiles
+from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord, record_tags_code

@@ -26,7 +26,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
@@ -36,6 +35,7 @@ from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.store_files import OpenFile, PacedFiles, StoreFiles, commit_log_start
 from tandemmq.core.audit.findings import Finding, FindingKind
 from tandemmq.core.audit.record_check import check_records
+from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaFiles, ReplicaStore, StoreEntry
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.disk import DiskError
@@ -47,8 +47,6 @@ __all__ = [
     "RangeOrder",
     "RangeRepair",
     "RangeRepaired",
-    "Refusal",
-    "RepairRefused",
     "RepairableLog",
     "SourceReader",
     "StagedCheck",
@@ -144,41 +142,6 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 # Why a repair is not carried out. Nothing was changed, unless the kind says so.
-
-
-class Refusal(StrEnum):
-    """What kind of reason, and so what the operator does next."""
-
-    DISABLED = "disabled"
-    """enableRepair is off, or auditReadRate is 0."""
-    MALFORMED = "malformed"
-    """The request makes no sense."""
-    OUT_OF_RANGE = "out-of-range"
-    """Part of the range is not held, or not on disk yet."""
-    NOT_AS_EXPECTED = "not-as-expected"
-    """What is here, or in the group, is not what the plan was made for: verify again."""
-    NOT_FOUND = "not-found"
-    """There is no such queue, or no record for an entry."""
-    BUSY = "busy"
-    """Another repair is running."""
-    LOG_CHANGED = "log-changed"
-    """The log was cut or expired under the repair, which may have written a part: verify again."""
-    SOURCE_UNAVAILABLE = "source-unavailable"
-    """The source does not answer, or refuses."""
-    SOURCE_UNSOUND = "source-unsound"
-    """The source gave something else than the plan says, or no sound records."""
-    NO_ROOM = "no-room"
-    """The disk has no room for a copy of the range."""
-    READ_BACK_DIFFERS = "read-back-differs"
-    """What was written reads differently: the disk is not to be trusted."""
-
-
-class RepairRefused(Exception):
-    """The repair ended; the message says what to do."""
-
-    def __init__(self, refusal: Refusal, message: str) -> None:
-        super().__init__(message)
-        self.refusal = refusal
 
 
 log = structlog.get_logger(__name__)

@@ -17,8 +17,9 @@ from typing import Final
 import structlog
 import xxhash
 
-from tandemmq.broker.audit.range_repair import KEPT_REPAIRS_FOLDER, Refusal, RepairRefused, keep_file
+from tandemmq.broker.audit.range_repair import KEPT_REPAIRS_FOLDER, keep_file
 from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.metadata.metadata_store import MetadataFile
 
 __all__ = ["TableRepair", "TableRepaired"]

@@ -15,7 +15,8 @@ from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
-from tandemmq.http2.server import ConnectionGate, TlsMode
+from tandemmq.http2.errors import TlsMode
+from tandemmq.http2.server import ConnectionGate
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Forwarder, Http2Front
 from tandemmq.service.loop_turns import LoopTurns

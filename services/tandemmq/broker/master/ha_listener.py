@@ -21,7 +21,7 @@ from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import connection_end
-from tandemmq.service.grpc_server import ListenError
+from tandemmq.service.rpc import ListenError
 
 __all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
 

@@ -18,7 +18,7 @@ from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, Leas
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.master.progress_copies import ProgressCopies
 from tandemmq.broker.metadata_tables import cut_progress
-from tandemmq.broker.metrics import LagAge, MasterRoleMetrics, TurnLimit
+from tandemmq.broker.metrics import LagAge, MasterRoleMetrics
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.retention import MasterFloor
 from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
@@ -29,6 +29,7 @@ from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.service.loop_meter import TurnLimit
 from tandemmq.service.metrics.exposition import MetricSamples
 
 __all__ = ["FailoverSeat", "MasterRole"]

@@ -12,7 +12,6 @@ import structlog
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.group_changes import GroupChanges, GroupProgressView, QueueStanding
 from tandemmq.broker.metadata_tables import NotSpread
-from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.runtime_settings import RuntimeSettings
@@ -21,6 +20,7 @@ from tandemmq.core.metadata.subscription_group_table import ATTRIBUTE_PRIORITY_F
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.service.loop_meter import TurnLimit
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

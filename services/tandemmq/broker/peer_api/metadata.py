@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import grpc
 
 from tandemmq.broker.leases import LeaseSource
+from tandemmq.broker.metadata_tables import ChangeSignal, VersionedTable
 from tandemmq.broker.peer_client import lease_position, lease_position_message
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as pb
@@ -31,41 +32,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-__all__ = ["ChangeSignal", "MetadataServicer", "PrintedTable", "VersionedTable"]
-
-
-class PrintedTable(Protocol):
-    """A table as it was at one moment."""
-
-    def to_json(self) -> str:
-        """The table in RocketMQ's shape."""
-
-
-class VersionedTable(Protocol):
-    """A metadata table: topics, subscription groups, consumer offsets or delay offsets."""
-
-    @property
-    def version(self) -> DataVersion:
-        """Changes with every change of the table."""
-
-    def copied(self) -> PrintedTable:
-        """The table as it is now, to be printed in a thread."""
-
-
-class ChangeSignal:
-    """Tells any number of waiters that something changed; changes between two looks fold into one."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-
-    def notify(self) -> None:
-        """Wakes all waiters."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def next(self) -> asyncio.Event:
-        """Is set at the next change after this call."""
-        return self._changed
+__all__ = ["MetadataServicer"]
 
 
 class MetadataRole(Protocol):

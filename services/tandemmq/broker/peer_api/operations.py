@@ -20,7 +20,6 @@ from tandemmq.broker.client_api.validation import OK, Outcome
 from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
 from tandemmq.broker.metadata_tables import NotSpread
-from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.queries.values import QueriesBusy, TopicUnknown
 from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused
 from tandemmq.core.clock import Clock
@@ -31,6 +30,7 @@ from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 from tandemmq.service.logging import EventMemory
+from tandemmq.service.loop_meter import TurnLimit
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

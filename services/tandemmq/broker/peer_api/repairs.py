@@ -10,9 +10,10 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from tandemmq.broker.audit.queue_repair import QueueOrder, QueueRepair
-from tandemmq.broker.audit.range_repair import RangeOrder, RangeRepair, Refusal, RepairRefused
+from tandemmq.broker.audit.range_repair import RangeOrder, RangeRepair
 from tandemmq.broker.audit.table_repair import TableRepair
 from tandemmq.broker.peer_api.replica_reads import AUDIT_ERRORS, status_of
+from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import QueueEntry
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as pb

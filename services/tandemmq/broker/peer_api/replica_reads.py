@@ -23,9 +23,9 @@ from tandemmq.broker.audit.jobs import (
     JobFailed,
     JobFailure,
 )
-from tandemmq.broker.audit.range_repair import Refusal, RepairRefused
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.store_files import OpenFile, PathRefused, ReadPace, StoreFiles, commit_log_start, read_into
+from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.clock import Clock
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2_grpc, replica_service_pb2

@@ -35,9 +35,19 @@ from tandemmq.core.message.stored_message import read_store_timestamp_ms
 from tandemmq.core.storage.commit_log import file_name
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
+from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.page_cache import resident_pages
 
-__all__ = ["CommitLogPages", "LogRange", "Pages", "ReadableStore", "StoredRecords", "compression_of", "unpacked"]
+__all__ = [
+    "CommitLogPages",
+    "LogRange",
+    "Pages",
+    "ReadableStore",
+    "StoredRecords",
+    "compression_of",
+    "read_stored_at_ms",
+    "unpacked",
+]
 
 
 # Brings parts of the CommitLog into the page cache before the event loop touches them.
@@ -331,3 +341,15 @@ def _outer_parts(offset: int, size: int) -> list[LogRange]:
     if size <= RECORD_HEAD_BYTES_MAX + RECORD_TAIL_BYTES_MAX:
         return [(offset, offset + max(size, RECORD_HEAD_BYTES_MAX))]
     return [(offset, offset + RECORD_HEAD_BYTES_MAX), (offset + size - RECORD_TAIL_BYTES_MAX, offset + size)]
+
+
+# When a message was stored, read from its record's head alone.
+
+
+_HEAD_BYTES: Final = 256
+"""Of a record; more than its fixed fields take."""
+
+
+def read_stored_at_ms(store: MessageStore, physical_offset: int) -> int | None:
+    """Wall clock in ms; None if no record begins there. May read from the disk."""
+    return read_store_timestamp_ms(store.read_log(physical_offset, _HEAD_BYTES), physical_offset)

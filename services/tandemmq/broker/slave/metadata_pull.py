@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import structlog
 
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition
+from tandemmq.broker.metadata_tables import FollowedTable
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
-from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.service.rpc import cancellation_wins
 
-__all__ = ["FollowedTable", "MetadataPull"]
+__all__ = ["MetadataPull"]
 
 log = structlog.get_logger(__name__)
 
@@ -36,23 +37,6 @@ _PROGRESS: Final = (MetadataFile.CONSUMER_OFFSETS, MetadataFile.DELAY_OFFSETS)
 NOT_ACCEPTED_PAUSE_S: Final = 0.2
 # In one line of the log.
 NOTICES_MAX: Final = 20
-
-
-class FollowedTable(Protocol):
-    """A table of the slave, replaced or merged by the master's."""
-
-    @property
-    def version(self) -> DataVersion:
-        """Version held."""
-
-    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
-        """Takes the master's table; returns what an operator should know, one line each."""
-
-    def load_json(self, text: str) -> None:
-        """Replaces its content."""
-
-    def to_json(self) -> str:
-        """Its content."""
 
 
 class _MasterLeft(Exception):

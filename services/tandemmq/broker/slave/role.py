@@ -8,7 +8,7 @@ from typing import Final
 
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource
 from tandemmq.broker.metadata_tables import cut_progress
-from tandemmq.broker.metrics import SlaveMetrics, TurnLimit
+from tandemmq.broker.metrics import SlaveMetrics
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor
@@ -22,6 +22,7 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.disk import DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.service.loop_meter import TurnLimit
 from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.rpc import Call
 

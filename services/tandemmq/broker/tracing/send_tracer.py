@@ -12,7 +12,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -22,7 +22,7 @@ from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing import attributes as names
 from tandemmq.core.tracing.attributes import RetainedFor, text_of
-from tandemmq.core.tracing.replica_spans import TracedPut, made_put
+from tandemmq.core.tracing.replica_spans import TracedPut, TracedPutsPage, made_put
 from tandemmq.core.tracing.send_spans import (
     AckPolicy,
     LinkTimeline,
@@ -38,7 +38,7 @@ from tandemmq.service.route_messages import CLIENT_ID_HEADER
 from tandemmq.service.rpc import Call
 from tandemmq.service.telemetry.span_export import SpanSink
 
-__all__ = ["BrokerTracing", "SendContexts", "SendTracer", "TracedPuts", "TracedPutsPage"]
+__all__ = ["BrokerTracing", "SendContexts", "SendTracer", "TracedPuts"]
 
 
 # Which span a message's send was, for those who deliver it and want to link to it.
@@ -74,13 +74,6 @@ class SendContexts:
 # Slaves ask every second; at a thousand traced sends a second one may miss a question or two. About 300 bytes each.
 _PUTS_MAX: Final = 4_000
 PAGE_MAX: Final = 1_000
-
-
-class TracedPutsPage(NamedTuple):
-    """Some of them, oldest first. Numbers of another incarnation mean nothing."""
-
-    incarnation: int
-    puts: list[TracedPut]
 
 
 class TracedPuts:

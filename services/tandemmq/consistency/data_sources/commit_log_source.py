@@ -30,9 +30,8 @@ from tandemmq.consistency.discovery import is_store, replicas_in_folders
 from tandemmq.consistency.settings import NothingFound
 from tandemmq.consistency.source_files.posix_files import ReadMode, SourceSpec, parse_source
 from tandemmq.consistency.source_files.sources import open_source
-from tandemmq.core.audit.findings import extents_of
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log, whole_records_end
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry, extents_of
 from tandemmq.core.message.properties import decode_properties, raw_property
 from tandemmq.core.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from tandemmq.core.message.record import Host, offset_message_id

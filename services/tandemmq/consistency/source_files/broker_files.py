@@ -15,10 +15,17 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 
 from tandemmq.consistency.source_files.posix_files import SourceSpec
-from tandemmq.core.audit.findings import ExtentDigest, Finding
+from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.record_check import RecordCheck
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaUnreadable, StoreEntry, disk_id, holes_of
+from tandemmq.core.audit.replica_store import (
+    ExtentDigest,
+    ReplicaFacts,
+    ReplicaUnreadable,
+    StoreEntry,
+    disk_id,
+    holes_of,
+)
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb

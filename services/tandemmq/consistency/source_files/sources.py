@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from tandemmq.consistency.digest_algorithms import hash_maker
 from tandemmq.consistency.source_files.posix_files import PosixFiles, SourceKind, SourceSpec
-from tandemmq.core.audit.findings import DigestingStore, ExtentDigest, digest_extents
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
+from tandemmq.core.audit.replica_store import (
+    DigestingStore,
+    ExtentDigest,
+    ReplicaFacts,
+    ReplicaFiles,
+    ReplicaStore,
+    StoreEntry,
+    digest_extents,
+    inspect_replica,
+)
 from tandemmq.core.replication.log_history import LogRange
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tandemmq.core.audit.findings import Finding, FindingKind, FindingList, Hash, Verdict
+from tandemmq.core.audit.findings import Finding, FindingKind, FindingList, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES, LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_check import (
     DamageReport,
@@ -48,7 +48,7 @@ from tandemmq.core.audit.record_columns import (
     has_zero_text,
     read_name,
 )
-from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
+from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, Hash, ReplicaStore
 from tandemmq.core.message.record_decoder import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.replication.log_history import LogRange

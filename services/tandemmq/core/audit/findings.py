@@ -7,29 +7,20 @@ compared first are here as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Protocol, Self
-
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore
-from tandemmq.core.replication.log_history import LogRange
+from typing import Any, Final, Self
 
 __all__ = [
-    "EXTENT_BYTES",
     "FINDINGS_MAX",
     "KINDS",
-    "DigestingStore",
-    "ExtentDigest",
     "Finding",
     "FindingKind",
     "FindingList",
-    "Hash",
     "KindMeaning",
     "Severity",
     "Verdict",
-    "digest_extents",
-    "extents_of",
     "is_of_deep_runs",
 ]
 
@@ -433,121 +424,3 @@ class FindingList:
 
 # Digests of a log's extents. Replicas are compared by these before anybody reads a byte. Extents start at multiples of
 # their length, so digests of different replicas and runs cover the same bytes. The first and the last may be partial.
-
-EXTENT_BYTES: Final = 4 << 20
-
-
-class Hash(Protocol):
-    """What hashlib's objects, xxhash's and blake3's have in common."""
-
-    def update(self, data: memoryview, /) -> object: ...
-
-    def digest(self) -> bytes: ...
-
-
-class ExtentDigest(NamedTuple):
-    """The digest of the bytes [start_offset, end_offset) of one replica."""
-
-    start_offset: int
-    end_offset: int
-    digest: bytes
-    """Empty: some of these bytes have no file."""
-
-
-def extents_of(log_range: LogRange, extent_bytes: int) -> Iterator[LogRange]:
-    """The extents of a range, the first and the last cut to it."""
-    start = log_range.start_offset
-    while start < log_range.end_offset:
-        end = min(start - start % extent_bytes + extent_bytes, log_range.end_offset)
-        yield LogRange(start, end)
-        start = end
-
-
-def digest_extents(
-    store: ReplicaStore,
-    log_range: LogRange,
-    *,
-    extent_bytes: int,
-    new_hash: Callable[[], Hash],
-    piece_bytes: int | None = None,
-) -> Iterator[ExtentDigest]:
-    """The digest of each extent of a range, in order. Holes of the log are not read.
-
-    `piece_bytes`: read and hashed at once, an extent if it is not given; it does not change a digest. A piece that fits
-    the processor's cache costs half as much where every read copies; large ones suit reads past the page cache.
-    Bytes within one file are not copied here; where a piece spans two they are joined first.
-    """
-    holes = store.facts.holes
-    for start, end in extents_of(log_range, extent_bytes):
-        if holes and any(hole.start_offset < end and start < hole.end_offset for hole in holes):
-            yield ExtentDigest(start, end, b"")
-            continue
-        hashed = new_hash()
-        for piece in extents_of(LogRange(start, end), piece_bytes or extent_bytes):
-            hashed.update(store.read_log(piece.start_offset, piece.end_offset))
-        yield ExtentDigest(start, end, hashed.digest())
-
-
-class DigestingStore(ReplicaStore):
-    """A replica whose extents of one range are digested while somebody else reads it, in about the log's order.
-
-    So a log that is checked record by record is read once. What the other one left out is read at the end.
-    """
-
-    def __init__(
-        self,
-        files: ReplicaFiles,
-        facts: ReplicaFacts,
-        log_range: LogRange,
-        *,
-        extent_bytes: int,
-        new_hash: Callable[[], Hash],
-    ) -> None:
-        super().__init__(files, facts)
-        self._left = extents_of(log_range, extent_bytes)
-        self._new_hash = new_hash
-        self._gap_bytes_max = extent_bytes
-        self._digests: list[ExtentDigest] = []
-        self._hash = new_hash()
-        self._start = self._next = self._end = log_range.start_offset
-        self._begin_extent()
-
-    def read_log(self, start_offset: int, end_offset: int) -> memoryview:
-        """See ReplicaStore."""
-        gap_bytes = start_offset - self._next
-        if 0 < gap_bytes <= self._gap_bytes_max and self._next < self._end:
-            self._take(super().read_log(self._next, start_offset))
-        view = super().read_log(start_offset, end_offset)
-        if start_offset <= self._next < end_offset:
-            self._take(view[self._next - start_offset :])
-        return view
-
-    def digests(self) -> list[ExtentDigest]:
-        """Of all extents, in order; see `digest_extents`."""
-        while self._next < self._end:
-            self._take(super().read_log(self._next, self._end))
-        return self._digests
-
-    def _take(self, view: memoryview) -> None:
-        """The bytes from `_next` on, as far as they are wanted."""
-        while len(view) and self._next < self._end:
-            count = min(len(view), self._end - self._next)
-            self._hash.update(view[:count])
-            self._next += count
-            view = view[count:]
-            if self._next == self._end:
-                self._digests.append(ExtentDigest(self._start, self._end, self._hash.digest()))
-                before = self._next
-                self._begin_extent()
-                view = view[self._start - before :]
-
-    def _begin_extent(self) -> None:
-        """The next one that no hole is in; none: `_next` is `_end`."""
-        for start, end in self._left:
-            if any(hole.start_offset < end and start < hole.end_offset for hole in self.facts.holes):
-                self._digests.append(ExtentDigest(start, end, b""))
-                continue
-            self._hash = self._new_hash()
-            self._start, self._next, self._end = start, start, end
-            return
-        self._start = self._next = self._end

@@ -17,7 +17,7 @@ from tandemmq.core.tracing.send_spans import OffsetTimeline
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
 from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext
 
-__all__ = ["ReplicaTimelines", "TracedPut", "replica_spans"]
+__all__ = ["ReplicaTimelines", "TracedPut", "TracedPutsPage", "replica_spans"]
 
 
 class TracedPut(NamedTuple):
@@ -38,6 +38,13 @@ class TracedPut(NamedTuple):
 
 made_put: Final = partial(tuple.__new__, TracedPut)
 """TracedPut of a tuple of its parts, without a frame of Python's."""
+
+
+class TracedPutsPage(NamedTuple):
+    """Some traced puts, oldest first. Numbers of another incarnation mean nothing."""
+
+    incarnation: int
+    puts: list[TracedPut]
 
 
 @dataclass(slots=True)

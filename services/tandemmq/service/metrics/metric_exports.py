@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import structlog
 
-from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.metrics.exposition import (
     OPEN_METRICS_CONTENT_TYPE,
     TEXT_CONTENT_TYPE,
@@ -25,6 +24,7 @@ from tandemmq.service.metrics.exposition import (
 )
 from tandemmq.service.metrics.otlp_export import OtlpExport, open_otlp_export
 from tandemmq.service.metrics.process_metrics import Collect, LoopSnapshot, SnapshotUnavailable, process_families
+from tandemmq.service.rpc import ListenError
 
 __all__ = ["ExporterType", "MetricExports", "MetricsOptions", "PrometheusEndpoint", "parse_exporter_types"]
 

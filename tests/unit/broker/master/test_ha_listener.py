@@ -14,8 +14,8 @@ from support.stores import new_store
 from tandemmq.broker.master.ha_listener import SLAVES_MAX, HaListener
 from tandemmq.core.replication.frames import REPORT, MasterOptions
 from tandemmq.core.replication.master_replica import MasterReplica
-from tandemmq.service.grpc_server import ListenError
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import ListenError
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

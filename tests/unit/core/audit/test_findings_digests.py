@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.audit_stores import copy_group, open_group
 from support.replica_folders import open_replica
-from tandemmq.core.audit.findings import DigestingStore, digest_extents, extents_of
+from tandemmq.core.audit.replica_store import DigestingStore, digest_extents, extents_of
 from tandemmq.core.replication.log_history import LogRange
 
 EXTENT_BYTES = 100_000
