@@ -107,6 +107,8 @@ class MasterRole:
             clock=parts.clock,
             after_input=self.write_path.collect if seat is None else self._reported,
             tracer=parts.send_tracer,
+            tls=parts.ha_tls,
+            takes_plain=parts.settings.master_options().is_stock,
         )
         self.write_path.attach(self.ha)
         self.put: Final = self.write_path.put

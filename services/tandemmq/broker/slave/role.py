@@ -70,6 +70,7 @@ class SlaveRole:
             failed=parts.disk_failed,
             cut_progress=lambda: self._to_its_end(self._cut_progress()),
             timelines=parts.observability.replica_timelines,
+            tls=parts.ha_tls,
         )
         self._metadata_pull = MetadataPull(
             tables=parts.tables.by_file,
