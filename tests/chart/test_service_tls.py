@@ -158,6 +158,7 @@ def test_cert_manager_is_asked_for_the_names_that_services_ask_for(cluster: str)
 @pytest.mark.parametrize(
     ("values", "words"),
     [
+        ("security.serviceTlsMode=disabled,brokers.settings.haTlsMode=permissive", "haTlsMode: permissive"),
         (f"{ENFORCING},security.certManager.issuerRef.name=ca", "keep one of the two"),
         ("security.serviceTlsMode=disabled,security.serviceTlsCall=true", "nobody takes TLS yet"),
     ],

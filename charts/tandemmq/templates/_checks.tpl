@@ -128,6 +128,9 @@ that it reserves: a CommitLog file, the next one before the first is full, and a
     {{- $found = append $found (printf "%s.%s: %s, but %s must hold and %s is %s: %s; change one of them" $where (index . 0) (include "tandemmq.plain" $low) (printf "%s %s %s" (index . 0) (index . 2) (index . 1)) (index . 1) (include "tandemmq.plain" $high) (index . 3)) }}
   {{- end }}
 {{- end }}
+{{- if and (ne (default "disabled" $all.haTlsMode) "disabled") (not (include "tandemmq.serviceTls" $root)) }}
+  {{- $found = append $found (printf "%s.haTlsMode: %s needs certificates, and links between services are open; set security.serviceTlsMode" $where $all.haTlsMode) }}
+{{- end }}
 {{- $file := float64 $all.mappedFileSizeCommitLog }}
 {{- if gt (addf $all.maxMessageSize 65544) $file }}
   {{- $found = append $found (printf "%s.maxMessageSize: %s bytes and 64 KiB for the rest of a message do not fit a file of mappedFileSizeCommitLog, %s bytes; change one of them" $where (include "tandemmq.plain" $all.maxMessageSize) (include "tandemmq.plain" $file)) }}

@@ -27,6 +27,7 @@ from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.ha_tls import HaTls
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
@@ -65,6 +66,8 @@ from tandemmq.core.storage.flush_jobs import FlushJob, NextSegmentJob
 from tandemmq.core.storage.index_table import PagesAheadJob
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import FlushDiskType
+from tandemmq.http2.server import TlsMode
+from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.name_server_link import NameServerLinks
@@ -376,6 +379,7 @@ class BrokerParts:
         self._spreading: Final[set[asyncio.Task[None]]] = set()
         self.ports: Final = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
         """Those that are open, by setting; 0 before."""
+        self.ha_tls: Final = _ha_tls(settings, clock)
         self.is_whole: bool = False
         """The last run of this disk lost nothing that its log held, as far as the disk knows."""
         self.log_damage: str = ""
@@ -665,3 +669,9 @@ class BrokerParts:
         self.failure = self.failure or failure
         self.refusal = failure
         self.stopping.set()
+
+
+def _ha_tls(settings: BrokerSettings, clock: Clock) -> HaTls | None:
+    if settings.ha_tls_mode is TlsMode.DISABLED:
+        return None
+    return HaTls(settings.ha_tls_mode, CertificateFolder(Path(settings.service_tls_path), clock=clock))

@@ -99,6 +99,7 @@ class PeerLog:
         "disk_id",
         "extent",
         "flushed_offset",
+        "ha_tls",
         "history",
         "nonce",
         "promised_epoch",
@@ -123,6 +124,7 @@ class PeerLog:
         self.record_version = answer.record_epoch, answer.record_renewals
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
+        self.ha_tls = answer.ha_tls
         self.replicas = tuple(
             ReplicaMemory(
                 broker_id=replica.broker_id,

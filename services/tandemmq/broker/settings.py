@@ -348,11 +348,19 @@ class BrokerSettings(ServicePortSettings):
     slave_timeout: Milliseconds = Field(
         3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
     )
+    ha_tls_mode: TlsMode = Field(
+        TlsMode.DISABLED,
+        alias="haTlsMode",
+        description="TLS of replication (haListenPort) between members of the group, by the certificate of "
+        "serviceTlsPath: disabled, permissive (taken, and used where the master takes it) or enforcing (nothing else, "
+        "but for haPlaintextPeers).",
+    )
     ha_plaintext_peers: str = Field(
         "",
         alias="haPlaintextPeers",
         description="Addresses or networks of slaves that have no certificate, such as RocketMQ's own, separated by "
-        "';'. With serviceTlsMode=enforcing reports from elsewhere count only after a proof under a certificate.",
+        "';'. With serviceTlsMode=enforcing reports from elsewhere count only after a proof under a certificate, with "
+        "haTlsMode=enforcing only by TLS.",
     )
     ha_send_heartbeat_interval: Milliseconds = Field(
         5_000, alias="haSendHeartbeatInterval", description="Idle time before an HA heartbeat, in ms."
@@ -639,6 +647,10 @@ class BrokerSettings(ServicePortSettings):
             problems.append("brokerId: a SLAVE needs an id above 0; 0 is the master's")
         if not is_slave and self.broker_id != 0:
             problems.append(f"brokerId: a master's id is 0, not {self.broker_id}; a slave says brokerRole=SLAVE")
+        if self.ha_tls_mode is not TlsMode.DISABLED and self.service_tls_mode is TlsMode.DISABLED:
+            problems.append(
+                f"haTlsMode: {self.ha_tls_mode} needs the certificate of serviceTlsPath; set serviceTlsMode, too"
+            )
         if self.needed_replicas > self.total_replicas:
             problems.append(
                 f"inSyncReplicas: {self.needed_replicas} copies cannot be had from totalReplicas={self.total_replicas}"

@@ -37,7 +37,7 @@ SEND_LIMIT_S: Final = 1_800.0
 RECEIVE_LIMIT_S: Final = 300.0
 # A kubelet brings a changed Secret to a pod within its sync period and its cache's age.
 BROUGHT_LIMIT_S: Final = 300.0
-ASKED_EVERY_S: Final = 0.5
+ASKED_EVERY_S: Final = 2.0
 
 
 def close_and_besiege(installation: Installation, report: Report, client_image: str) -> None:
@@ -238,13 +238,11 @@ def _asked(siege: _Siege) -> Iterator[None]:
 
     def ask() -> None:
         nonlocal counted
-        path = f"/api/v1/namespaces/{siege.installation.namespace}/services/{RELEASE}-admin:8080/proxy/api/v1/topics"
         while not ended.wait(ASKED_EVERY_S):
             counted += 1
             try:
-                document = json.loads(siege.installation.cluster.kubectl("get", "--raw", path, limit_s=20))
-                if not document["items"] or document.get("missing"):
-                    failed.append(json.dumps(document)[:300])
+                brokers = siege.installation.status()["brokers"]
+                failed.extend(json.dumps(broker)[:300] for broker in brokers if not broker["status"])
             except (CommandFailed, ValueError, KeyError) as error:
                 failed.append(str(error)[:300])
 
@@ -255,8 +253,8 @@ def _asked(siege: _Siege) -> Iterator[None]:
     finally:
         ended.set()
         asking.join(30)
-    siege.check("calls of the admin to all brokers meanwhile", counted, "calls", ">= 20")
-    siege.check("of them failed", len(failed), "calls", "== 0", "\n".join(failed[:3]))
+    siege.check("readings of all brokers by the admin meanwhile", counted, "readings", ">= 10")
+    siege.check("brokers that did not answer one", len(failed), "answers", "== 0", "\n".join(failed[:3]))
 
 
 def _come_from_outside(siege: _Siege) -> None:
@@ -265,9 +263,14 @@ def _come_from_outside(siege: _Siege) -> None:
     operator.add_context()
     outside, inside = operator.read("topic", "list"), operator.inside("topic", "list")
     operator.check("topics listed", len(outside["items"]), "topics", f"== {len(inside['items'])}")
-    for arguments in (("doctor", "--kube"), ("topic", "create", "from-outside", "--queues", "4")):
-        answer = operator.run(*arguments)
-        operator.check(f"{' '.join(arguments[:2])} fails", int(answer.code != 0), "times", "== 0", answer.note)
+    answer = operator.run("topic", "create", "from-outside", "--queues", "4")
+    operator.check("topic create fails", int(answer.code != 0), "times", "== 0", answer.note)
+
+    def unwell() -> str:
+        # An API server that was away for a moment is a problem that it rightly tells.
+        return "" if (told := operator.run("doctor", "--kube")).code == 0 else told.note[-300:]
+
+    operator.check("doctor --kube passes after", until(unwell, 180, "the doctor finds nothing", pause_s=5), "s", ">= 0")
     with tempfile.TemporaryDirectory() as folder:
         now = datetime.now(UTC)
         other = CertificateAuthority.new("another CA", now=now, days=1)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from tandemmq.broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
+from tandemmq.broker.ha_tls import TLS_HANDSHAKE_BYTE, HaTls, handshake, why_refused
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
@@ -87,7 +88,8 @@ class HaListener:
 
     `after_input` is called after every change a slave made, so that the owner can collect the replica's events.
     `tracer` is told before that how far each slave was sent and has acknowledged. `slave_left` is told of each that is
-    gone.
+    gone. With `tls` the first byte tells whether a slave speaks it; where it has to, `takes_plain` says of a slave's
+    host:port whether it need not.
     """
 
     def __init__(
@@ -99,7 +101,12 @@ class HaListener:
         after_input: Callable[[], None],
         tracer: SendTracer | None = None,
         slave_left: Callable[[SlaveView], None] | None = None,
+        tls: HaTls | None = None,
+        takes_plain: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        self._tls = tls
+        self._takes_plain = takes_plain
+        self._handshakes: dict[int, asyncio.Task[None]] = {}
         self._replica = replica
         self._log_reader = log_reader
         self._clock = clock
@@ -166,9 +173,13 @@ class HaListener:
         if link is None:
             return
         loop = asyncio.get_running_loop()
-        loop.remove_reader(link.sock)
-        if link.writing:
-            loop.remove_writer(link.sock)
+        if link.sock.fileno() >= 0:
+            loop.remove_reader(link.sock)
+            if link.writing:
+                loop.remove_writer(link.sock)
+        shaking = self._handshakes.pop(link_id, None)
+        if shaking is not None:
+            shaking.cancel()
         link.unsent.clear()
         link.sock.close()
         now_ns = self._clock.monotonic_ns()
@@ -207,7 +218,7 @@ class HaListener:
         self._links[link_id] = link
         if self._tracer is not None:
             self._tracer.slave_connected(link_id, peer)
-        asyncio.get_running_loop().add_reader(sock, self._readable, link)
+        asyncio.get_running_loop().add_reader(sock, self._readable if self._tls is None else self._begun, link)
         log.info("slave_connected", peer=peer, link=link_id)
         self._after_input()
 
@@ -223,6 +234,50 @@ class HaListener:
             return False
         self._lost(max(unknown.values(), key=len)[0], "it did not say who it is, and others want to connect")
         return True
+
+    def _begun(self, link: _HaLink) -> None:
+        """Looks at the first byte of a connection, and leaves it there."""
+        assert self._tls is not None
+        try:
+            first = link.sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(link, why_broken(error))
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(link.sock)
+        if first == TLS_HANDSHAKE_BYTE:
+            # Nothing is sent meanwhile, by `pump` neither.
+            link.writing = True
+            self._handshakes[link.link_id] = loop.create_task(self._shake_hands(link, self._tls))
+        elif first and self._tls.is_needed and not self._takes_plain(link.peer):
+            self._refuse(link, "it speaks without TLS, and haTlsMode=enforcing; haPlaintextPeers names who may")
+        else:
+            loop.add_reader(link.sock, self._readable, link)
+            self._readable(link)
+
+    async def _shake_hands(self, link: _HaLink, tls: HaTls) -> None:
+        try:
+            link.sock = sock = tls.take(link.sock)
+            await handshake(sock)
+        except OSError as error:
+            self._handshakes.pop(link.link_id, None)
+            self._refuse(link, why_refused(error))
+            return
+        self._handshakes.pop(link.link_id, None)
+        if problem := tls.problem_of(sock):
+            self._refuse(link, problem)
+            return
+        link.writing = False
+        asyncio.get_running_loop().add_reader(sock, self._readable, link)
+        log.info("slave_secured", peer=link.peer, link=link.link_id, version=sock.version())
+        # What came with the end of the handshake is in OpenSSL's hands, where no selector sees it.
+        self._readable(link)
+
+    def _refuse(self, link: _HaLink, reason: str) -> None:
+        log.warning("replication_refused", peer=link.peer, link=link.link_id, reason=reason)
+        self._lost(link, reason)
 
     def _readable(self, link: _HaLink) -> None:
         try:

@@ -113,6 +113,8 @@ class MasterRole:
             after_input=self.write_path.collect if seat is None else self._reported,
             tracer=parts.send_tracer,
             slave_left=self._slave_left,
+            tls=parts.ha_tls,
+            takes_plain=parts.settings.master_options().is_stock,
         )
         self.write_path.attach(self.ha)
         self.put: Final = self.write_path.put

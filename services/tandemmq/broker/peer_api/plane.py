@@ -105,6 +105,7 @@ class MetadataPlane:
                 role=lambda: parts.role,
                 traced_puts=parts.send_tracer.traced_puts if parts.send_tracer is not None else None,
                 pages=parts.pages,
+                ha_tls=parts.ha_tls is not None,
             ),
             reader=audit.reader,
             repair=audit.repair,

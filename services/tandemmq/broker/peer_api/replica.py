@@ -57,8 +57,10 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         role: Callable[[], ReplicaRole],
         traced_puts: TracedPuts | None = None,
         pages: Pages | None = None,
+        ha_tls: bool = False,
     ) -> None:
-        """`pages` brings what is read into memory, so that no disk stops the loop; None: all of it is there."""
+        """`pages` brings what is read into memory, so that no disk stops the loop; None: all of it is there. `ha_tls`:
+        the replication port takes TLS."""
         self._log = log
         self._identity = identity
         self._replica = replica
@@ -66,6 +68,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._proof = proof
         self._traced_puts = traced_puts
         self._pages = pages
+        self._ha_tls = ha_tls
 
     async def GetLogExtent(  # noqa: N802
         self,
@@ -89,6 +92,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             record_epoch=self._replica.record_version[0],
             record_renewals=self._replica.record_version[1],
             nonce=self._replica.nonce,
+            ha_tls=self._ha_tls,
         )
 
     async def GetRangeDigests(  # noqa: N802

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from tandemmq.broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY, ROOM_TOLD_EVERY_S
+from tandemmq.broker.ha_tls import HaTls
 from tandemmq.broker.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import digest_of, find_common_end
@@ -96,7 +97,9 @@ class Follower:
         master_left: MasterLeft = lambda listens: None,
         tail_bytes: int = TAIL_BYTES,
         timelines: ReplicaTimelines | None = None,
+        tls: HaTls | None = None,
     ) -> None:
+        self._tls = tls
         self._store = store
         self._clock = clock
         self._identity = identity
@@ -283,6 +286,7 @@ class Follower:
             self._kick_flush()
             await asyncio.sleep(FLUSH_POLL_S)
         if master.metadata is None:
+            self._tls_with(None)
             return await self._connection.connect(address.host, address.port)
         self.state = "verifying"
         async with PeerClient(master.metadata) as peer:
@@ -375,11 +379,14 @@ class Follower:
         self, peer: PeerClient, theirs: PeerLog, address: Address, tail: LogRange, digest: bytes
     ) -> socket.socket | None:
         """Opens a connection, and proves our log for it before anything is said there; None: the logs differ."""
+        tls = self._tls_with(theirs)
         sock = await self._connection.connect(address.host, address.port)
         is_proven = False
         try:
             host, port = sock.getsockname()[:2]
             history = await peer.verify(self._claim(), tail=tail, digest=digest, connection=connection_end(host, port))
+            if tls is not None:
+                sock = await self._connection.secure(sock, tls)
             if history is not None and history.last_epoch > self._replica.history.last_epoch:
                 # From our end on it may differ from what we followed, and what groups have consumed there would be
                 # taken for other messages. What the master knows of it comes again.
@@ -405,6 +412,14 @@ class Follower:
             if not is_proven:
                 sock.close()
         return sock if is_proven else None
+
+    def _tls_with(self, theirs: PeerLog | None) -> HaTls | None:
+        """What the connection is to begin with. OSError: the master takes no TLS, and we speak nothing else."""
+        if self._tls is None or (theirs is not None and theirs.ha_tls):
+            return self._tls
+        if self._tls.is_needed:
+            raise OSError("the master takes no TLS for replication, and here haTlsMode=enforcing")
+        return None
 
     async def _resynchronise(self, peer: PeerClient, master: MasterAddress, ours: LogExtent, theirs: PeerLog) -> None:
         """Finds the last common record and cuts back to it, if the master's history is a newer one."""

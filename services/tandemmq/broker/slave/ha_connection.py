@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 import mmap
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tandemmq.broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
+from tandemmq.broker.ha_tls import HaTls, handshake, why_refused
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.frames import AppendBytes, RemoteProtocolError, SlaveOptions
 from tandemmq.core.replication.slave_session import SlaveSession
@@ -227,6 +229,20 @@ class HaConnection:
                 sock.close()
                 raise
         return sock
+
+    async def secure(self, sock: socket.socket, tls: HaTls) -> socket.socket:
+        """The connection with TLS, once the master's certificate is known to be of our group; `sock` is used up.
+        OSError or TimeoutError when that does not come about, and it is closed."""
+        secured = tls.begin(sock)
+        try:
+            await handshake(secured)
+        except ssl.SSLError as error:
+            secured.close()
+            raise OSError(f"the master at the other end: {why_refused(error)}") from error
+        except BaseException:
+            secured.close()
+            raise
+        return secured
 
     async def _wait_for_deadline(self) -> None:
         assert self._session is not None

@@ -73,6 +73,7 @@ class SlaveRole:
             cut_progress=lambda: self._to_its_end(self._cut_progress()),
             master_left=parts.master_left,
             timelines=parts.observability.replica_timelines,
+            tls=parts.ha_tls,
         )
         self._metadata_pull = MetadataPull(
             tables=parts.tables.by_file,

@@ -184,8 +184,10 @@ class MasterOptions:
 
     def takes_unproven(self, peer: str) -> bool:
         """Whether a slave at `peer`, host:port, needs no proof."""
-        if not self.proof_needed:
-            return True
+        return not self.proof_needed or self.is_stock(peer)
+
+    def is_stock(self, peer: str) -> bool:
+        """Whether `haPlaintextPeers` names the host of `peer`, host:port."""
         host = peer.rpartition(":")[0].strip("[]")
         try:
             address = ip_address(host)

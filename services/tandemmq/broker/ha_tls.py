@@ -1,0 +1,215 @@
+"""TLS on the replication plane: the same bytes as without, in the records of OpenSSL (ADR 52).
+
+A master tells by the first byte which of the two a connection is: 0x16 begins a TLS handshake (RFC 8446, 5.1), and a
+report, eight bytes of an offset, begins so above 1.5 EB only. A slave begins TLS where its master has said on the
+metadata plane that it takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from tandemmq.core.access.identity import IdentityUnusable, Role, group_server_name, identity_of
+from tandemmq.service.certificates import CERTIFICATE_FILE, KEY_FILE, CertificateFolder, Certificates
+from tandemmq.service.service_tls import TlsMode
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["HANDSHAKE_LIMIT_S", "TLS_HANDSHAKE_BYTE", "HaTls", "SecureSocket", "handshake", "why_refused"]
+
+TLS_HANDSHAKE_BYTE: Final = b"\x16"
+HANDSHAKE_LIMIT_S: Final = 5.0
+# What one record holds.
+_RECORD_BYTES: Final = 16 << 10
+_WAITS: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class HaTls:
+    """A broker's certificate on this plane, as both ends use it. A renewed one counts for new connections."""
+
+    def __init__(self, mode: TlsMode, folder: CertificateFolder) -> None:
+        """`mode` is not disabled. ssl.SSLError when the files cannot be used."""
+        self.is_needed: Final = mode is TlsMode.ENFORCING
+        """Nobody without TLS, in either direction, but for stock slaves that are named."""
+        self._folder = folder
+        self._certificates = folder.current()
+        self._server, self._client = self._contexts(self._certificates)
+
+    def take(self, sock: socket.socket) -> SecureSocket:
+        """A slave's connection, which began a handshake; `sock` is used up."""
+        self._look()
+        return _secured(self._server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
+
+    def begin(self, sock: socket.socket) -> SecureSocket:
+        """A connection to a master of our group; `sock` is used up."""
+        self._look()
+        identity = self._certificates.identity
+        name = group_server_name(identity.cluster, identity.group)
+        return _secured(self._client.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False))
+
+    def problem_of(self, sock: ssl.SSLSocket) -> str:
+        """Why who connected, after the handshake, is no member of our group, in words; empty: it is one."""
+        names: Any = (sock.getpeercert() or {}).get("subjectAltName", ())
+        try:
+            theirs = identity_of([value for kind, value in names if kind == "URI"])
+        except IdentityUnusable as error:
+            return str(error)
+        ours = self._certificates.identity
+        if theirs.role is not Role.BROKER:
+            return f"its certificate is for {theirs.role}, and only brokers replicate"
+        if theirs.cluster != ours.cluster:
+            return f"its certificate is of cluster {theirs.cluster}, and this is {ours.cluster}"
+        if theirs.group != ours.group:
+            return f"its certificate is of broker group {theirs.group}, and this is {ours.group}"
+        return ""
+
+    def _look(self) -> None:
+        fresh = self._folder.current()
+        if fresh is self._certificates:
+            return
+        try:
+            self._server, self._client = self._contexts(fresh)
+        except (ssl.SSLError, OSError):
+            # The files are being changed once more; the next connection looks again.
+            return
+        self._certificates = fresh
+
+    def _contexts(self, certificates: Certificates) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        found = []
+        for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+            context = ssl.SSLContext(protocol)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cadata=certificates.authorities.decode("ascii"))
+            context.load_cert_chain(self._folder.folder / CERTIFICATE_FILE, self._folder.folder / KEY_FILE)
+            context.sslsocket_class = SecureSocket
+            found.append(context)
+        server, client = found
+        # Nobody resumes.
+        server.num_tickets = 0
+        return server, client
+
+
+class SecureSocket(ssl.SSLSocket):
+    """A non-blocking socket with TLS that is read and written as one without: what it waits for is BlockingIOError.
+
+    From any thread: the slave's thread reads while its loop writes, and OpenSSL knows no threads.
+    """
+
+    _lock: threading.Lock
+
+    def send(self, data: Buffer, flags: int = 0) -> int:
+        """One record at most. After BlockingIOError the same bytes have to come first."""
+        try:
+            with self._lock:
+                return super().send(data, flags)
+        except _WAITS:
+            raise BlockingIOError from None
+
+    def sendmsg(self, buffers: Iterable[Buffer], *_: Any) -> int:  # type: ignore[override]  # it takes no more
+        """As many whole records as the socket takes. After BlockingIOError, or less than all, the rest comes first."""
+        total = 0
+        for piece in _records(buffers):
+            try:
+                total += self.send(piece)
+            except BlockingIOError:
+                if not total:
+                    raise
+                break
+        return total
+
+    def recv(self, size: int = 1024, flags: int = 0) -> bytes:
+        """What one record holds; empty at the end."""
+        try:
+            with self._lock:
+                return super().recv(size, flags)
+        except _WAITS:
+            raise BlockingIOError from None
+
+    def recv_into(self, buffer: Buffer, size: int | None = None, flags: int = 0) -> int:
+        """What all records hold that are there; 0 at the end."""
+        view = memoryview(buffer)[:size]
+        filled = 0
+        while filled < len(view):
+            try:
+                with self._lock:
+                    count = super().recv_into(view[filled:], None, flags)
+            except OSError as error:
+                # A broken connection is told by the next read.
+                if filled:
+                    break
+                if isinstance(error, _WAITS):
+                    raise BlockingIOError from None
+                raise
+            if not count:
+                break
+            filled += count
+        return filled
+
+
+async def handshake(sock: SecureSocket) -> None:
+    """Ends it, with either end. OSError, TimeoutError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(HANDSHAKE_LIMIT_S):
+        while True:
+            ready = loop.create_future()
+            try:
+                sock.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                loop.add_reader(sock, _set, ready)
+                forget = loop.remove_reader
+            except ssl.SSLWantWriteError:
+                loop.add_writer(sock, _set, ready)
+                forget = loop.remove_writer
+            try:
+                await ready
+            finally:
+                # Whoever closed it meanwhile has done so; its number may be another's by now.
+                if sock.fileno() >= 0:
+                    forget(sock)
+
+
+def why_refused(error: OSError) -> str:
+    """Why no TLS came about, in words of an operator."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not taken: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+            return "it shows no certificate"
+        return f"no TLS comes about: {error.reason or error}"
+    return "its handshake takes too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+
+
+def _secured(sock: ssl.SSLSocket) -> SecureSocket:
+    assert isinstance(sock, SecureSocket), "the context makes such sockets"
+    sock._lock = threading.Lock()
+    return sock
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _records(buffers: Iterable[Buffer]) -> Iterator[bytes]:
+    """The bytes in pieces of one record, however they are cut."""
+    parts: list[memoryview] = []
+    room = _RECORD_BYTES
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while view:
+            parts.append(view[:room])
+            room -= len(parts[-1])
+            view = view[len(parts[-1]) :]
+            if not room:
+                yield b"".join(parts)
+                parts, room = [], _RECORD_BYTES
+    if parts:
+        yield b"".join(parts)
