@@ -113,7 +113,7 @@ def run_target(name: str, seconds: int) -> Outcome:
     found_before = set((FOLDER / name).glob("found-*"))
     code, output = _run_child(
         *("--fuzz", name, str(corpus), f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}"),
-        *(f"-artifact_prefix={FOLDER / name}/found-", "-timeout=10", "-rss_limit_mb=1500", "-print_final_stats=1"),
+        *(f"-artifact_prefix={FOLDER / name}/found-", "-timeout=120", "-rss_limit_mb=1500", "-print_final_stats=1"),
     )
     (FOLDER / name / "log.txt").write_text(output)
     runs = re.search(r"stat::number_of_executed_units: (\d+)", output)

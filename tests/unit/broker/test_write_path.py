@@ -173,7 +173,8 @@ def _record_bytes() -> int:
 
 async def test_sends_that_are_too_many_for_the_log_go_on_as_the_slave_confirms() -> None:
     rig = Rig(is_traced=False)
-    room, answers = rig.path.room, []
+    room = rig.path.room
+    answers: list[AppendResult] = []
     in_log = 64
     room.weight_max = in_log * (16_384 + _record_bytes())
     for _ in range(2 * in_log):
@@ -212,7 +213,8 @@ async def test_sends_that_wait_for_nobody_are_as_many_as_they_like() -> None:
 
 async def test_a_broker_that_stops_leaves_no_send_waiting_for_its_turn() -> None:
     rig = Rig(is_traced=False)
-    room, answers = rig.path.room, []
+    room = rig.path.room
+    answers: list[AppendResult] = []
     room.is_full = True
     room.holds("ipv4:10.0.0.7:1", 1, 100, lambda: None)
     assert room.holds("ipv4:10.0.0.7:1", 1, 100, lambda: rig.put_for(answers.extend))
