@@ -1,9 +1,10 @@
 """What one client that sends as fast as it can does to another: the latency of an orderly client, alone and beside it.
 
 The orderly client has one send in the air at a time, on one connection. The greedy one comes from another address and
-keeps thousands in the air, once on one connection and once on fifty. Both are the Go generator; the broker is a
-SYNC_MASTER that waits for its slave, as images have it (`make compiled`). Alone and beside take turns, so that whatever
-else the machine does falls on both.
+keeps thousands in the air, once on one connection and once on fifty, sends batches, or receives all there is. Both are
+the Go generator; the broker is a SYNC_MASTER that waits for its slave, as images have it (`make compiled`). Alone,
+beside, and beside without a bound of what is in the log (`unacknowledgedSendsMax`) take turns, so that whatever else
+the machine does falls on all of them.
 
     make bench-fairness                               # build/bench-fairness.json
     python benchmarks/fairness.py --rounds 1 --only one_connection --modules build/compiled
@@ -30,14 +31,17 @@ from system_under_test import ROOT, TandemPair
 RAWLOAD: Final = str(ROOT / "build" / "load" / "rawload")
 REPORT: Final = ROOT / "build" / "bench-fairness.json"
 GREEDY: Final[Mapping[str, Sequence[str]]] = {
-    "one_connection": ("--connections=1", "--inflight=2000", "--size=256"),
-    "fifty_connections": ("--connections=50", "--inflight=2000", "--size=256"),
-    "batches": ("--connections=4", "--inflight=200", "--size=1024", "--batch=32"),
+    "one_connection": ("send", "--connections=1", "--inflight=2000", "--size=256"),
+    "fifty_connections": ("send", "--connections=50", "--inflight=2000", "--size=256"),
+    "batches": ("send", "--connections=4", "--inflight=200", "--size=1024", "--batch=32"),
+    "receives": ("drain", "--connections=4", "--receivers=64", "--ack-batch", "--windows=1"),
 }
 """By row: what the greedy client does."""
 GREEDY_ADDRESS: Final = "127.0.0.2"
 GREEDY_WARM_UP_S: Final = 2.0
 SLACK_S: Final = 60.0
+BOUND: Final = "unacknowledgedSendsMax"
+NO_BOUND: Final = "1000000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,10 @@ class Row:
     beside_p99_ms: float
     p99_ratio: float
     greedy_msg_s: float
+    unbounded_p50_ms: float
+    unbounded_p99_ms: float
+    unbounded_p99_ratio: float
+    unbounded_greedy_msg_s: float
 
 
 def main() -> int:
@@ -58,6 +66,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
     parser.add_argument("--only", choices=list(GREEDY), action="append", help="these rows")
+    parser.add_argument("--bound", default="64", help=f"{BOUND} of the bounded windows")
     parser.add_argument("--modules", type=Path, default=ROOT / "build" / "compiled", help="packages the brokers run")
     arguments = parser.parse_args()
     if not arguments.modules.is_dir():
@@ -73,7 +82,7 @@ def main() -> int:
                 pair.create_topic(topic)
             _orderly(pair.endpoint, 3.0)
             for name in arguments.only or GREEDY:
-                rows.append(_row(pair.endpoint, name, rounds=arguments.rounds, seconds=arguments.seconds))
+                rows.append(_row(pair, name, arguments.bound, rounds=arguments.rounds, seconds=arguments.seconds))
                 print(rows[-1], flush=True)
         except MeasurementFailed as error:
             print(f"fairness: {error}", file=sys.stderr)
@@ -84,26 +93,37 @@ def main() -> int:
     return 0
 
 
-def _row(endpoint: str, name: str, *, rounds: int, seconds: float) -> Row:
-    alone, beside, rates = [], [], []
-    for _ in range(rounds):
-        alone.append(_orderly(endpoint, seconds))
-        with _greedy(endpoint, GREEDY[name], seconds=seconds) as found:
-            beside.append(_orderly(endpoint, seconds))
-        rates.append(found[0])
+def _row(pair: TandemPair, name: str, bound: str, *, rounds: int, seconds: float) -> Row:
+    alone: list[dict[str, Any]] = []
+    beside: dict[str, list[dict[str, Any]]] = {bound: [], NO_BOUND: []}
+    rates: dict[str, list[float]] = {bound: [], NO_BOUND: []}
+    for number in range(rounds):
+        alone.append(_orderly(pair.endpoint, seconds))
+        for limit in beside:
+            pair.change_settings({BOUND: limit})
+            # A group of its own finds all that was sent so far.
+            group = f"greedy-{number}-{limit}-{name}"
+            with _greedy(pair.endpoint, (*GREEDY[name], f"--group={group}"), seconds=seconds) as found:
+                beside[limit].append(_orderly(pair.endpoint, seconds))
+            rates[limit].append(found[0])
 
     def median(windows: list[dict[str, Any]], key: str) -> float:
         return statistics.median(float(window[key]) for window in windows)
 
-    alone_p99, beside_p99 = median(alone, "p99_ms"), median(beside, "p99_ms")
+    alone_p99 = median(alone, "p99_ms")
+    p99 = {limit: median(windows, "p99_ms") for limit, windows in beside.items()}
     return Row(
         greedy=name,
         alone_p50_ms=median(alone, "p50_ms"),
         alone_p99_ms=alone_p99,
-        beside_p50_ms=median(beside, "p50_ms"),
-        beside_p99_ms=beside_p99,
-        p99_ratio=round(beside_p99 / alone_p99, 2),
-        greedy_msg_s=statistics.median(rates),
+        beside_p50_ms=median(beside[bound], "p50_ms"),
+        beside_p99_ms=p99[bound],
+        p99_ratio=round(p99[bound] / alone_p99, 2),
+        greedy_msg_s=statistics.median(rates[bound]),
+        unbounded_p50_ms=median(beside[NO_BOUND], "p50_ms"),
+        unbounded_p99_ms=p99[NO_BOUND],
+        unbounded_p99_ratio=round(p99[NO_BOUND] / alone_p99, 2),
+        unbounded_greedy_msg_s=statistics.median(rates[NO_BOUND]),
     )
 
 
@@ -118,7 +138,8 @@ def _orderly(endpoint: str, seconds: float) -> dict[str, Any]:
 @contextmanager
 def _greedy(endpoint: str, options: Sequence[str], *, seconds: float) -> Iterator[list[float]]:
     """Sends from before the block until after it; then the list holds its messages a second."""
-    command = [RAWLOAD, "send", f"--endpoint={endpoint}", "--topic=greedy", f"--source={GREEDY_ADDRESS}", *options]
+    operation, *more = options
+    command = [RAWLOAD, operation, f"--endpoint={endpoint}", "--topic=greedy", f"--source={GREEDY_ADDRESS}", *more]
     found: list[float] = []
     with subprocess.Popen(
         [*command, f"--warmup={GREEDY_WARM_UP_S}", f"--seconds={seconds + 1}"], stdout=subprocess.PIPE, text=True

@@ -64,6 +64,8 @@ class EncodedCall:
     def header(self, name: str) -> str:
         return self.metadata.get(name, "")
 
+    def keep_request(self) -> None: ...
+
     def send(self, message: Message) -> None:
         self.sent.append(message.SerializeToString())
 

@@ -1,5 +1,6 @@
 """Instructions of a sync-replicated send, by part: what `send_path.py` times, counted by valgrind's callgrind; once of
-requests with a message each, once of the same that go round many topics, once of requests with 32.
+requests with a message each, once of the same that go round many topics, once of requests with 32, and once of requests
+that a user signed, at a broker that asks for that.
 
 A count is the same whatever else the machine does, to about one in a hundred, so it tells apart what two timings on a
 shared machine cannot. It knows nothing of caches: what it finds is to be timed all the same. Counted are the modules as
@@ -57,7 +58,7 @@ STORE_PARTS: Final = {1: "MessageStore___put", MESSAGES: "MessageStore___put_bat
 """`request_put_store`, by the messages of a request."""
 
 
-async def _counted(topics: Sequence[str], warm_up: int, data: list[bytes]) -> None:
+async def _counted(topics: Sequence[str], warm_up: int, data: list[bytes], signed: bool) -> None:
     """What runs in callgrind, which counts from the end of the warm-up on."""
     import structlog
 
@@ -71,6 +72,8 @@ async def _counted(topics: Sequence[str], warm_up: int, data: list[bytes]) -> No
         broker = ReplicatingBroker(Path(folder))
         for topic in topics:
             broker.add_topic(topic, queue_count=QUEUES)
+        if signed:
+            broker.guard()
         front = Http2Front("127.0.0.1", 0, clock=SystemClock())
         front.add(broker.api.method_table())
         connection = connection_of(front)
@@ -97,12 +100,14 @@ def _parts(batch: int) -> dict[str, str]:
     return {**PARTS, "request_put_store": f"CPyDef_message_store___{STORE_PARTS[batch]}"}
 
 
-def _count(topics: Sequence[str], warm_up: int, data: list[bytes], dump: Path, parts: Iterable[str]) -> Counter[str]:
+def _count(
+    topics: Sequence[str], warm_up: int, data: list[bytes], dump: Path, parts: Iterable[str], *, signed: bool
+) -> Counter[str]:
     """Instructions by function, what it calls included, of `parts` at least; of everything under ""."""
     for old in dump.parent.glob(f"{dump.name}*"):
         old.unlink()
     with tempfile.NamedTemporaryFile(dir=ROOT / "build") as file:
-        pickle.dump((topics, warm_up, data), file)
+        pickle.dump((topics, warm_up, data, signed), file)
         file.flush()
         done = subprocess.run(
             [
@@ -153,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reads", type=int, default=200, help="of 32 messages that are counted (default %(default)s)")
     parser.add_argument("--topics", type=int, default=100, help="of many_topics_send (default %(default)s)")
-    parser.add_argument("--only", choices=("send", "many_topics_send", "batch_send"))
+    parser.add_argument("--only", choices=("send", "many_topics_send", "batch_send", "signed_send"))
     parser.add_argument("--counted", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.counted is not None:
@@ -172,6 +177,7 @@ def main() -> None:
         ("send", 1, [TOPIC]),
         ("many_topics_send", 1, many_topics),
         ("batch_send", MESSAGES, [TOPIC]),
+        ("signed_send", 1, [TOPIC]),
     ):
         if options.only not in (None, kind):
             continue
@@ -185,8 +191,11 @@ def main() -> None:
             body_bytes=1_024,
             path=PATH,
             topics=topics,
+            signed=kind == "signed_send",
         )
-        counts = _count(topics, warm_up, data, DUMPS / f"{kind}.callgrind", parts.values())
+        counts = _count(
+            topics, warm_up, data, DUMPS / f"{kind}.callgrind", parts.values(), signed=kind == "signed_send"
+        )
         rows += [
             Row.absolute(f"{kind}_instructions{name}", counts[function] / options.reads / MESSAGES, "instructions/msg")
             for name, function in (("", ""), *((f"_{name}", function) for name, function in parts.items()))

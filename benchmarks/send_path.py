@@ -17,11 +17,13 @@ import gc
 import itertools
 import json
 import pstats
+import random
 import statistics
 import struct
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, Final
@@ -34,10 +36,18 @@ from hpack import Encoder
 
 from support.api_requests import message, send_request
 from support.broker_assembly import BrokerAssembly
+from support.simulated_disk import SimulatedDisk
+from tandemmq.broker.access_changes import AccessChanges
+from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import PutMeter
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.broker.write_path import WritePath
+from tandemmq.core.access.sealed_secrets import SecretKeys
+from tandemmq.core.access.signature import sign
+from tandemmq.core.access.users_and_policies import Decision, PolicyEntry, Resource, actions_of, source_ips_of
 from tandemmq.core.replication.frames import MasterOptions
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
@@ -54,6 +64,10 @@ TOPIC: Final = "orders"
 NANOSECONDS_PER_MICROSECOND: Final = 1_000
 # Of the fastest tenth of reads: what the code costs when no stranger is in the way.
 FAST_SHARE: Final = 10
+
+
+USER: Final = "ann"
+SECRET: Final = "a secret of ann's"
 
 
 class PlayedSlave:
@@ -119,29 +133,68 @@ class ReplicatingBroker(BrokerAssembly):
         self._write_path.attach(PlayedSlave(replica, clock, self._write_path.collect))
         self.put = self._write_path.put  # type: ignore[method-assign]  # as the broker has it
 
+    def guard(self) -> None:
+        """From now on callers sign in, and `USER` may send."""
+        keys = SecretKeys([b"k" * 32])
+        timers = asyncio.get_running_loop()
+        tables = MetadataTables(SimulatedDisk(random.Random(1)), self.clock, topics_changed=lambda: None)
+        changes = AccessChanges(tables, keys=keys, clock=self.clock)
+        changes.put_user(USER, secret=SECRET)
+        entry = PolicyEntry(Resource.parse("Topic:*"), actions_of("Pub"), Decision.ALLOW, source_ips_of(""))
+        changes.put_entries(f"User:{USER}", [entry])
+        access = ClientAccess(
+            users=tables.users,
+            acls=tables.acls,
+            keys=keys,
+            authorizes=True,
+            zones=SignatureZones((0,), with_local=False),
+            clock=self.clock,
+            timers=timers,
+            revoked=lambda: None,
+        )
+        self.api = ClientApi(self, None, access)
+
 
 def _raise(error: Exception) -> None:
     raise error
 
 
 def reads(
-    *, count: int, requests: int, batch: int, body_bytes: int, path: str, topics: Sequence[str] = (TOPIC,)
+    *,
+    count: int,
+    requests: int,
+    batch: int,
+    body_bytes: int,
+    path: str,
+    topics: Sequence[str] = (TOPIC,),
+    signed: bool = False,
 ) -> list[bytes]:
-    """`count` reads of `requests` calls each, as a Go client sends them: 15 headers, two of them new every time. Each
-    is for the next of the topics."""
+    """`count` reads of `requests` calls each, as a Go client sends them: 15 headers, two of them new every time, or 16
+    with the signature of `USER`, whose date is now. Each is for the next of the topics."""
     encoder = Encoder()
     numbers = itertools.count()
     rounds = itertools.cycle(topics)
     body = b"x" * body_bytes
+    signature = _signature() if signed else {}
     return [
         b"".join(
-            _request(encoder, next(numbers), body, batch=batch, path=path, topic=next(rounds)) for _ in range(requests)
+            _request(encoder, next(numbers), body, batch=batch, path=path, topic=next(rounds), signature=signature)
+            for _ in range(requests)
         )
         for _ in range(count)
     ]
 
 
-def _request(encoder: Encoder, number: int, body: bytes, *, batch: int, path: str, topic: str) -> bytes:
+def _signature() -> dict[str, str]:
+    date = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    signature = sign(SECRET.encode(), date).hex()
+    text = f"MQv2-HMAC-SHA1 Credential={USER}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return {"authorization": text, "x-mq-date-time": date}
+
+
+def _request(
+    encoder: Encoder, number: int, body: bytes, *, batch: int, path: str, topic: str, signature: dict[str, str]
+) -> bytes:
     headers = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -156,8 +209,8 @@ def _request(encoder: Encoder, number: int, body: bytes, *, batch: int, path: st
         ("x-mq-client-version", "5.1.3"),
         ("x-mq-client-id", "host@4711@1@0"),
         ("x-mq-request-id", str(uuid4())),
-        ("x-mq-date-time", "20261121T150000Z"),
         ("x-mq-namespace", ""),
+        *({"x-mq-date-time": "20261121T150000Z"} | signature).items(),
     ]
     stream_id = 2 * number + 1
     messages = [message(topic, body, tag="red", keys=[f"key-{number}-{i}"]) for i in range(batch)]

@@ -25,7 +25,8 @@ if str(ROOT / "tests") not in sys.path:
 from processes import MeasurementFailed, free_port, private_bytes, wait_for
 from support.cluster_processes import ServiceProcess
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc, broker_operations_service_pb2_grpc
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
 
@@ -277,6 +278,11 @@ class TandemPair:
             topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
         )
         self._stub(Member.MASTER).UpdateTopic(request, timeout=RPC_LIMIT_S)
+
+    def change_settings(self, settings: Mapping[str, str]) -> None:
+        """Of the master, until its next start."""
+        stub = broker_operations_service_pb2_grpc.BrokerOperationsServiceStub(self._channel(Member.MASTER))
+        stub.UpdateConfig(operations_pb.UpdateConfigRequest(values=settings), timeout=RPC_LIMIT_S)
 
     def create_group(self, group: str, *, ordered: bool = False) -> None:
         """Nothing for an ordinary one: the first receive creates it."""

@@ -43,6 +43,8 @@ def _encoded(source: Source, kind: Descriptor) -> bytes:
     fields = sorted(kind.fields, key=lambda field: field.number)
     parts: list[bytes] = []
     place = -1
+    if not fields:
+        return b""
     for _ in range(source.below(len(fields) + 2)):
         step = source.byte()
         if step == 1:  # any, in whatever order

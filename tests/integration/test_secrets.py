@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 
 from support.api_requests import message, receive_request, send_request
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from tandemmq.admin.api.access import SESSION_COOKIE
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.cli.app import app
@@ -111,6 +112,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     values = {
         **{name: planted(name) for name in ("admin-token", "viewer-token", "guessed-token", "short-token")},
         **{name: planted(name) for name in ("signature", "session-token", "body", "property", "user-secret")},
+        # Of users that are made and changed while the cluster runs.
+        **{name: planted(name) for name in ("made-secret", "changed-secret", "posted-secret")},
         # What users' secrets are sealed with: 32 bytes.
         "auth-key": base64.b64encode(secrets.token_bytes(32)).decode(),
         # The first line of the key.
@@ -209,6 +212,7 @@ def test_nothing_planted_is_found_after_a_run_with_errors_and_a_crash(run: Run) 
     _call(run, "ReceiveMessage", receive_request("orders"), pb.ReceiveMessageResponse, tls=True)
     _call(run, "AckMessage", pb.AckMessageRequest(), pb.AckMessageResponse, tls=False)
     _ask_admin(run)
+    _change_users(run)
     for words in (
         ("status", "-o", "json"),
         ("doctor",),
@@ -264,7 +268,42 @@ def _ask_admin(run: Run) -> None:
             timeout=_CALL_S,
             trust_env=False,
         )
-        run.said[f"login with {token}"] = f"{answer.status_code} {answer.headers}\n{answer.text}"
+        session = answer.cookies.get(SESSION_COOKIE, "")
+        text = f"{answer.status_code} {answer.headers}\n{answer.text}"
+        if session:
+            # It is told to whom it is for, this once.
+            run.planted["session"] = session
+            text = text.replace(session, "(the session)")
+            assert run.get("/brokers/broker-a:0", cookie=f"{SESSION_COOKIE}={session}").status_code == 200
+        run.said[f"login with {token}"] = text
+    assert "session" in run.planted
+
+
+def _change_users(run: Run) -> None:
+    """Users are made, changed, copied to the slave, looked at from all sides, and refused."""
+    file = run.folder / "secret" / "of-a-user.txt"
+    for verb, name in (("create", "made-secret"), ("update", "changed-secret")):
+        file.write_text(f"{run.planted[name]}\n")
+        assert "broker-a:0: " in run.cli("user", verb, "bob", "--password-file", str(file))
+    run.cli("acl", "put", "bob", "Topic:orders", "--actions", "Pub")
+    for words in (("user", "list", "-o", "json"), ("acl", "list", "-o", "json"), ("user", "list")):
+        assert "bob" in run.cli(*words)
+    port = run.admin.ports["httpPort"]
+    posted = {"password": run.planted["posted-secret"], "user_type": "of no type"}
+    for body in (json.dumps(posted), json.dumps(posted)[:-1]):
+        answer = httpx.post(
+            f"http://127.0.0.1:{port}/api/v1/users/cy",
+            content=body,
+            headers={"authorization": f"Bearer {run.planted['admin-token']}", "content-type": "application/json"},
+            timeout=_CALL_S,
+            trust_env=False,
+        )
+        assert answer.status_code >= 400
+        run.said[f"POST user {len(run.said)}"] = f"{answer.status_code} {answer.headers}\n{answer.text}"
+    for path in ("/users", "/api/v1/users", "/api/v1/users/bob", "/api/v1/acls", "/events"):
+        run.get(path, authorization=f"Bearer {run.planted['admin-token']}")
+    slave = run.cluster.store_folder("broker-a-1") / "config" / "users.json"
+    wait_until(lambda: slave.exists() and "bob" in slave.read_text(), limit_s=_LIMIT_S, what="the slave has the user")
 
 
 @pytest.mark.parametrize("source", ["set", "environment", "file"])

@@ -363,7 +363,7 @@ class BrokerParts:
         self.links: Final = links
         self.loop_meter: Final = loop_meter
         self.timers: Final[Timers] = loop_meter.turns
-        self.send_room: Final = SendRoom(loop_meter.turns.call_later, requests_max=settings.unacknowledged_sends_max)
+        self.send_room: Final = SendRoom(loop_meter.turns.call_later, messages_max=settings.unacknowledged_sends_max)
         self.incarnation: Final = clock.wall_ms()
         """Of the process: its start."""
         self.identity: Final = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)

@@ -1,16 +1,16 @@
 """How many sends stand in the log unacknowledged, and in which order the others get there (ADR 53).
 
 Sends that wait for a slave or the disk are answered in the log's order, so whatever one client has put there stands
-before everybody's next one. Hence the log takes `requests_max` of them, or `_BYTES_MAX`; then there is no room, and
-what comes waits here, outside the log, in an order of its own:
+before everybody's next one. Hence the log takes so many of them, by weight; then there is no room, and what comes waits
+here, outside the log, in an order of its own:
 
-- by address: each gets the same share of the bytes that go to the log. An address that has taken less than its share
+- by address: each gets the same share of the weight that goes to the log. An address that has taken less than its share
   does not wait at all, room or not; so a client with one send in the air never stands behind one with thousands, but
   for the few that are in the log;
 - of an address, one connection after the other; of a connection, in the order in which they came.
 
 The share is start-time fair queueing: a send starts where the last one of its address ended, or now; it ends by its
-bytes later; the send that starts first goes first, and `now` is its start. An address that had nothing to send has
+weight later; the send that starts first goes first, and `now` is its start. An address that had nothing to send has
 saved nothing up.
 
 The bound is there for the sake of order alone. If nothing was acknowledged for a while, order helps nobody: a slave is
@@ -24,16 +24,15 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
-__all__ = ["REQUESTS_MAX", "SendRoom"]
+__all__ = ["MESSAGES_MAX", "MESSAGE_WEIGHT_BITS", "SendRoom"]
 
-REQUESTS_MAX: Final = 64
-"""About a millisecond of a broker's work. What a slave 2 ms away has confirmed by then is 32,000 a second."""
-BYTES_MAX: Final = 1 << 20
-"""The same of large messages: a slave 2 ms away confirms 500 MB a second."""
+MESSAGES_MAX: Final = 64
+"""About a millisecond of a broker's work. A slave 2 ms away confirms 32,000 a second of them."""
+MESSAGE_WEIGHT_BITS: Final = 14
+"""A message weighs its bytes and 16 KiB: a short one takes about as long as storing and sending so many. So one send of
+1 MiB fills the room as 64 short messages do, in one request or in many."""
 STALLED_S: Final = 0.2
 """Slaves report many times in it while they follow."""
-# What a send costs whatever its length, in bytes: a short one takes about as long as copying so many.
-_SEND_COST_BYTES: Final = 4 << 10
 # Addresses that have taken more than their share; beyond, those that have not are forgotten.
 _SHARES_MAX: Final = 4_096
 
@@ -46,12 +45,12 @@ class _Address:
         # Connections in the order in which they are served next.
         self._turns: deque[str] = deque()
 
-    def add(self, connection: str, cost: int, send: Callable[[], object]) -> None:
+    def add(self, connection: str, weight: int, send: Callable[[], object]) -> None:
         waiting = self._connections.get(connection)
         if waiting is None:
             waiting = self._connections[connection] = deque()
             self._turns.append(connection)
-        waiting.append((cost, send))
+        waiting.append((weight, send))
 
     def take(self) -> tuple[int, Callable[[], object]]:
         """The next one."""
@@ -76,11 +75,11 @@ class SendRoom:
     """
 
     def __init__(
-        self, call_later: Callable[[float, Callable[[], object]], object], *, requests_max: int = REQUESTS_MAX
+        self, call_later: Callable[[float, Callable[[], object]], object], *, messages_max: int = MESSAGES_MAX
     ) -> None:
         """`call_later` calls back after so many seconds."""
-        self.requests_max = requests_max
-        self.bytes_max = BYTES_MAX
+        self.weight_max = messages_max << MESSAGE_WEIGHT_BITS
+        """What may be in the log at a time."""
         self.is_full = False
         self.held_count = 0
         """Sends that wait now."""
@@ -97,23 +96,23 @@ class SendRoom:
         self._has_moved = False
         self._is_watched = False
 
-    def change(self, requests_max: int) -> None:
-        self.requests_max = requests_max
+    def change(self, messages_max: int) -> None:
+        self.weight_max = messages_max << MESSAGE_WEIGHT_BITS
 
-    def holds(self, peer: str, body_bytes: int, send: Callable[[], object]) -> bool:
-        """There is no room, and `peer`, an address and a port, brings a send. True: it waits, and `send` is called when
-        its turn has come, which must not raise. False: it goes on at once."""
-        cost = _SEND_COST_BYTES + body_bytes
+    def holds(self, peer: str, messages: int, body_bytes: int, send: Callable[[], object]) -> bool:
+        """There is no room, and `peer`, an address and a port, brings messages. True: they wait, and `send` is called
+        when their turn has come, which must not raise. False: they go on at once."""
+        weight = (messages << MESSAGE_WEIGHT_BITS) + body_bytes
         address = peer.rpartition(":")[0]
         waiting = self._addresses.get(address)
         if waiting is None:
             start = self._ends.get(address, 0)
             if start <= self._now:
-                self._note_end(address, self._now + cost)
+                self._note_end(address, self._now + weight)
                 return False
             waiting = self._addresses[address] = _Address()
             self._push(start, address)
-        waiting.add(peer, cost, send)
+        waiting.add(peer, weight, send)
         self.held_count += 1
         self.held_total += 1
         if not self._is_watched:
@@ -141,13 +140,13 @@ class SendRoom:
     def _send_next(self) -> None:
         start, _, address = heappop(self._starts)
         waiting = self._addresses[address]
-        cost, send = waiting.take()
+        weight, send = waiting.take()
         self._now = start
         if waiting.is_empty():
             del self._addresses[address]
         else:
-            self._push(start + cost, address)
-        self._note_end(address, start + cost)
+            self._push(start + weight, address)
+        self._note_end(address, start + weight)
         self.held_count -= 1
         send()
 

@@ -168,9 +168,10 @@ class BrokerSettings(ServicePortSettings):
         64,
         ge=1,
         alias="unacknowledgedSendsMax",
-        description="Sends that may stand in the log before a slave or the disk has confirmed them; more wait for "
-        "their turn, address by address, so that one client's many do not stand before another's one. In a round trip "
-        "to the slaves no more are confirmed: raise it where slaves are many milliseconds away.",
+        description="Messages that may stand in the log before a slave or the disk has confirmed them, each counting "
+        "its bytes and 16 KiB; more wait for their turn, address by address, so that one client's many do not stand "
+        "before another's one. In a round trip to the slaves no more are confirmed: raise it where slaves are many "
+        "milliseconds away.",
     )
     client_quotas: str = Field(
         "",

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 import structlog
 
 from tandemmq.broker.put import Put, PutAnswer, PutDone, PutMeter, answer_of
-from tandemmq.broker.send_room import SendRoom
+from tandemmq.broker.send_room import MESSAGE_WEIGHT_BITS, SendRoom
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import OutgoingMessage
@@ -105,7 +105,7 @@ class WritePath:
         self._is_bounded: Final = self._sync_flush or waits_for_slaves
         self._ha: ReplicationLinks | None = None
         self._waiting_count = 0
-        self._waiting_bytes = 0
+        self._waiting_weight = 0
         # Puts of this turn whose answers wait for nothing but its end.
         self._unheld: list[Put] = []
         # When the last put was appended.
@@ -205,10 +205,9 @@ class WritePath:
         else:
             self._appended_mixed(messages, results)
         self._waiting_count += 1
-        self._waiting_bytes += put.end_offset - put.start_offset
-        room = self.room
-        if self._is_bounded and (self._waiting_count >= room.requests_max or self._waiting_bytes >= room.bytes_max):
-            room.is_full = True
+        self._waiting_weight += put.end_offset - put.start_offset + (len(messages) << MESSAGE_WEIGHT_BITS)
+        if self._waiting_weight >= self.room.weight_max and self._is_bounded:
+            self.room.is_full = True
         status = self._replica.submit(put, now_ns // _NS_PER_MS)
         if status is not None:
             self._settle(results, status)
@@ -241,7 +240,9 @@ class WritePath:
                 released_ns = released_ns or self._monotonic_ns()
                 answered_count += 1
                 self._waiting_count -= 1
-                self._waiting_bytes -= event.end_offset - event.start_offset
+                self._waiting_weight -= (
+                    event.end_offset - event.start_offset + (len(event.results) << MESSAGE_WEIGHT_BITS)
+                )
                 if event.status is not _PUT_OK:
                     self._settle(event.results, event.status)
                 elif self._waits_for_slaves:
@@ -288,7 +289,7 @@ class WritePath:
         for put in self._replica.give_up_puts():
             assert isinstance(put, Put), "a put of somebody else"
             self._waiting_count -= 1
-            self._waiting_bytes -= put.end_offset - put.start_offset
+            self._waiting_weight -= put.end_offset - put.start_offset + (len(put.results) << MESSAGE_WEIGHT_BITS)
             self._settle(put.results, status)
             self._finish(put, now_ns)
         self._answer_unheld(status)
@@ -297,9 +298,8 @@ class WritePath:
 
     def _make_room(self) -> None:
         """Fewer wait than before."""
-        room = self.room
-        if self._waiting_count < room.requests_max and self._waiting_bytes < room.bytes_max:
-            room.made()
+        if self._waiting_weight < self.room.weight_max:
+            self.room.made()
 
     def close(self) -> None:
         """Stops the timer."""
@@ -385,7 +385,7 @@ class WritePath:
         now_ns = self._monotonic_ns()
         for put in puts:
             self._waiting_count -= 1
-            self._waiting_bytes -= put.end_offset - put.start_offset
+            self._waiting_weight -= put.end_offset - put.start_offset + (len(put.results) << MESSAGE_WEIGHT_BITS)
             self._settle(put.results, status)
             self._finish(put, now_ns)
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.metadata.topic_table import topic_name_problem
@@ -338,11 +339,19 @@ def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
         end_offset=message.end_offset,
         metadata_endpoint=message.metadata_endpoint[:_ENDPOINT_CHARACTERS_MAX],
         # Others tell of it: nonsense is not passed on, where it would make an answer that cannot be written.
-        last_seen_wall_ms=min(max(message.last_seen_time.ToMilliseconds(), 0), _TIMESTAMP_MS_MAX),
+        last_seen_wall_ms=_wall_ms(message.last_seen_time),
         left=message.left,
         live=message.live,
         master_epoch=message.master_epoch if message.HasField("master_epoch") else -1,
     )
+
+
+def _wall_ms(moment: Timestamp) -> int:
+    """0 for what is no time, such as one with 2,000,000,000 nanoseconds."""
+    try:
+        return min(max(moment.ToMilliseconds(), 0), _TIMESTAMP_MS_MAX)
+    except ValueError:
+        return 0
 
 
 def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:

@@ -162,25 +162,37 @@ async def test_counts_what_was_stored_and_how_long_its_sender_waited() -> None:
     rig.close()
 
 
+def _record_bytes() -> int:
+    """Of each record that the rig puts."""
+    rig = Rig(is_traced=False)
+    rig.put(call=None)
+    size = rig.store.end_offset
+    rig.close()
+    return size
+
+
 async def test_sends_that_are_too_many_for_the_log_go_on_as_the_slave_confirms() -> None:
     rig = Rig(is_traced=False)
-    room, answers = rig.path.room, []
-    for _ in range(2 * room.requests_max):
-        if not (room.is_full and room.holds("ipv4:10.0.0.7:1", 100, lambda: rig.put_for(answers.extend))):
+    room = rig.path.room
+    answers: list[AppendResult] = []
+    in_log = 64
+    room.weight_max = in_log * (16_384 + _record_bytes())
+    for _ in range(2 * in_log):
+        if not (room.is_full and room.holds("ipv4:10.0.0.7:1", 1, 100, lambda: rig.put_for(answers.extend))):
             rig.put_for(answers.extend)
     # One more of its address than there is room for: it had taken nothing while there was none.
-    assert (rig.path.waiting_count, room.held_count) == (room.requests_max + 1, room.requests_max - 1)
+    assert (rig.path.waiting_count, room.held_count) == (in_log + 1, in_log - 1)
     rig.report(rig.store.end_offset)
-    assert (len(answers), rig.path.waiting_count) == (room.requests_max + 1, room.requests_max - 1)
+    assert (len(answers), rig.path.waiting_count) == (in_log + 1, in_log - 1)
     rig.report(rig.store.end_offset)
     assert {answer.status for answer in answers} == {PutStatus.PUT_OK}
-    assert (len(answers), rig.path.waiting_count, room.is_full) == (2 * room.requests_max, 0, False)
+    assert (len(answers), rig.path.waiting_count, room.is_full) == (2 * in_log, 0, False)
     rig.close()
 
 
 async def test_large_messages_fill_the_log_by_their_bytes() -> None:
     rig = Rig(is_traced=False)
-    rig.path.room.bytes_max = 200
+    rig.path.room.weight_max = 2 * 16_384 + _record_bytes() + 1
     rig.put(call=None)
     assert not rig.path.room.is_full
     rig.put(call=None)
@@ -192,7 +204,7 @@ async def test_large_messages_fill_the_log_by_their_bytes() -> None:
 
 async def test_sends_that_wait_for_nobody_are_as_many_as_they_like() -> None:
     rig = Rig(is_traced=False, needed_slaves=0)
-    for _ in range(3 * rig.path.room.requests_max):
+    for _ in range(200):
         rig.put(call=None)
     assert not rig.path.room.is_full
     await asyncio.sleep(0)
@@ -201,10 +213,11 @@ async def test_sends_that_wait_for_nobody_are_as_many_as_they_like() -> None:
 
 async def test_a_broker_that_stops_leaves_no_send_waiting_for_its_turn() -> None:
     rig = Rig(is_traced=False)
-    room, answers = rig.path.room, []
+    room = rig.path.room
+    answers: list[AppendResult] = []
     room.is_full = True
-    room.holds("ipv4:10.0.0.7:1", 100, lambda: None)
-    assert room.holds("ipv4:10.0.0.7:1", 100, lambda: rig.put_for(answers.extend))
+    room.holds("ipv4:10.0.0.7:1", 1, 100, lambda: None)
+    assert room.holds("ipv4:10.0.0.7:1", 1, 100, lambda: rig.put_for(answers.extend))
     rig.refusal = "the broker stops"
     rig.path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
     assert [answer.status for answer in answers] == [PutStatus.SERVICE_NOT_AVAILABLE]

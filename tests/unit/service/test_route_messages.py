@@ -57,6 +57,9 @@ class FakeCall:
     def header(self, name: str) -> str:
         return self.metadata.get(name, "")
 
+    def keep_request(self) -> None:
+        raise NotImplementedError
+
     def send(self, message: Message) -> None:
         self.sent.append(message)
 

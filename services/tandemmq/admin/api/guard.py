@@ -62,6 +62,9 @@ _SECURITY_HEADERS: Final = (
 )
 
 
+_NO_QUERY: Final = problem_response(
+    plain_problem(HTTPStatus.BAD_REQUEST, "query: it has bytes that an address does not have; encode them with %")
+)
 _FORGED: Final = problem_response(plain_problem(HTTPStatus.FORBIDDEN, "a page of another origin sent this"))
 
 
@@ -82,7 +85,8 @@ class Guard:
             await send(message)
 
         headers = _Headers(scope["headers"])
-        refusal = self._refusal_of(scope, headers)
+        # Whoever reads the address decodes it, whoever tells of an error, too.
+        refusal = self._refusal_of(scope, headers) if scope["query_string"].isascii() else _NO_QUERY
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
             return

@@ -28,6 +28,7 @@ from tandemmq.broker.client_api.validation import (
     check_client_id,
     check_group,
     check_topic,
+    moment_ms,
     parsed_filter,
     status_of,
 )
@@ -121,8 +122,11 @@ class OffsetHandler:
         elif outcome is None:
             begin, end = self._services.leases.bounds(queue.topic.name, queue.id)
             if policy == definition.TIMESTAMP:
-                time_ms = request.timestamp.ToMilliseconds()
-                offset = self._services.leases.offset_at(queue.topic.name, queue.id, time_ms)
+                time_ms = moment_ms(request.timestamp)
+                if time_ms is None:
+                    outcome = Outcome(Code.BAD_REQUEST, "timestamp: it is no time between the years 1 and 9999")
+                else:
+                    offset = self._services.leases.offset_at(queue.topic.name, queue.id, time_ms)
             else:
                 offset = end if policy == definition.END else begin
         _end_query(call, outcome or OK, offset)

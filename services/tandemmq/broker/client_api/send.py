@@ -119,7 +119,7 @@ class SendHandler:
         """Stores the request's messages, when it is their turn."""
         if self._room.is_full:
             body_bytes = sum([len(sent.body) for sent in messages])
-            if self._room.holds(call.peer, body_bytes, partial(self._send_held, messages, call)):
+            if self._room.holds(call.peer, len(messages), body_bytes, partial(self._send_held, messages, call)):
                 call.keep_request()
                 return
         self._send(messages, call)

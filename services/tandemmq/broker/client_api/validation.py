@@ -41,6 +41,7 @@ __all__ = [
     "check_topic",
     "common_status",
     "declared_type",
+    "moment_ms",
     "ok_status",
     "parsed_filter",
     "status_of",
@@ -343,8 +344,19 @@ def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
+def moment_ms(moment: Timestamp) -> int | None:
+    """Since the epoch; None: it is no time between the years 1 and 9999."""
+    try:
+        return moment.ToMilliseconds()
+    except ValueError:
+        return None
+
+
 def _check_delay(delivery: Timestamp, now_wall_ms: int, max_delay_ms: int) -> Outcome | None:
-    delay_ms = delivery.ToMilliseconds() - now_wall_ms
+    delivery_ms = moment_ms(delivery)
+    if delivery_ms is None:
+        return Outcome(Code.ILLEGAL_DELIVERY_TIME, "delivery_timestamp: it is no time between the years 1 and 9999")
+    delay_ms = delivery_ms - now_wall_ms
     if delay_ms <= max_delay_ms:
         return None
     return Outcome(

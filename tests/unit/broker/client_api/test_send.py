@@ -254,3 +254,13 @@ def test_a_handler_that_fails_after_a_wait_fails_its_caller_alone(
     broker.send_room.made()
     assert held.code is StatusCode.UNKNOWN
     assert other.only(pb.SendMessageResponse).status.code == Code.OK
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(1, -5), (1, 2_000_000_000), (1 << 40, 0), (-(1 << 60), 0)])
+def test_a_delivery_time_that_is_none_is_refused(broker: BrokerAssembly, seconds: int, nanos: int) -> None:
+    delayed = message()
+    delayed.system_properties.delivery_timestamp.seconds = seconds
+    delayed.system_properties.delivery_timestamp.nanos = nanos
+    response = send(broker, delayed)
+    assert response.status.code == Code.ILLEGAL_DELIVERY_TIME
+    assert "delivery_timestamp" in response.status.message
