@@ -107,9 +107,9 @@ class Replica:
         )
         return answer
 
-    def rewrite_table(self, table: str, *, dry_run: bool = False) -> pb.RewriteTableResponse:
+    def rewrite_table(self, table: str, *, dry_run: bool = False, undo: bool = False) -> pb.RewriteTableResponse:
         answer: pb.RewriteTableResponse = self.repair.RewriteTable(
-            pb.RewriteTableRequest(table=table, dry_run=dry_run), timeout=60
+            pb.RewriteTableRequest(table=table, dry_run=dry_run, undo=undo), timeout=60
         )
         return answer
 
@@ -367,3 +367,47 @@ def test_repair_can_be_switched_off(tmp_path: Path) -> None:
                 "enableRepair is off here: stop the broker and repair its files",
             )
         replica.channel.close()
+
+
+def test_small_files_are_written_again_and_put_back(pair: Pair) -> None:
+    for replica in (pair.master, pair.slave):
+        assert refusal(lambda: replica.rewrite_table("replica.json", undo=True))[0] is grpc.StatusCode.NOT_FOUND  # noqa: B023
+        for path in ("replica.json", "epochFileCheckpoint", "config/messageGroupHomes.json", "checkpoint"):
+            file, name = replica.folder / path, path.rpartition("/")[2]
+            # Homes are written when the first is known, and there are none here.
+            replica.rewrite_table(name)
+            sound = file.read_bytes()
+            assert not replica.rewrite_table(name, dry_run=True).changed
+            for damaged in (b"", b"damaged", sound[: len(sound) // 2]):
+                file.write_bytes(damaged)
+                assert replica.rewrite_table(name, dry_run=True).changed
+                assert file.read_bytes() == damaged, "a dry run has written"
+                done = replica.rewrite_table(name)
+                assert (replica.folder / done.kept_path).read_bytes() == damaged
+                assert file.read_bytes() == sound
+                assert replica.rewrite_table(name, undo=True).changed
+                assert file.read_bytes() == damaged
+                assert not replica.rewrite_table(name, undo=True).changed
+                assert replica.rewrite_table(name).changed
+                assert file.read_bytes() == sound
+
+
+def test_a_table_that_was_written_again_can_be_put_back(pair: Pair) -> None:
+    for replica in (pair.master, pair.slave):
+        path = replica.folder / "config" / "topics.json"
+        wait_until(lambda: TOPIC in path.read_text(), limit_s=30, what="the topic is in the file")  # noqa: B023
+        sound = path.read_bytes()
+        path.write_bytes(sound.replace(TOPIC.encode(), b"another"))
+        assert replica.rewrite_table("topics.json").changed
+        assert replica.rewrite_table("topics.json", undo=True).changed
+        assert b"another" in path.read_bytes()
+        assert not replica.rewrite_table("topics.json", undo=True, dry_run=True).changed
+        # As before once more, and this time what was kept is none that a broker could read.
+        path.write_bytes(sound)
+        if replica is pair.slave:
+            assert replica.rewrite_table("topics.json").changed
+            path.write_bytes(b"{")
+            assert replica.rewrite_table("topics.json").changed
+            refused = refusal(lambda: replica.rewrite_table("topics.json", undo=True))  # noqa: B023
+            assert refused[0] is grpc.StatusCode.FAILED_PRECONDITION
+            assert "kept-repairs" in refused[1]

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import Final, Self
 from tandemmq.client import ClientError, ClientOptions, Producer, SimpleConsumer
 from tandemmq.service.loop_meter import SystemClock
 
-__all__ = ["TOPICS", "BackgroundLoad", "TopicKind", "consume", "send"]
+__all__ = ["TOPICS", "BackgroundLoad", "TopicKind", "consume", "received_ids", "send"]
 
 _IN_FLIGHT: Final = 32
 # A pause between the load's messages: a trickle that keeps every file moving and leaves the machine to the job.
@@ -101,6 +101,27 @@ async def _send(endpoints: Sequence[str], count: int, source: _Source) -> list[s
 def consume(endpoints: Sequence[str], group: str, topic: str, count: int) -> int:
     """Receives and acknowledges messages of a topic until `count` are done or none is left; how many were done."""
     return asyncio.run(_consume(endpoints, group, topic, count))
+
+
+def received_ids(endpoints: Sequence[str], group: str, topic: str, wanted: Set[str]) -> set[str]:
+    """Ids of what a new group receives of a topic, until all wanted ones came or nothing is left."""
+    return asyncio.run(_received_ids(endpoints, group, topic, wanted))
+
+
+async def _received_ids(endpoints: Sequence[str], group: str, topic: str, wanted: Set[str]) -> set[str]:
+    ids: set[str] = set()
+    empty_in_turn = 0
+    options = ClientOptions(tuple(endpoints))
+    async with SimpleConsumer(
+        options, SystemClock(), group=group, subscriptions={topic: "*"}, await_ms=5_000
+    ) as consumer:
+        while not wanted <= ids and empty_in_turn < 4:
+            messages = await consumer.receive(32)
+            empty_in_turn = 0 if messages else empty_in_turn + 1
+            for message in messages:
+                ids.add(message.message_id)
+                await consumer.ack(message)
+    return ids
 
 
 async def _consume(endpoints: Sequence[str], group: str, topic: str, count: int) -> int:

@@ -92,7 +92,11 @@ class Repair:
     async def attempt(self, step: RepairStep, *, dry_run: bool) -> StepResult:
         """Asks the target broker; a refusal is a result."""
         assert step.action is not RepairAction.MANUAL, "a person does these"
-        acts = {RepairAction.COPY_RANGE: self._copy, RepairAction.REWRITE_TABLE: self._rewrite_table}
+        acts = {
+            RepairAction.COPY_RANGE: self._copy,
+            RepairAction.REWRITE_TABLE: self._rewrite_table,
+            RepairAction.RESTORE_TABLE: self._rewrite_table,
+        }
         act = acts.get(step.action, self._rewrite)
         try:
             return await act(step, dry_run=dry_run)
@@ -165,10 +169,12 @@ class Repair:
 
     async def _rewrite_table(self, step: RepairStep, *, dry_run: bool) -> StepResult:
         calls = self._calls_of(ReplicaKey(step.group, step.target_broker_id))
-        request = repair_pb.RewriteTableRequest(table=step.table or "", dry_run=dry_run)
+        undo = step.action is RepairAction.RESTORE_TABLE
+        request = repair_pb.RewriteTableRequest(table=step.table or "", dry_run=dry_run, undo=undo)
         reply = await calls.rewrite_table(request, timeout_s=_TABLE_TIMEOUT_S)
         if not reply.changed:
-            return StepResult(step, StepOutcome.SOUND, "sound already: the file holds what the broker knows")
+            known = "it holds what was kept" if undo else "the file holds what the broker knows"
+            return StepResult(step, StepOutcome.SOUND, f"sound already: {known}")
         kept = f"; what the file held is kept in {reply.kept_path}" if reply.kept_path else ""
         return StepResult(step, StepOutcome.CHANGED, f"{'would write' if dry_run else 'wrote'} {step.table}{kept}")
 

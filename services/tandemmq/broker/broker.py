@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.services import AuditServices
+from tandemmq.broker.audit.table_repair import OwnFile
 from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
@@ -24,6 +26,7 @@ from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
+from tandemmq.broker.message_group_homes import MESSAGE_GROUP_HOMES_FILE
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
@@ -39,6 +42,7 @@ from tandemmq.broker.tracing.change_tracer import ChangeTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
 from tandemmq.core.routing.values import (
     Address,
     BrokerEndpoints,
@@ -49,6 +53,7 @@ from tandemmq.core.routing.values import (
     host_port,
     parse_address,
 )
+from tandemmq.core.storage.flush_jobs import CHECKPOINT_FILE
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from tandemmq.service.logging import EventMemory, LevelSwitch
@@ -198,7 +203,28 @@ class Broker:
             mended=parts.client_api.message_arrived,
             tables=parts.tables,
             retake_table=lambda file, dry_run: parts.role.retake_table(file, dry_run=dry_run),
+            own_files=self._own_files(),
         )
+
+    def _own_files(self) -> list[OwnFile]:
+        """Small files that are written as a whole, for who repairs them."""
+        parts, member = self._parts, self._parts.member
+
+        async def write_checkpoint(data: bytes | None) -> None:
+            async with parts.workers.alone_with_store():
+                known = parts.store.checkpoint.encode() if data is None else data
+                await asyncio.to_thread(parts.disk.write_file, CHECKPOINT_FILE, known)
+
+        return [
+            *(
+                OwnFile(path, partial(member.known_file, path), partial(member.write_file, path))
+                for path in (REPLICA_FILE, EPOCH_FILE)
+            ),
+            OwnFile(
+                MESSAGE_GROUP_HOMES_FILE, parts.message_group_homes.known_file, parts.message_group_homes.write_file
+            ),
+            OwnFile(CHECKPOINT_FILE, lambda: parts.store.checkpoint.encode(), write_checkpoint),
+        ]
 
     def _new_runtime_settings(self, log_level: LevelSwitch | None) -> RuntimeSettings:
         parts = self._parts

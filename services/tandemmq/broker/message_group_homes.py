@@ -21,7 +21,7 @@ from tandemmq.core.routing.queue_choice import home_of_message_group
 from tandemmq.core.routing.values import PERMISSION_WRITE, TopicRoute
 from tandemmq.core.storage.disk import Disk, DiskError
 
-__all__ = ["ORDERED_TYPES", "MessageGroupHomes"]
+__all__ = ["MESSAGE_GROUP_HOMES_FILE", "ORDERED_TYPES", "MessageGroupHomes"]
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ ORDERED_TYPES: Final = frozenset({"FIFO", "MIXED"})
 """Message types of topics whose messages may have a message group."""
 _TYPES_WITH_HOMES: Final = ORDERED_TYPES | {"LITE"}
 """A lite topic lives in one broker group, too."""
-_PATH: Final = "config/messageGroupHomes.json"
+MESSAGE_GROUP_HOMES_FILE: Final = "config/messageGroupHomes.json"
 
 
 class MessageGroupHomes:
@@ -58,11 +58,14 @@ class MessageGroupHomes:
     def load(self) -> None:
         """Reads what an earlier run knew. Blocks."""
         try:
-            data = json.loads(self._disk.read_file(_PATH) or b"{}")
+            data = json.loads(self._disk.read_file(MESSAGE_GROUP_HOMES_FILE) or b"{}")
             names = {str(topic): sorted({str(name) for name in found}) for topic, found in data.items()}
         except (ValueError, TypeError, AttributeError) as error:
             log.warning(
-                "message_group_homes_unreadable", file=_PATH, error=str(error), consequence="as seen from now on"
+                "message_group_homes_unreadable",
+                file=MESSAGE_GROUP_HOMES_FILE,
+                error=str(error),
+                consequence="as seen from now on",
             )
             return
         self._names, self._written = names, _text(names)
@@ -88,6 +91,16 @@ class MessageGroupHomes:
         """Waits for the file."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
+
+    def known_file(self) -> bytes:
+        """What belongs in the file."""
+        return _text(self._names).encode()
+
+    async def write_file(self, data: bytes | None) -> None:
+        """Writes the file again, with None as it is known, whatever it holds. DiskError."""
+        await self.close()
+        written = self.known_file() if data is None else data
+        await asyncio.to_thread(self._disk.write_file, MESSAGE_GROUP_HOMES_FILE, written)
 
     def _learn(self, topic: str) -> list[str]:
         route = self._route(topic)
@@ -116,7 +129,7 @@ class MessageGroupHomes:
     async def _write_file(self) -> None:
         while (text := _text(self._names)) != self._written:
             try:
-                await asyncio.to_thread(self._disk.write_file, _PATH, text.encode())
+                await asyncio.to_thread(self._disk.write_file, MESSAGE_GROUP_HOMES_FILE, text.encode())
             except DiskError as error:
                 # The store finds out about the disk, too.
                 log.warning("message_group_homes_not_written", error=str(error))

@@ -453,6 +453,16 @@ class MetadataTables:
         self._files.forget(file)
         self._changed(file)
 
+    def put_back(self, file: MetadataFile, text: str) -> None:
+        """An operator takes a repair back: the table is what it was before. MetadataCorrupt leaves it as it is."""
+        self.by_file[file].load_json(text)
+        self.write_again(file)
+        if file is MetadataFile.TOPICS:
+            self._topics_changed()
+        if file in _ACCESS:
+            self._tell_access_changed()
+        self.changes.notify()
+
     def persist(self, file: MetadataFile) -> bool:
         """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
         if file in self.damaged or (file in _ACCESS and self.by_file[file].version == DataVersion()):

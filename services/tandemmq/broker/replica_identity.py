@@ -165,6 +165,15 @@ class ReplicaIdentity:
         async with self._writing:
             await self._write_record(self._record.forgetting(disk_ids))
 
+    def known_file(self, path: str) -> bytes:
+        """What belongs in REPLICA_FILE or EPOCH_FILE."""
+        return (self._record.to_json() if path == REPLICA_FILE else self.history.to_text()).encode()
+
+    async def write_file(self, path: str, data: bytes | None) -> None:
+        """Writes one of the two again, with None as it is known, whatever it holds. DiskError."""
+        async with self._writing:
+            await asyncio.to_thread(self._disk.write_file, path, self.known_file(path) if data is None else data)
+
     def _first_record(self, disk_id: str) -> ReplicaRecord:
         identity = self._identity
         return ReplicaRecord(

@@ -160,7 +160,12 @@ def _repair_plan(
         return _UNKNOWN_DIGEST
 
     masters = {result.summary.group: result.summary.master_id for result in found}
-    plan = plan_repair(run_id, cluster, findings, note, masters=masters)
+    running = frozenset(
+        result.summary.group
+        for result in found
+        if result.replicas and all(replica.spec.is_broker for replica in result.replicas.values())
+    )
+    plan = plan_repair(run_id, cluster, findings, note, masters=masters, running=running)
     if not wanted:
         return plan, []
     replicas: Mapping[tuple[str, int], Replica] = {
@@ -179,7 +184,7 @@ def _repair_plan(
     def look_up(group: str, broker_id: int, log_range: LogRange) -> str:
         return wanted.get((group, broker_id, log_range), _UNKNOWN_DIGEST)
 
-    return plan_repair(run_id, cluster, findings, look_up, masters=masters), []
+    return plan_repair(run_id, cluster, findings, look_up, masters=masters, running=running), []
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -110,7 +110,7 @@ class _Broker:
     async def rewrite_table(
         self, request: repair_pb.RewriteTableRequest, *, timeout_s: float
     ) -> repair_pb.RewriteTableResponse:
-        is_changed = self._answer(f"table {request.table}", dry_run=request.dry_run)
+        is_changed = self._answer(f"{'back' if request.undo else 'table'} {request.table}", dry_run=request.dry_run)
         return repair_pb.RewriteTableResponse(changed=is_changed, kept_path="kept-repairs/x" if is_changed else "")
 
 
@@ -122,16 +122,15 @@ def _attempt(broker: _Broker, *steps: RepairStep, dry_run: bool) -> list[StepRes
     return results
 
 
-def test_tables_are_written_again_and_entries_put_back() -> None:
+def test_tables_are_written_again_and_put_back_as_entries_are() -> None:
     broker = _Broker()
     plan = RepairPlan("run-1", "cluster", (_REWRITE, _TABLE))
     (first,) = _attempt(broker, _TABLE, dry_run=False)
     assert (first.outcome, "kept-repairs/x" in first.text) == (StepOutcome.CHANGED, True)
     (again,) = _attempt(broker, _TABLE, dry_run=True)
     assert again.outcome is StepOutcome.SOUND
-    (undone,) = plan.undone().steps
-    _attempt(broker, undone, dry_run=False)
-    assert broker.asked == ["table topics.json", "table topics.json dry", "restore 10..12"]
+    _attempt(broker, *plan.undone().steps, dry_run=False)
+    assert broker.asked == ["table topics.json", "table topics.json dry", "back topics.json", "restore 10..12"]
 
 
 def test_broker_is_asked_then_told_then_asked_again() -> None:

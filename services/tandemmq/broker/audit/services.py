@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from tandemmq.broker.audit.queue_repair import KeptEntries, QueueRepair
 from tandemmq.broker.audit.range_repair import RangeRepair
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.store_files import StoreFiles
-from tandemmq.broker.audit.table_repair import TableRepair
+from tandemmq.broker.audit.table_repair import OwnFile, TableRepair
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_api.repairs import ReplicaRepairServicer
 from tandemmq.broker.peer_api.replica_reads import ReplicaReaderServicer
@@ -57,6 +57,7 @@ class AuditServices:
         mended: Callable[[str], None],
         tables: MetadataTables,
         retake_table: Callable[[MetadataFile, bool], Awaitable[bool]],
+        own_files: Sequence[OwnFile],
     ) -> None:
         root = str(Path(settings.store_path_root_dir).absolute())
         files = StoreFiles(root)
@@ -98,7 +99,7 @@ class AuditServices:
         self.repair: Final = ReplicaRepairServicer(
             ranges=self._ranges,
             queues=queue_repair(self._helper),
-            tables=TableRepair(root=root, tables=tables, retake=retake_table),
+            tables=TableRepair(root=root, tables=tables, retake=retake_table, own_files=own_files),
             refusal=self._repair_refusal,
         )
         # Consumers wait for it: no audit holds it up, and no setting turns it off.

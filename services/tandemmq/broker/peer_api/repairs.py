@@ -92,7 +92,7 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
         self, request: pb.RewriteTableRequest, context: _Context
     ) -> pb.RewriteTableResponse:
         async with self._in_turn(context):
-            repaired = await self._tables.run(request.table, dry_run=request.dry_run)
+            repaired = await self._tables.run(request.table, dry_run=request.dry_run, undo=request.undo)
         return pb.RewriteTableResponse(changed=repaired.changed, kept_path=repaired.kept_path)
 
     async def idle(self) -> None:

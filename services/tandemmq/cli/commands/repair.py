@@ -47,7 +47,8 @@ def repair(
         list[int] | None, typer.Option(metavar="N", help="Only this step of the plan; repeatable. Default: all.")
     ] = None,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Put back the bytes of the log and the entries that these steps overwrote.")
+        bool,
+        typer.Option("--undo", help="Put back the bytes of the log, entries and tables that these steps overwrote."),
     ] = False,
     namespace: NamespaceOption = None,
     kube_context: KubeContextOption = None,
@@ -148,6 +149,7 @@ def _missing(step: RepairStep) -> list[str]:
         RepairAction.REWRITE_QUEUE_ENTRIES: ("topic", "queue_id", "first_queue_offset", "end_queue_offset"),
         RepairAction.RESTORE_QUEUE_ENTRIES: ("topic", "queue_id", "first_queue_offset", "end_queue_offset"),
         RepairAction.REWRITE_TABLE: ("table",),
+        RepairAction.RESTORE_TABLE: ("table",),
         RepairAction.MANUAL: (),
     }
     return [name for name in needed[step.action] if getattr(step, name) is None]
@@ -190,6 +192,8 @@ def _what(step: RepairStep) -> str:
         return f"write ConsumeQueue {step.topic} queue {step.queue_id}, {step.first_queue_offset:,} to {last:,}, again"
     if step.action is RepairAction.RESTORE_QUEUE_ENTRIES:
         return f"put back entries of ConsumeQueue {step.topic} queue {step.queue_id}"
+    if step.action is RepairAction.RESTORE_TABLE:
+        return f"put back {step.table}"
     if step.action is RepairAction.REWRITE_TABLE:
         return f"write {step.table} again" + (", from its master" if step.source_broker_id is not None else "")
     return "by hand"

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Verdict
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = ["PLAN_SCHEMA_VERSION", "Refusal", "RepairAction", "RepairPlan", "RepairRefused", "RepairStep", "plan_repair"]
@@ -71,7 +71,10 @@ class RepairAction(StrEnum):
     RESTORE_QUEUE_ENTRIES = "restore-queue-entries"
     """The target broker puts back the entries that it has overwritten."""
     REWRITE_TABLE = "rewrite-table"
-    """The target broker writes a metadata table again: a slave after it took its master's, a master as it knows it."""
+    """The target broker writes a metadata table again: a slave after it took its master's, a master as it knows it; or
+    another small file, as it knows it."""
+    RESTORE_TABLE = "restore-table"
+    """The target broker puts back the table or file that it has overwritten."""
     MANUAL = "manual"
     """Needs a person; `reason` says what to do."""
 
@@ -95,7 +98,7 @@ class RepairStep:
     first_queue_offset: int | None = None
     end_queue_offset: int | None = None
     table: str | None = None
-    """Name of a metadata table's file."""
+    """Name of a metadata table's file, or of another small one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,8 @@ class RepairPlan:
     schema: int = PLAN_SCHEMA_VERSION
 
     def undone(self) -> RepairPlan:
-        """What puts back the bytes and entries that the plan has overwritten, the last first: each broker kept its own.
-        Tables are not put back: a slave's would be taken from its master again."""
+        """What puts back what the plan has overwritten, the last first: each broker kept its own. A table of a slave
+        stays so until its master's changes."""
         undone = []
         for step in reversed(self.steps):
             reason = f"put back what step {step.number} has overwritten"
@@ -125,6 +128,8 @@ class RepairPlan:
                 )
             elif step.action is RepairAction.REWRITE_QUEUE_ENTRIES:
                 undone.append(replace(step, action=RepairAction.RESTORE_QUEUE_ENTRIES, reason=reason))
+            elif step.action is RepairAction.REWRITE_TABLE:
+                undone.append(replace(step, action=RepairAction.RESTORE_TABLE, reason=reason))
         return replace(self, steps=tuple(undone))
 
     def to_json(self) -> dict[str, Any]:
@@ -173,6 +178,17 @@ _OF_TABLES: Final = frozenset(
         FindingKind.METADATA_UNREADABLE,
     }
 )
+_OF_OWN_FILES: Final = frozenset(
+    {
+        FindingKind.MESSAGE_GROUP_HOMES_DIFFER,
+        FindingKind.DISK_ID_WRONG,
+        FindingKind.EPOCHS_WRONG,
+        FindingKind.METADATA_UNREADABLE,
+        FindingKind.CHECKPOINT_IMPOSSIBLE,
+    }
+)
+_OWN_FILES: Final = frozenset({"messageGroupHomes.json", REPLICA_FILE, EPOCH_FILE, "checkpoint"})
+"""What a running broker knows better than the file, if that was damaged since it was read."""
 _REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING})
 _GAP_BYTES_MAX: Final = 64 << 10
 """Ranges so close to each other are copied as one: what lies between is equal anyway."""
@@ -199,14 +215,21 @@ def plan_repair(
     digest_of: DigestOf,
     *,
     masters: Mapping[str, int | None] | None = None,
+    running: frozenset[str] = frozenset(),
 ) -> RepairPlan:
     """The steps of a run: the CommitLog, ConsumeQueues, which are made from it, tables, then what people have to do.
 
-    `masters`: by group the broker id of the master; a group that is not named has 0. `digest_of` may raise
-    ReplicaUnreadable: there is no plan then without that replica's findings.
+    `masters`: by group the broker id of the master; a group that is not named has 0. `running`: groups that were read
+    through their brokers, which know what belongs into their small files; others have read these by now. `digest_of`
+    may raise ReplicaUnreadable: there is no plan then without that replica's findings.
     """
     known = list(findings)
-    by_brokers = {id(own) for own in known if _is_rewritten_table(own, (masters or {}).get(own.group, MASTER_ID))}
+    by_brokers = {
+        id(own)
+        for own in known
+        if _is_rewritten_table(own, (masters or {}).get(own.group, MASTER_ID))
+        or (own.group in running and _is_own_file(own))
+    }
     tables = [own for own in known if id(own) in by_brokers]
     by_hand = [own for own in known if id(own) not in by_brokers]
     steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_table_steps(tables), *_manual_steps(by_hand)]
@@ -247,12 +270,18 @@ def _is_rewritten_table(finding: Finding, master_id: int | None) -> bool:
     # The slave that is right knows nothing of a master that is wrong.
     is_from_master = is_slave and finding.source_broker_id == master_id
     is_unreadable = finding.kind is FindingKind.METADATA_UNREADABLE
-    return _table_name(finding) is not None and (is_from_master or is_unreadable)
+    is_table = _table_name(finding) not in {None, *_OWN_FILES}
+    return is_table and (is_from_master or is_unreadable)
+
+
+def _is_own_file(finding: Finding) -> bool:
+    is_decided = finding.verdict is not Verdict.UNDECIDED and finding.broker_id is not None
+    return finding.kind in _OF_OWN_FILES and is_decided and _table_name(finding) in _OWN_FILES
 
 
 def _table_name(finding: Finding) -> str | None:
     name = (finding.file or "").removeprefix("config/")
-    return next((file.value for file in MetadataFile if file.value == name), None)
+    return name if name in _OWN_FILES or any(file.value == name for file in MetadataFile) else None
 
 
 def _table_steps(findings: list[Finding]) -> Iterator[RepairStep]:
@@ -262,12 +291,14 @@ def _table_steps(findings: list[Finding]) -> Iterator[RepairStep]:
         grouped.setdefault((finding.group, finding.broker_id or 0, _table_name(finding) or ""), []).append(finding)
     for (group, broker_id, table), own in sorted(grouped.items(), key=lambda item: item[0]):
         more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+        # A broker may have read the file when it was wrong already.
+        else_ = f"; if it is found again: {KINDS[own[0].kind].remedy}" if table in _OWN_FILES else ""
         yield RepairStep(
             number=0,
             action=RepairAction.REWRITE_TABLE,
             group=group,
             target_broker_id=broker_id,
-            reason=f"{KINDS[own[0].kind].title} ({own[0].detail}){more}",
+            reason=f"{KINDS[own[0].kind].title} ({own[0].detail}){more}{else_}",
             source_broker_id=own[0].source_broker_id if own[0].source_broker_id != broker_id else None,
             table=table,
         )

@@ -49,7 +49,7 @@ __all__ = [
 
 _FIELDS: Final = Struct(">qqqqqq")
 _FILE_BYTES: Final = 4096
-_PATH: Final = "checkpoint"
+CHECKPOINT_FILE: Final = "checkpoint"
 _MARGIN_MS: Final = 3000
 """How much earlier RocketMQ starts to recover than its checkpoint says."""
 
@@ -70,7 +70,7 @@ class StoreCheckpoint:
     @classmethod
     def load(cls, disk: Disk) -> StoreCheckpoint:
         """Reads it; all zeros if there is none, or if its first fields are missing."""
-        data = disk.read_file(_PATH)
+        data = disk.read_file(CHECKPOINT_FILE)
         return cls.decode(data) if data and len(data) >= _FIELDS.size else cls()
 
     @classmethod
@@ -92,7 +92,7 @@ class StoreCheckpoint:
 
     def save(self, disk: Disk) -> None:
         """Replaces the file, durably. Blocks."""
-        disk.write_file(_PATH, self.encode())
+        disk.write_file(CHECKPOINT_FILE, self.encode())
 
     def vouching_for_nothing(self) -> StoreCheckpoint:
         """Without anchors: the next unclean start reads the whole log. The timestamps go too, or RocketMQ's rule would

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep, plan_repair
 from tandemmq.core.replication.log_history import LogRange
@@ -154,3 +156,27 @@ def test_a_broker_writes_again_what_its_file_does_not_show() -> None:
 def test_what_nobody_decides_about_a_table_is_left_to_people() -> None:
     undecided = replace(table(1, None), verdict=Verdict.UNDECIDED, broker_id=None)
     assert [step.action for step in plan(undecided).steps] == [RepairAction.MANUAL]
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        (FindingKind.EPOCHS_WRONG, "epochFileCheckpoint"),
+        (FindingKind.DISK_ID_WRONG, "replica.json"),
+        (FindingKind.MESSAGE_GROUP_HOMES_DIFFER, "config/messageGroupHomes.json"),
+        (FindingKind.METADATA_UNREADABLE, "config/messageGroupHomes.json"),
+    ],
+)
+def test_a_running_broker_writes_its_small_files_again_and_one_at_rest_has_read_them(
+    kind: FindingKind, file: str
+) -> None:
+    wrong = table(1, 0, kind=kind, file=file)
+    running = plan_repair("run-1", "cluster", [wrong], digest_of, running=frozenset({"broker-a"}))
+    (step,) = running.steps
+    assert (step.action, step.table) == (RepairAction.REWRITE_TABLE, file.rpartition("/")[2])
+    (back,) = running.undone().steps
+    assert (back.action, back.table) == (RepairAction.RESTORE_TABLE, step.table)
+    assert [step.action for step in plan(wrong).steps] == [RepairAction.MANUAL]
+    undecided = replace(wrong, verdict=Verdict.UNDECIDED, broker_id=None)
+    by_hand = plan_repair("run-1", "cluster", [undecided], digest_of, running=frozenset({"broker-a"}))
+    assert [step.action for step in by_hand.steps] == [RepairAction.MANUAL]
