@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rocketmq::conf::{ClientOption, LoggingFormat, ProducerOption, SimpleConsumerOption};
+use rocketmq::conf::{ClientOption, ProducerOption, SimpleConsumerOption};
 use rocketmq::model::common::{FilterExpression, FilterType};
 use rocketmq::model::message::{MessageBuilder, MessageView};
 use rocketmq::model::transaction::{Transaction, TransactionResolution};
@@ -63,8 +63,6 @@ fn client_option() -> ClientOption {
 fn producer_option(topics: &[&str]) -> ProducerOption {
     let mut option = ProducerOption::default();
     option.set_topics(topics.to_vec());
-    // On standard output are results.
-    option.set_logging_format(LoggingFormat::Json);
     option
 }
 
@@ -89,7 +87,6 @@ async fn new_consumer(topic: &str, group: &str) -> Result<SimpleConsumer, Failed
     let mut option = SimpleConsumerOption::default();
     option.set_consumer_group(group);
     option.set_topics(vec![topic]);
-    option.set_logging_format(LoggingFormat::Json);
     let mut consumer = SimpleConsumer::new(option, client_option()).map_err(told)?;
     consumer.start().await.map_err(told)?;
     Ok(consumer)
