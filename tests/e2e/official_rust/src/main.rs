@@ -26,7 +26,8 @@ use tokio::time::sleep;
 type Failed = String;
 type Outcome = Result<String, Failed>;
 
-const AWAIT: Duration = Duration::from_secs(5);
+// The client gives a receive no more time than it asks the broker to wait; a broker waits for 20 s at most.
+const AWAIT: Duration = Duration::from_secs(23);
 const LIMIT: Duration = Duration::from_secs(60);
 const LONG_LEASE: Duration = Duration::from_secs(60);
 const SHORT_LEASE: Duration = Duration::from_secs(10);
@@ -267,7 +268,7 @@ async fn empty_receive(name: &str) -> Outcome {
     let asked = Instant::now();
     nothing_more(&consumer, name, "a message").await?;
     let waited = asked.elapsed();
-    expect!(waited > Duration::from_millis(4_500) && waited < Duration::from_secs(8), "it took {waited:?}");
+    expect!(waited > Duration::from_secs(19) && waited < AWAIT, "it took {waited:?}");
     consumer.shutdown().await.map_err(told)?;
     Ok(format!("{waited:?}"))
 }
