@@ -61,6 +61,7 @@ ALTERNATING: Final = {
     "clients": Alternating(send.client_cases, send.client_rows),
     "kinds": Alternating(kinds.cases, kinds.rows),
 }
+ONLY_RAW: Final = {"kinds", "drain", "tls"}
 NEEDS_REMOTING: Final = {"send", "batch", "clients"}
 ALONE: Final = ("start", "catch-up", "topics", "connections", "log")
 NAMES: Final = (*ALTERNATING, "memory", *ALONE)
@@ -106,7 +107,7 @@ class Bench:
         BUILD.mkdir(exist_ok=True)
         WINDOWS_PATH.unlink(missing_ok=True)
         self.say("building the load generators, installing RocketMQ")
-        generators = Generators(say=self.say)
+        generators = Generators(say=self.say, only_raw=ONLY_RAW.issuperset(self._chosen))
         installation = install(BUILD / "peer")
         self._side_by_side(installation, generators)
         growth = Growth(FOLDER / "growth", generators, self._plan, self._rounds, self.say)

@@ -103,12 +103,14 @@ class _MemoryWatch:
 class Generators:
     """Command lines of the four generators, built once."""
 
-    def __init__(self, *, say: Callable[[str], None]) -> None:
-        """Builds what is missing, which takes minutes the first time; `say` hears which part is at work."""
+    def __init__(self, *, say: Callable[[str], None], only_raw: bool = False) -> None:
+        """Builds what is missing, which takes minutes the first time; `say` hears which part is at work. `only_raw`:
+        nothing but `raw` will be called."""
         build = ROOT / "benchmarks" / "load" / "build.py"
         self._folder = ROOT / "build" / "load"
         said = []
-        with subprocess.Popen([sys.executable, str(build)], stderr=subprocess.PIPE, text=True) as building:
+        parts = ["rawload"] if only_raw else []
+        with subprocess.Popen([sys.executable, str(build), *parts], stderr=subprocess.PIPE, text=True) as building:
             assert building.stderr is not None
             for line in building.stderr:
                 say(line.rstrip())
@@ -116,7 +118,7 @@ class Generators:
         if building.returncode != 0:
             raise MeasurementFailed(f"the load generators were not built:\n{''.join(said)[-3000:]}")
         self._java: dict[str, list[str]] = {}
-        for name, main in (("official", "OfficialLoad"), ("remoting", "RemotingLoad")):
+        for name, main in () if only_raw else (("official", "OfficialLoad"), ("remoting", "RemotingLoad")):
             path = subprocess.run(
                 [sys.executable, str(build), "--classpath", name], capture_output=True, text=True, check=True
             ).stdout.strip()

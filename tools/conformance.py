@@ -2,6 +2,7 @@
 
     python tools/conformance.py --docs      # writes the tables of client-conformance.md and clients.md anew
     python tools/conformance.py --results   # build/conformance.json, from the reports of the last `make conformance`
+    python tools/conformance.py --readme    # README.md's table, from build/conformance.json
 
 Which test covers what shows in names: `test_45_...` of tests/contract/client_api is number 45 by raw stubs, of
 tests/e2e/official_go by the Go client; `test_23_24_...` is both. Each row of tests/e2e/scenarios.py with numbers is run
@@ -18,13 +19,14 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = ROOT / "build"
 PAGE: Final = ROOT / "docs" / "protocol" / "client-conformance.md"
+README: Final = ROOT / "README.md"
 FEATURE_PAGE: Final = ROOT / "docs" / "operations" / "clients.md"
 E2E: Final = ROOT / "tests" / "e2e"
 CONTRACT: Final = ROOT / "tests" / "contract" / "client_api"
@@ -244,6 +246,19 @@ def rows(outcomes: dict[tuple[str, str], list[bool]]) -> list[dict[str, object]]
     return made
 
 
+def result_table(found: Iterable[Mapping[str, object]]) -> str:
+    """A line for each client: how many of the scenarios that are asked of it hold, and which do not."""
+    lines = ["| client | scenarios | hold | do not |\n", "|---|---|---|---|\n"]
+    by_client = defaultdict(list)
+    for row in found:
+        by_client[row["client"]].append(row)
+    for client in CLIENTS:
+        mine = by_client[client]
+        wrong = [f"{row['number']} ({row['value']})" for row in mine if not row["holds"]]
+        lines.append(f"| {client} | {len(mine)} | {len(mine) - len(wrong)} | {', '.join(wrong)} |\n")
+    return "".join(lines)
+
+
 def read_outcomes() -> dict[tuple[str, str], list[bool]]:
     """Of the last run of each folder; a skipped test has none."""
     outcomes: dict[tuple[str, str], list[bool]] = {}
@@ -269,6 +284,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", action="store_true")
     parser.add_argument("--results", action="store_true")
+    parser.add_argument("--readme", action="store_true")
     arguments = parser.parse_args()
     if arguments.docs:
         PAGE.write_text(page_with(PAGE.read_text(), table()))
@@ -279,6 +295,9 @@ def main() -> int:
         (BUILD / "conformance.json").write_text(json.dumps(found, indent=2) + "\n")
         states = [row["value"] for row in found]
         print(", ".join(f"{states.count(state)} {state}" for state in ("holds", "failed", "not run", "not covered")))
+    if arguments.readme:
+        told = json.loads((BUILD / "conformance.json").read_text())
+        README.write_text(page_with(README.read_text(), result_table(told)))
     return 0
 
 

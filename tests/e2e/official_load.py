@@ -33,6 +33,7 @@ __all__ = [
     "Felt",
     "OfficialLoad",
     "longest_gap_s",
+    "settled_again",
 ]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -187,7 +188,7 @@ class OfficialLoad:
                 name for name, process in self._processes.items() if name.startswith(language) and process.returncode
             ),
             early=sum(float(line[-1]) < due.get(line[2], 0) for line in received),
-            settled_again=_settled_again(received) if language in ("java", "node") else 0,
+            settled_again=settled_again(received) if language in ("java", "node") else 0,
             acknowledged_at=tuple(float(line[-1]) for line in sent),
             delivered_at=tuple(float(line[-1]) for line in received),
         )
@@ -232,7 +233,7 @@ def longest_gap_s(moments: Iterable[float], began_s: float, ended_s: float) -> f
     return max(after - before for before, after in pairwise(edges))
 
 
-def _settled_again(received: Sequence[Sequence[str]]) -> int:
+def settled_again(received: Sequence[Sequence[str]]) -> int:
     """Deliveries of lane, number, id, offset, acknowledged and received whose place was acknowledged before."""
     settled: dict[tuple[str, str], float] = {}
     for line in received:

@@ -87,7 +87,9 @@ class FailoverGroup:
         replicas: int = 2,
         settings: Mapping[str, str] | None = None,
         network: Network | None = None,
+        limit_s: float = LIMIT_S,
     ) -> None:
+        self._limit_s = limit_s
         self.network = network
         self._folder = folder
         self._replicas = replicas
@@ -182,7 +184,7 @@ class FailoverGroup:
             state = None if number is None else self.state_of(self.brokers[number])
             return state is not None and len(state.in_sync) == count
 
-        wait_until(has_so_many, limit_s=LIMIT_S, what=f"{count} members are in the in-sync set")
+        wait_until(has_so_many, limit_s=self._limit_s, what=f"{count} members are in the in-sync set")
 
     def acknowledged(self) -> list[str]:
         """Ids of all messages that were acknowledged."""
@@ -239,7 +241,9 @@ class FailoverGroup:
 
     def _wait_acknowledging(self) -> None:
         before = len(self.acknowledged())
-        wait_until(lambda: len(self.acknowledged()) > before + 20, limit_s=LIMIT_S, what="sends are acknowledged again")
+        wait_until(
+            lambda: len(self.acknowledged()) > before + 20, limit_s=self._limit_s, what="sends are acknowledged again"
+        )
 
     # Judging, when the senders have stopped and the brokers still run
 

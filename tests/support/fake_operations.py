@@ -197,6 +197,7 @@ class FakeOperations(Operations):
             ordered=group.ordered if change.ordered is None else change.ordered,
             retry_max_times=group.retry_max_times if change.retry_max_times is None else change.retry_max_times,
             enabled=group.enabled if change.enabled is None else change.enabled,
+            attributes={name: value for name, value in {**group.attributes, **change.attributes}.items() if value},
         )
         what = "no change" if group == before else "changed" if before else "created"
         if not dry_run:

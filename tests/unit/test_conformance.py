@@ -14,6 +14,7 @@ from tools.conformance import (
     cases,
     feature_table,
     page_with,
+    result_table,
     rows,
     table,
 )
@@ -51,6 +52,15 @@ def test_a_row_holds_if_every_test_of_it_passed(outcomes: list[bool], holds: boo
     told = {(RAW, test): [True] for test in tests} | {(RAW, tests[-1]): outcomes}
     (row,) = [row for row in rows(told) if (row["number"], row["client"]) == (33, RAW)]
     assert row["holds"] is holds
+
+
+def test_a_client_that_does_not_hold_is_told_with_its_numbers() -> None:
+    told = {(RAW, case.test): [True] for case in cases() if case.client == RAW}
+    lines = {line.split("|")[1].strip(): line for line in result_table(rows(told)).splitlines()[2:]}
+    assert lines.keys() == set(CLIENTS)
+    assert lines[RAW].endswith("|  |")
+    assert "57 (not covered)" in lines["cpp"]
+    assert "10 (not run)" in lines["go"]
 
 
 def test_what_the_list_asks_for_and_nothing_covers_is_told() -> None:

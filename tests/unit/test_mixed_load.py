@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tools.mixed_load import Delivery, Place, Sent
+
+from e2e.official_load import OfficialLoad, settled_again
 
 
 def delivery(
@@ -65,3 +69,34 @@ def test_repeated_delivery_needs_a_reason() -> None:
     assert failed(sent) == ["delivered again without a reason"]
     sent.repeated_sends = {"a"}
     assert failed(sent) == []  # Its sender sent it twice.
+
+
+# What official clients wrote down
+
+
+def received(message_id: str, offset: int, acknowledged_s: float, received_s: float) -> list[str]:
+    return ["0", "1", message_id, str(offset), f"{acknowledged_s:.3f}", f"{received_s:.3f}"]
+
+
+def test_delivery_after_its_acknowledgement_is_told_and_others_are_not() -> None:
+    first, lost_ack = received("a", 7, 10.5, 10.0), received("b", 8, 0, 10.0)
+    assert settled_again([first, lost_ack, received("b", 8, 30.1, 30.0)]) == 0
+    # The same message at another place was sent twice.
+    assert settled_again([first, received("a", 9, 31, 30)]) == 0
+    assert settled_again([first, received("a", 7, 31, 30)]) == 1
+    # Lines are written when the acknowledgement is answered, not in the order of deliveries.
+    assert settled_again([received("a", 7, 31, 30), first]) == 1
+    assert settled_again([received("a", 7, 40, 10.2), first]) == 0
+
+
+def test_felt_of_each_language_counts_what_it_promises(tmp_path: Path) -> None:
+    load = OfficialLoad(tmp_path, endpoints=["a:1"], python=tmp_path, go=["go"], java=["java"], node=["node"])
+    (tmp_path / "java-sent.tsv").write_text("0\t0\t0-0-0\tR\t1\n0\t1\t0-1-0\tC\t1\n0\t2\t0-2-0\tC\t1\n")
+    lines = [received("0-1-0", 5, 2, 2), received("0-1-0", 9, 3, 3), received("0-0-0", 6, 4, 4)]
+    (tmp_path / "java-received.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
+    (tmp_path / "node-sent.tsv").write_text("0\t0\tx\t5.000\t1\n0\t1\ty\t6.000\t1\n")
+    lines = [received("x", 5, 5, 4.999), received("y", 6, 6, 6)]
+    (tmp_path / "node-received.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
+    java, node = load._felt("java"), load._felt("node")
+    assert (java.acknowledged, java.missing, java.repeated, java.doubled, java.forbidden) == (2, ("0-2-0",), 1, 1, 1)
+    assert (node.acknowledged, node.missing, node.early) == (2, (), 1)

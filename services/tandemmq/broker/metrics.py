@@ -569,6 +569,7 @@ class MasterRoleMetrics:
         self._tell_transactions(samples)
         samples.add("rocketmq_store_ha_start_waiting_seconds", self._recovery.waited_ms / 1_000)
         self._tell_delayed(samples)
+        self._tell_lite(samples)
         self._slaves.tell(samples)
         await self._messages.tell(samples, turn)
         await self._consumers.tell(samples, turn)
@@ -594,6 +595,15 @@ class MasterRoleMetrics:
         samples.add("rocketmq_timer_recalled_total", delayed.recalled_count)
         samples.add("rocketmq_timer_rolled_total", delayed.rolled_count)
         samples.add_histogram("rocketmq_timer_lateness_seconds", delayed.lateness_s.reading())
+
+    def _tell_lite(self, samples: MetricSamples) -> None:
+        lite, deduplication = self._parts.client_api.lite, self._parts.client_api.deduplication
+        samples.add("rocketmq_broker_lite_topics", self._parts.lite_topics.count)
+        samples.add("rocketmq_broker_lite_subscriptions", lite.subscription_count)
+        samples.add("rocketmq_broker_lite_topics_expired_total", lite.expired_count)
+        samples.add("rocketmq_broker_duplicates_total", deduplication.duplicate_count)
+        samples.add("rocketmq_broker_deduplication_ids", deduplication.count)
+        samples.add("rocketmq_broker_deduplication_cut_short_total", deduplication.cut_short_count)
 
 
 def _permission(parts: BrokerParts) -> int:

@@ -99,6 +99,22 @@ _DELAYED: Final = (
     ),
 )
 
+_LITE: Final = (
+    _gauge("rocketmq_broker_lite_topics", "{topic}", "Lite topics of all topics of the type LITE."),
+    _gauge("rocketmq_broker_lite_subscriptions", "{subscription}", "Lite topics that clients subscribe to, by client."),
+    _counter("rocketmq_broker_lite_topics_expired_total", "{topic}", "Lite topics that ended, as nobody used them."),
+)
+
+_DEDUPLICATION: Final = (
+    _counter("rocketmq_broker_duplicates_total", "{message}", "Messages that were sent again and not stored again."),
+    _gauge("rocketmq_broker_deduplication_ids", "{message}", "Message ids that deduplication windows remember."),
+    _counter(
+        "rocketmq_broker_deduplication_cut_short_total",
+        "{slice}",
+        "Eighths of a deduplication window that went before their time, because of `deduplicationIdsMax`.",
+    ),
+)
+
 _RECEIVES: Final = (
     _counter("rocketmq_messages_out_total", "{message}", "Messages delivered.", *_OUT),
     _counter("rocketmq_throughput_out_total", "By", "Bytes of those messages as delivered.", *_OUT),
@@ -366,5 +382,15 @@ _BROKER: Final = (
     ),
 )
 
-BROKER_METRICS: Final = (*_SENDS, *_TRANSACTIONS, *_DELAYED, *_RECEIVES, *_REPLICATION, *_STORE, *_BROKER)
+BROKER_METRICS: Final = (
+    *_SENDS,
+    *_TRANSACTIONS,
+    *_DELAYED,
+    *_LITE,
+    *_DEDUPLICATION,
+    *_RECEIVES,
+    *_REPLICATION,
+    *_STORE,
+    *_BROKER,
+)
 """In the order in which they are told."""

@@ -20,6 +20,7 @@ from tandemmq.admin.api.operations_grpc import BoundedTail
 from tandemmq.admin.api.problems import Problem
 from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import MESSAGE_TYPES, TOPIC_ATTRIBUTES
@@ -549,6 +550,11 @@ class GroupBody(Body):
         default_factory=list,
         max_length=100,
         description="What a message that failed waits for its next delivery; the last one stays. Empty: as it is.",
+    )
+    attributes: dict[str, Annotated[str, Field(max_length=255)]] = Field(
+        default_factory=dict,
+        max_length=20,
+        description=f"Any of {', '.join(GROUP_ATTRIBUTES)}; those left out stay, an empty value removes one.",
     )
 
 

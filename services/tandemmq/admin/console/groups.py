@@ -27,9 +27,10 @@ from tandemmq.admin.console.answers import (
 )
 from tandemmq.admin.console.frame import Flash, dead_letters_address, group_address, messages_address, topic_address
 from tandemmq.admin.console.plots import RANGES, time_range
+from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.topics import RETRY_PREFIX
+from tandemmq.admin.operations.topics import RETRY_PREFIX, attributes_text, read_attributes
 from tandemmq.admin.operations.values import (
     ChangeResult,
     Client,
@@ -387,7 +388,9 @@ class GroupForm:
     enabled: bool
     # True: the button that enables or disables; nothing else changes.
     only_enabled: bool = False
-    # By field: name, retry_max_times.
+    # NAME=VALUE pairs; empty: as they are.
+    attributes: str = ""
+    # By field: name, retry_max_times, attributes.
     errors: Mapping[str, str] = field(default_factory=dict)
     # What the change means, for its second step.
     notes: tuple[str, ...] = ()
@@ -401,6 +404,7 @@ class GroupForm:
             ("retry_max_times", self.retry_max_times),
             ("ordered", "true" if self.ordered else ""),
             ("enabled", "true" if self.enabled else ""),
+            ("attributes", self.attributes),
         )
 
     @property
@@ -409,7 +413,11 @@ class GroupForm:
         if self.only_enabled:
             return GroupChange(self.name, enabled=self.enabled)
         return GroupChange(
-            self.name, ordered=self.ordered, retry_max_times=int(self.retry_max_times or 0), enabled=self.enabled
+            self.name,
+            ordered=self.ordered,
+            retry_max_times=int(self.retry_max_times or 0),
+            enabled=self.enabled,
+            attributes=_read_attributes(self.attributes),
         )
 
 
@@ -453,7 +461,18 @@ def blank_group() -> GroupForm:
 
 def group_form_of(group: GroupSummary) -> GroupForm:
     """The form of a group as it is."""
-    return GroupForm(False, group.name, str(group.retry_max_times), group.ordered, group.enabled)
+    return GroupForm(
+        False,
+        group.name,
+        str(group.retry_max_times),
+        group.ordered,
+        group.enabled,
+        attributes=attributes_text({name: group.attributes.get(name, "") for name in GROUP_ATTRIBUTES}),
+    )
+
+
+def _read_attributes(text: str) -> dict[str, str]:
+    return read_attributes(filter(None, map(str.strip, text.split(","))))
 
 
 def read_group_form(form: Form, *, before: GroupSummary | None = None) -> GroupForm:
@@ -469,12 +488,17 @@ def read_group_form(form: Form, *, before: GroupSummary | None = None) -> GroupF
         errors["name"] = f"{problem[0].upper()}{problem[1:]}."
     if not (retries.isascii() and retries.isdecimal() and len(retries) <= 6 and int(retries) <= _RETRIES_MAX):
         errors["retry_max_times"] = f"Write a number from 0 to {_RETRIES_MAX:,}."
+    try:
+        _read_attributes(form.text("attributes"))
+    except ValueError as error:
+        errors["attributes"] = f"{str(error).capitalize()}."
     filled = GroupForm(
         is_new=before is None,
         name=name,
         retry_max_times=retries,
         ordered=form.text("ordered") == "true",
         enabled=enabled,
+        attributes=form.text("attributes"),
         errors=errors,
     )
     if errors or before is None:

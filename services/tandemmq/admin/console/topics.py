@@ -54,6 +54,7 @@ from tandemmq.admin.operations.values import (
     ChangeResult,
     Client,
     Extent,
+    LiteTopic,
     MessageQuery,
     Page,
     PageRequest,
@@ -67,18 +68,20 @@ from tandemmq.admin.operations.values import (
     Unseen,
 )
 from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
-from tandemmq.service.texts import count_text, duration_text, rate_text
+from tandemmq.service.texts import age_text, count_text, duration_text, rate_text
 
 __all__ = [
     "CATEGORY_CHOICES",
     "PERMISSIONS",
     "QUEUES_SHOWN",
     "REFUSED_TYPES",
+    "LiteTopicRow",
     "TopicForm",
     "TopicRow",
     "TopicView",
     "add_topic_pages",
     "blank_topic",
+    "lite_topic_row",
     "permission_text",
     "read_topic_form",
     "topic_form_of",
@@ -517,6 +520,7 @@ def _common(texts: Iterable[str]) -> str:
 # Pages of topics: the list, one topic, and what is done to it.
 
 _ACTIVE: Final = "topics"
+_LITE_SHOWN: Final = 200
 _PAGE_SIZE: Final = 50
 _CLIENTS_SHOWN: Final = 50
 _NEWEST_SHOWN: Final = 5
@@ -531,6 +535,7 @@ PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 def add_topic_pages(app: FastAPI, pages: Pages) -> None:
     """Adds the routes."""
     _add_list(app, pages)
+    _add_lite_topics(app, pages)
     _add_editing(app, pages)
     _add_deleting(app, pages)
     _add_sending(app, pages)
@@ -582,6 +587,51 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
             plots=usage_plots(pages, chosen, [("Messages stored", [("a second", pages.usage.rate(name))], rate_text)]),
             range=chosen,
             ranges=RANGES,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTopicRow:
+    """A lite topic as it is shown."""
+
+    lite_topic: str
+    broker_name: str
+    messages: str
+    newest: str
+    subscribers: str
+    # Groups that have messages of it left, each with how many.
+    backlog: tuple[str, ...]
+
+
+def lite_topic_row(one: LiteTopic, *, now_ms: int) -> LiteTopicRow:
+    """The row."""
+    return LiteTopicRow(
+        lite_topic=one.lite_topic,
+        broker_name=one.broker_name,
+        messages=count_text(one.max_offset - one.min_offset),
+        newest=age_text(max(0, now_ms - one.last_store_ms)) if one.last_store_ms > 0 else "",
+        subscribers=count_text(one.subscribers),
+        backlog=tuple(f"{group}: {lag:,}" for group, lag in sorted(one.lags.items()) if lag > 0),
+    )
+
+
+def _add_lite_topics(app: FastAPI, pages: Pages) -> None:
+    @app.get("/topics/{name}/lite", include_in_schema=False)
+    async def lite_topics(request: Request, name: str, search: Name = "") -> Response:
+        wanted = search.strip()
+        page = await pages.operations(request).lite_topics(name, search=wanted, limit=_LITE_SHOWN)
+        now_ms = pages.clock.wall_ms()
+        return page_html(
+            pages,
+            request,
+            "topic_lite.html",
+            active=_ACTIVE,
+            live_ms=_LIVE_MS,
+            name=name,
+            own=topic_address(name),
+            page=page,
+            rows=tuple(lite_topic_row(one, now_ms=now_ms) for one in page.lite_topics),
+            search=wanted,
         )
 
 

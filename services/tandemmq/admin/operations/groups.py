@@ -43,6 +43,7 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_
 from tandemmq.service.texts import counted
 
 __all__ = [
+    "GROUP_ATTRIBUTES",
     "GroupFacts",
     "GroupOperations",
     "clients_together",
@@ -69,6 +70,7 @@ def group_summary(statuses: Sequence[admin_pb.SubscriptionGroupStatus]) -> Group
         enabled=all(status.consume_enable for status in statuses),
         member_count=max(status.member_count for status in statuses),
         retry_delays_seconds=tuple(statuses[0].retry_delays_seconds),
+        attributes=dict(statuses[0].attributes),
     )
 
 
@@ -149,6 +151,12 @@ _TABLE_AGE_MS: Final = 2_000
 _CLIENTS_MAX: Final = 1_000
 _RETRIES: Final = 16
 _PRIORITY_FACTOR_MAX: Final = 100
+GROUP_ATTRIBUTES: Final = {
+    "lite.bind.topic": "the one LITE topic that the group may consume",
+    "lite.sub.model": "Shared, or Exclusive: a lite topic is the client's that subscribed last",
+    "lite.sub.client.quota": "lite topics that one client may subscribe to",
+}
+"""Attributes of a group that may be set by name; the others have options of their own."""
 _RETRIES_MAX: Final = 10_000
 _DELAYS_MAX: Final = 100
 _DELAY_SECONDS_MAX: Final = 86_400
@@ -228,6 +236,9 @@ class GroupOperations:
             problem = f"priority factor {change.priority_factor}: from 0 to {_PRIORITY_FACTOR_MAX}"
         if problem is None and (change.slow_broker_id or 0) < 0:
             problem = f"slow broker id {change.slow_broker_id}: 0 is the master itself, others are slaves"
+        unknown = sorted(change.attributes.keys() - GROUP_ATTRIBUTES.keys())
+        if problem is None and unknown:
+            problem = f"attribute {unknown[0]!r}: choose one of {', '.join(GROUP_ATTRIBUTES)}"
         delays = change.retry_delays_seconds
         if problem is None and (len(delays) > _DELAYS_MAX or not all(1 <= one <= _DELAY_SECONDS_MAX for one in delays)):
             problem = f"retry delays: up to {_DELAYS_MAX}, each of 1 to {_DELAY_SECONDS_MAX:,} seconds"
@@ -393,6 +404,7 @@ def _group_request(
         priority_factor=change.priority_factor,
         slow_broker_id=change.slow_broker_id,
         retry_delays_seconds=change.retry_delays_seconds,
+        attributes=change.attributes,
     )
 
 
@@ -403,6 +415,7 @@ def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb
         words = [order[after.consume_message_orderly], f"{after.retry_max_times} retries"]
         if after.retry_delays_seconds:
             words.append(f"after {', '.join(map(str, after.retry_delays_seconds))} s")
+        words += [f"{name} {value}" for name, value in sorted(after.attributes.items()) if value]
         return f"created, {', '.join(words)}, {state[after.consume_enable]}"
     words = []
     if before.consume_message_orderly != after.consume_message_orderly:
@@ -418,6 +431,9 @@ def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb
         words.append(f"priority factor {before.priority_factor} → {after.priority_factor}")
     if after.HasField("slow_broker_id") and before.slow_broker_id != after.slow_broker_id:
         words.append(f"far reads by broker {before.slow_broker_id} → {after.slow_broker_id}")
+    for name, value in sorted(after.attributes.items()):
+        if (known := before.attributes.get(name, "")) != value:
+            words.append(f"{name} {known or 'not set'} → {value or 'not set'}")
     return ", ".join(words) or NO_CHANGE
 
 

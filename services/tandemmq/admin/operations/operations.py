@@ -229,6 +229,7 @@ class Operations:
                 priority_factor="" if change.priority_factor is None else str(change.priority_factor),
                 slow_broker_id="" if change.slow_broker_id is None else str(change.slow_broker_id),
                 retry_delays_seconds=",".join(map(str, change.retry_delays_seconds)),
+                attributes=attributes_text(change.attributes),
             ),
         )
     )

@@ -274,6 +274,8 @@ class GroupSummary:
     topics: Sequence[str] = ()
     # Between deliveries of a message that fails; empty: RocketMQ's list.
     retry_delays_seconds: Sequence[int] = ()
+    # By name, such as lite.bind.topic.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +322,8 @@ class GroupChange:
     slow_broker_id: int | None = None
     # Between deliveries of a message that fails; the last one stays. Empty: as it is.
     retry_delays_seconds: Sequence[int] = ()
+    # By name, see GROUP_ATTRIBUTES; those that are not named stay, an empty value removes one.
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 # Users and policies

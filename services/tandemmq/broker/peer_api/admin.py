@@ -24,9 +24,32 @@ from tandemmq.service.loop_meter import TurnLimit
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-__all__ = ["AdminServicer"]
+__all__ = ["AdminServicer", "changed_group"]
 
 log = structlog.get_logger(__name__)
+
+
+def changed_group(
+    config: SubscriptionGroupConfig, request: pb.UpdateSubscriptionGroupRequest
+) -> SubscriptionGroupConfig:
+    """The group as it is asked for; what is not named stays. Raises InvalidGroup for retry delays it may not have."""
+    attributes = dict(config.attributes)
+    if request.HasField("priority_factor"):
+        attributes[ATTRIBUTE_PRIORITY_FACTOR] = str(request.priority_factor)
+    attributes |= request.attributes
+    slow_id = config.which_broker_when_consume_slowly
+    config = replace(
+        config,
+        consume_message_orderly=request.consume_message_orderly,
+        retry_max_times=request.retry_max_times if request.HasField("retry_max_times") else config.retry_max_times,
+        consume_enable=request.consume_enable if request.HasField("consume_enable") else config.consume_enable,
+        which_broker_when_consume_slowly=request.slow_broker_id if request.HasField("slow_broker_id") else slow_id,
+        # An empty value removes one.
+        attributes=MappingProxyType({name: value for name, value in attributes.items() if value}),
+    )
+    if request.retry_delays_seconds:
+        config = config.with_retry_delays(tuple(request.retry_delays_seconds))
+    return config
 
 
 class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
@@ -136,21 +159,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     ) -> pb.UpdateSubscriptionGroupResponse:
         await self._masters_only(context)
         before = self._groups.get(request.group)
-        config = before or SubscriptionGroupConfig(group_name=request.group)
-        config = replace(
-            config,
-            consume_message_orderly=request.consume_message_orderly,
-            retry_max_times=request.retry_max_times if request.HasField("retry_max_times") else config.retry_max_times,
-            consume_enable=request.consume_enable if request.HasField("consume_enable") else config.consume_enable,
-        )
-        if request.HasField("priority_factor"):
-            factor = {ATTRIBUTE_PRIORITY_FACTOR: str(request.priority_factor)}
-            config = replace(config, attributes=MappingProxyType({**config.attributes, **factor}))
-        if request.HasField("slow_broker_id"):
-            config = replace(config, which_broker_when_consume_slowly=request.slow_broker_id)
         try:
-            if request.retry_delays_seconds:
-                config = config.with_retry_delays(tuple(request.retry_delays_seconds))
+            config = changed_group(before or SubscriptionGroupConfig(group_name=request.group), request)
             changed = self._groups.put(config, now_ms=self._clock.wall_ms())
         except InvalidGroup as error:
             await _refuse(context, str(error))
@@ -193,6 +203,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 slow_broker_id=group.which_broker_when_consume_slowly,
                 member_count=member_counts[name],
                 retry_delays_seconds=group.retry_delays_seconds,
+                attributes=group.attributes,
             )
             # A group that consumes thousands of topics has tens of thousands of queues.
             for standing in standings.get(name, ()):

@@ -9,6 +9,7 @@ import typer
 
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
+from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import carry_out, collect, confirmed, tell_changes, tell_rest
 from tandemmq.cli.options import (
     MOMENT_HELP,
@@ -65,13 +66,18 @@ def group_tables(detail: GroupDetail) -> RenderableType:
     """The group, its progress queue by queue, its members, and its dead letters."""
     from rich.console import Group
 
+    from tandemmq.admin.operations.topics import attributes_text
+
     letters = (
         f"{counted(detail.dead_letters, 'dead letter')}; see `tandemmq dlq show {detail.summary.name}`"
         if detail.dead_letters
         else "no dead letters"
     )
     members = clients_table(detail.members) if detail.members else "no member is connected"
-    return Group(groups_table([detail.summary]), "", progress_table(detail.progress), "", members, "", letters)
+    table = groups_table([detail.summary])
+    attributes = attributes_text(detail.summary.attributes)
+    named = [f"attributes: {attributes}"] if attributes else []
+    return Group(table, *named, "", progress_table(detail.progress), "", members, "", letters)
 
 
 def progress_table(progress: Sequence[Progress]) -> RenderableType:
@@ -198,6 +204,15 @@ def group_create(
             help="Seconds until a message that failed comes again, such as 1,5,30; the last stays. Default: as it is."
         ),
     ] = "",
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="NAME=VALUE",
+            help="Repeatable, such as lite.bind.topic=sessions; a wrong one is told which there are. NAME= removes it. "
+            "Default: as they are.",
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Create a consumer group, or change it.
@@ -206,12 +221,19 @@ def group_create(
 
       tandemmq group create billing --retries 5
 
+      tandemmq group create devices --attribute lite.bind.topic=sessions --attribute lite.sub.model=Exclusive
+
       tandemmq group create billing --retries 5 --retry-delays 1,5,30
 
       tandemmq group create billing --disable
     """
+    from tandemmq.admin.operations.topics import read_attributes
     from tandemmq.admin.operations.values import GroupChange
 
+    try:
+        named = read_attributes(attributes or ())
+    except ValueError as error:
+        raise CommandError(str(error), remedy="see --help", exit_code=EXIT_REFUSED) from error
     change = GroupChange(
         group,
         ordered=ordered,
@@ -220,6 +242,7 @@ def group_create(
         priority_factor=priority_factor,
         slow_broker_id=slow_broker_id,
         retry_delays_seconds=_delays(retry_delays),
+        attributes=named,
     )
     tell_changes(cluster.ask(lambda operations: operations.put_group(change, dry_run=dry_run)))
 

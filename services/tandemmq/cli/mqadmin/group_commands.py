@@ -19,6 +19,7 @@ from tandemmq.cli.mqadmin.options import (
     GroupOption,
     TopicOption,
     TrueFalse,
+    changed_attributes,
     emit_lines,
     note_ignored,
     refuse,
@@ -102,26 +103,30 @@ def update_sub_group(
         typer.Option("--whichBrokerWhenConsumeSlowly", "-w", min=0, help="The slave that reads what lies far behind."),
     ] = None,
     notify: Annotated[str, typer.Option("--notifyConsumerIdsChanged", "-a", help="Ignored.")] = "",
-    attributes: Annotated[str, typer.Option("--attributes", help="Ignored.")] = "",
+    attributes: Annotated[
+        str, typer.Option("--attributes", help="Such as +lite.sub.model=Exclusive; -NAME removes one.")
+    ] = "",
     dry_run: DryRunOption = False,
 ) -> None:
     """Create a consumer group, or change it, on all masters. What is not given stays as it is.
 
     Example: mqadmin updateSubGroup -c DefaultCluster -g billing -r 5
     """
+    from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
     from tandemmq.admin.operations.values import GroupChange
 
     if broker_addr is None and cluster_name is None:
         raise refuse("where is the group to be?", remedy="give -c, the name of the cluster")
     note_ignored([("-b", broker_addr)], "a group is on all masters")
     ignored = [("-m", from_min), ("-d", broadcast), ("-q", retry_queues), ("-p", retry_policy), ("-i", broker_id)]
-    note_ignored([*ignored, ("-a", notify), ("--attributes", attributes)], "it is not kept here")
+    note_ignored([*ignored, ("-a", notify)], "it is not kept here")
     change = GroupChange(
         group,
         ordered=consume_orderly.truth if consume_orderly is not None else None,
         retry_max_times=retry_max_times,
         enabled=consume_enable.truth if consume_enable is not None else None,
         slow_broker_id=slow_broker,
+        attributes=changed_attributes(attributes, GROUP_ATTRIBUTES),
     )
 
     async def put(connection: ClusterConnection) -> tuple[ChangeResult, GroupSummary | None]:

@@ -26,6 +26,7 @@ __all__ = [
     "IntervalOption",
     "TopicOption",
     "TrueFalse",
+    "changed_attributes",
     "emit_lines",
     "human_time",
     "note_ignored",
@@ -141,3 +142,15 @@ async def repeat(action: Callable[[], Awaitable[None]], *, interval_s: float) ->
                 return
             except TimeoutError:
                 await action()
+
+
+def changed_attributes(text: str, known: Iterable[str], *, more: str = "") -> dict[str, str]:
+    """RocketMQ's list of changes: `+name=value` sets one, `-name` removes it (an empty value)."""
+    names, found = tuple(known), {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part[1:].partition("=")
+        if name not in names or not (part.startswith("-") or (part.startswith("+") and value)):
+            remedy = f"give {more}+NAME=VALUE or -NAME, of {', '.join(names)}"
+            raise refuse(f"attribute {part!r} is not known here", remedy=remedy)
+        found[name] = value if part.startswith("+") else ""
+    return found

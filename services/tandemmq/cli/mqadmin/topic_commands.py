@@ -19,6 +19,7 @@ from tandemmq.cli.mqadmin.options import (
     Columns,
     TopicOption,
     TrueFalse,
+    changed_attributes,
     emit_lines,
     human_time,
     note_ignored,
@@ -333,17 +334,11 @@ def _attributes(text: str) -> tuple[str, dict[str, str]]:
     """The message type, and other attributes: `+name=value` sets one, `-name` removes it."""
     from tandemmq.admin.operations.topics import TOPIC_ATTRIBUTES
 
-    message_type, others = "", {}
+    message_type, others = "", []
     for part in filter(None, text.split(",")):
-        name, _, value = part[1:].partition("=")
         if part.startswith(_MESSAGE_TYPE) and part.removeprefix(_MESSAGE_TYPE) in TOPIC_TYPES:
             message_type = part.removeprefix(_MESSAGE_TYPE)
-        elif name in TOPIC_ATTRIBUTES and (part.startswith("-") or (part.startswith("+") and value)):
-            others[name] = value if part.startswith("+") else ""
         else:
-            raise refuse(
-                f"attribute {part!r} is not known here",
-                remedy=f"give {_MESSAGE_TYPE} and one of {', '.join(TOPIC_TYPES)}, or +NAME=VALUE or -NAME, of "
-                f"{', '.join(TOPIC_ATTRIBUTES)}",
-            )
-    return message_type, others
+            others.append(part)
+    more = f"{_MESSAGE_TYPE} and one of {', '.join(TOPIC_TYPES)}, or "
+    return message_type, changed_attributes(",".join(others), TOPIC_ATTRIBUTES, more=more)

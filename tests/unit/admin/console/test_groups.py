@@ -84,6 +84,23 @@ async def test_group_is_made_once() -> None:
     assert "Write a number from 0 to 1,000." in wrong.text
 
 
+async def test_attributes_of_a_group_are_set_shown_and_refused_in_words() -> None:
+    operations = FakeOperations()
+    fields = {
+        "retry_max_times": "16",
+        "enabled": "true",
+        "attributes": "lite.bind.topic=sessions, lite.sub.model=Shared",
+    }
+    async with _console(operations) as console:
+        review = await console.post("/groups/billing/edit", fields)
+        await console.post("/groups/billing/edit", review.fields())
+        assert operations.cluster.groups["billing"].attributes["lite.bind.topic"] == "sessions"
+        page = await console.get("/groups/billing/edit")
+        assert 'value="lite.bind.topic=sessions, lite.sub.model=Shared"' in page.html
+        wrong = await console.post("/groups/billing/edit", fields | {"attributes": "lite"}, status=422)
+    assert "write NAME=VALUE".lower() in wrong.text.lower()
+
+
 async def test_group_is_changed_after_a_look() -> None:
     operations = FakeOperations()
     async with _console(operations) as console:

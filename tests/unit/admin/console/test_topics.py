@@ -115,6 +115,25 @@ async def test_nobody_answers() -> None:
             assert "start one" in page.text
 
 
+async def test_lite_topics_are_listed_and_looked_up_by_name() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get("/topics/sessions/lite")
+        assert "session-1" in page.text
+        assert "session-2" in page.text
+        assert "workers: 3" in page.text
+        found = await console.get("/topics/sessions/lite?search=on-2")
+        assert "session-2" in found.text
+        assert "session-1" not in found.text
+        none = await console.get("/topics/sessions/lite?search=user")
+        assert "No lite topic has “user” in its name" in none.text
+        operations.failures = {
+            "lite_topics": OperationFailed(FailureKind.REFUSED, "no master tells lite topics of orders")
+        }
+        refused = await console.get("/topics/orders/lite", status=409)
+    assert "no master tells lite topics of orders" in refused.text
+
+
 async def test_topic_that_is_not_there() -> None:
     async with _console() as console:
         assert "there is no topic nope" in (await console.get("/topics/nope", status=404)).text

@@ -172,3 +172,15 @@ async def test_a_priority_factor_is_told_and_has_bounds() -> None:
     with pytest.raises(OperationFailed) as refused:
         await _groups(Master("g"), Master("g")).put_group(GroupChange("g", priority_factor=101), dry_run=False)
     assert (refused.value.kind, refused.value.cause) == (FailureKind.INVALID, "priority factor 101: from 0 to 100")
+
+
+async def test_attributes_are_told_and_unknown_ones_refused() -> None:
+    change = GroupChange("g", attributes={"lite.bind.topic": "sessions", "lite.sub.model": ""})
+    result = await _groups(Master("g"), Master()).put_group(change, dry_run=True)
+    told = {change.subject: change.what for change in result.changes}
+    assert told["broker-a:0"] == "lite.bind.topic not set → sessions"
+    assert "lite.bind.topic sessions" in told["broker-b:0"]
+    with pytest.raises(OperationFailed) as refused:
+        await _groups(Master("g"), Master("g")).put_group(GroupChange("g", attributes={"lite": "1"}), dry_run=False)
+    assert refused.value.kind is FailureKind.INVALID
+    assert "lite.sub.client.quota" in str(refused.value.cause)
