@@ -227,8 +227,16 @@ class FailoverGroup:
 
     def change(self, kind: str) -> Change:
         """Disturbs the whole group once, waits until it acknowledges and is whole again."""
-        number = self.master()
-        assert number is not None, "nobody is master"
+        number: int | None = None
+
+        def is_there() -> bool:
+            # On a busy machine a member that acts may not answer in time.
+            nonlocal number
+            number = self.master()
+            return number is not None
+
+        wait_until(is_there, limit_s=LIMIT_S, what="somebody is master")
+        assert number is not None
         self._watch.reset()
         mend = (KINDS | PARTITIONS)[kind](self, self.brokers[number])
         self._wait_acknowledging()

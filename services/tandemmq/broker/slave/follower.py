@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 # RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
 RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
-_LOOK_PAUSES_S: Final = (0.0, 0.05, 0.3)
+_LOOK_PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5)
 # Between two attempts at a record that is corrupt each time it comes.
 CORRUPT_PAUSE_MAX_S: Final = 60.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.

@@ -39,7 +39,7 @@ READ_BUFFER_BYTES: Final = 4 << 20
 # so much unread is 10 ms behind in any case.
 WRITTEN_APART_BYTES_MIN: Final = 1 << 20
 CONNECT_TIMEOUT_S: Final = 5.0
-_LOOK_TIMEOUT_S: Final = 0.3
+_LOOK_TIMEOUT_S: Final = 1.0
 _NS_PER_MS: Final = 1_000_000
 
 
