@@ -29,7 +29,7 @@ from tandemmq.core.access.identity import AdminLevel
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.http2.server import TlsMode
+from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.loop_meter import SystemClock
 

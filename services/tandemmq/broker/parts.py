@@ -66,7 +66,7 @@ from tandemmq.core.storage.flush_jobs import FlushJob, NextSegmentJob
 from tandemmq.core.storage.index_table import PagesAheadJob
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import FlushDiskType
-from tandemmq.http2.server import TlsMode
+from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.exposition import MetricSamples
