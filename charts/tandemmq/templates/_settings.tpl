@@ -42,6 +42,7 @@
    "haMaxTimeSlaveNotCatchup": 1500,
    "haPlaintextPeers": "",
    "haSendHeartbeatInterval": 5000,
+   "haTlsMode": "disabled",
    "haTransferBatchSize": 32768,
    "logLevel": "",
    "mappedFileSizeCommitLog": 1073741824,
