@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness mixed-load first-hour
+.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness mixed-load first-hour wheels
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -63,6 +63,10 @@ docs: ## the documents as a site with every link checked: build/site
 
 images: ## the images, built and looked into: ONLY="broker consistency" TAG=0.1.0 BASE=name@sha256:... PLAIN=1, LOAD=1 onto the test cluster
 	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(BASE),--base $(BASE)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)
+
+wheels: setup ## wheels in build/wheels: a pure one, and a compiled one for each CPython of 3.11 to 3.13 that is in PATH
+	@tools/bootstrap.sh compiler
+	@$(BIN)/python tools/wheels.py
 
 e2e-clients: setup $(if $(COMPILED),compiled) ## the conformance scenarios with the official Java, Go, Node and Python clients: FRONT=grpcio, COMPILED=1
 	@$(BIN)/python tools/official_clients.py

@@ -95,7 +95,7 @@ async def _followed(master: RawMaster, store: MessageStore) -> AsyncIterator[Fol
         options=SlaveOptions(),
         identity=BrokerIdentity("DefaultCluster", "broker-a", 1),
         replica=ReplicaIdentity(
-            SimulatedDisk(random.Random(0)), BrokerIdentity("DefaultCluster", "broker-a", 1), new_disk_id=str
+            SimulatedDisk(random.Random(0)), BrokerIdentity("DefaultCluster", "broker-a", 1), new_disk_id=str, nonce="N"
         ),
         metadata_endpoint=lambda: "",
         master=lambda: address,

@@ -112,7 +112,9 @@ async def master_of(puts: TracedPuts | None) -> AsyncIterator[PeerClient]:
     server = grpc.aio.server()
     log = new_store(SimulatedDisk(random.Random(1), wall_ms=lambda: 0))
     identity = BrokerIdentity("DefaultCluster", "broker-a", 0)
-    replica = ReplicaIdentity(SimulatedDisk(random.Random(1), wall_ms=lambda: 0), identity, new_disk_id=lambda: "M")
+    replica = ReplicaIdentity(
+        SimulatedDisk(random.Random(1), wall_ms=lambda: 0), identity, new_disk_id=lambda: "M", nonce="N"
+    )
     servicer = ReplicaServicer(
         log=log,
         identity=identity,

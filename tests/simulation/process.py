@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Journal", "Machine", "Process", "ProcessFell", "running_process"]
 
 JOURNAL_LINES: Final = 300
+_NUMBERS: Final = itertools.count(1)
 
 
 class ProcessFell(Exception):
@@ -51,6 +53,8 @@ class Process:
         self.machine = machine
         self.clock = machine.clock
         self.started_wall_ms = machine.clock.wall_ms()
+        self.nonce = f"{machine.name}-{next(_NUMBERS)}"
+        """Unlike that of any other process."""
         self.network = machine.network
         self.loop = ProcessLoop(  # type: ignore[abstract]
             machine.timeline,

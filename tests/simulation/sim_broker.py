@@ -79,13 +79,15 @@ class _Parts:
     send_tracer: Final = None
     proof_bytes: Final = TAIL_BYTES
 
-    def __init__(self, member: Member, process: Process, settings: RunSettings, running_store: RunningStore) -> None:
+    def __init__(
+        self, member: Member, process: Process, settings: RunSettings, running_store: RunningStore, nonce: str
+    ) -> None:
         self.role: Role
         self.clock: Final[Clock] = process.clock
         self.identity: Final = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
         self.disk: Final = member.disk
         self.store: Final = running_store.store
-        self.member: Final = ReplicaIdentity(member.disk, self.identity, new_disk_id=member.new_disk_id)
+        self.member: Final = ReplicaIdentity(member.disk, self.identity, new_disk_id=member.new_disk_id, nonce=nonce)
         self.is_sync_flush: Final = settings.sync_flush
         self.refusal: str | None = "the broker is starting"
         self.failure: str | None = None
@@ -260,7 +262,7 @@ class SimBroker:
             settled=settled,
             failed=self._disk_failed,
         )
-        self.parts: Final = _Parts(member, process, settings, self._running_store)
+        self.parts: Final = _Parts(member, process, settings, self._running_store, self.nonce)
         self.failover: Final = Failover(
             self,
             authority=SimAuthority(process, network),
@@ -473,7 +475,8 @@ class SimBroker:
         return self.parts.members.member_metadata(broker_id)
 
     async def remembered(self) -> Sequence[ReplicaMemory]:
-        return self.parts.member.replicas
+        told = await self.parts.registration.group_memory()
+        return [*self.parts.member.replicas, *(one for each in told.values() if each is not None for one in each)]
 
     def caught_up(self) -> None:
         self.parts.is_whole = True

@@ -86,7 +86,7 @@ class SimMaster:
         clock = process.clock
         identity = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
         self.tables = MetadataTables(member.disk, clock, topics_changed=self._topics_changed)
-        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id)
+        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id, nonce=process.nonce)
         self._delivery = SimDelivery(
             process=process,
             disk=member.disk,
@@ -275,13 +275,19 @@ class SimMaster:
         """The admin API's CreateTopic."""
         self._refuse_if_stopping()
         self.tables.put_topic(TopicConfig(name, queue_count, queue_count))
-        await self.tables.written()
+        await self._tables_written()
 
     async def create_group(self, name: str) -> None:
         """The admin API's CreateSubscriptionGroup."""
         self._refuse_if_stopping()
         self.tables.put_group(SubscriptionGroupConfig(group_name=name))
+        await self._tables_written()
+
+    async def _tables_written(self) -> None:
         await self.tables.written()
+        if self._is_replaced():
+            # No slave had to agree, and it has not heard yet: its answer counts for nothing.
+            raise PeerUnavailable("it had been replaced")
 
     def _refuse_if_stopping(self) -> None:
         if self._refusal is not None:

@@ -67,13 +67,15 @@ class SimPeerClient:
             timeout_ms=VERIFY_TIMEOUT_MS,
         )
 
-    async def promise_epoch(self, epoch: int, *, disk_id: str, identity: BrokerIdentity) -> EpochPromise | None:
+    async def promise_epoch(
+        self, epoch: int, *, disk_id: str, nonce: str, identity: BrokerIdentity
+    ) -> EpochPromise | None:
         """PromiseEpoch."""
         return await self._process.network.call(
             self._process,
             self._host,
             REPLICAS,
-            lambda peer: peer.promise_epoch(epoch, disk_id),
+            lambda peer: peer.promise_epoch(epoch, disk_id, nonce),
             timeout_ms=VERIFY_TIMEOUT_MS,
         )
 

@@ -44,6 +44,7 @@ class PeerLog:
     cluster: str
     broker_name: str
     replicas: tuple[ReplicaMemory, ...]
+    nonce: str
     promised_epoch: int
     record_version: tuple[int, int]
 
@@ -60,7 +61,7 @@ class ReplicaService(Protocol):
     async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
         """VerifyReplica: the history, if it holds the same."""
 
-    async def promise_epoch(self, epoch: int, disk_id: str) -> EpochPromise:
+    async def promise_epoch(self, epoch: int, disk_id: str, nonce: str) -> EpochPromise:
         """PromiseEpoch."""
 
     async def read_log(self, wanted: LogRange) -> bytes:
@@ -149,6 +150,7 @@ class SimReplicaService:
             flushed_offset=store.flushed_offset,
             disk_id=replica.disk_id,
             run=replica.run,
+            nonce=replica.nonce,
             history=replica.history,
             cluster=self._identity.cluster,
             broker_name=self._identity.broker_name,
@@ -178,10 +180,10 @@ class SimReplicaService:
         )
         return self._proof.history if is_equal else None
 
-    async def promise_epoch(self, epoch: int, disk_id: str) -> EpochPromise:
+    async def promise_epoch(self, epoch: int, disk_id: str, nonce: str) -> EpochPromise:
         if (refusal := self._role.epoch_refusal) is not None:
             raise PeerUnavailable(refusal)
-        promised = await self._proof.promise(epoch, disk_id)
+        promised = await self._proof.promise(epoch, disk_id, nonce)
         return EpochPromise(promised, self._replica.greatest_epoch, self._store.end_offset)
 
     async def read_log(self, wanted: LogRange) -> bytes:

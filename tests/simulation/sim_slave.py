@@ -55,7 +55,7 @@ class SimSlave:
         )
         self.tables = MetadataTables(member.disk, process.clock, topics_changed=self._topics_changed)
         self._identity = identity = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
-        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id)
+        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id, nonce=process.nonce)
         self.leases = LeaseCopy(member.disk)
         self._registration = BrokerRegistration(
             process=process,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -157,7 +156,7 @@ class Broker:
                 tls=settings.failover_authority_tls(),
             ),
             options=settings.failover_options(),
-            nonce=secrets.token_hex(8),
+            nonce=self._parts.member.nonce,
             trace=None if tracing is None else ChangeTracer(tracing).note,
             service=service_of_pod(settings.group_endpoint, master=self._client_address()) if has_service else None,
         )

@@ -102,6 +102,7 @@ class PeerLog:
         "flushed_offset",
         "ha_tls",
         "history",
+        "nonce",
         "promised_epoch",
         "record_version",
         "replicas",
@@ -118,6 +119,7 @@ class PeerLog:
         self.flushed_offset = answer.flushed_offset
         self.disk_id = answer.disk_id
         self.run = answer.run
+        self.nonce = answer.nonce
         self.history = _history(answer.history)
         self.promised_epoch = answer.promised_epoch
         self.record_version = answer.record_epoch, answer.record_renewals
@@ -227,10 +229,12 @@ class PeerClient:
             answer = await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)
         return _history(answer.history) if answer.equal else None
 
-    async def promise_epoch(self, epoch: int, *, disk_id: str, identity: BrokerIdentity) -> EpochPromise | None:
+    async def promise_epoch(
+        self, epoch: int, *, disk_id: str, nonce: str, identity: BrokerIdentity
+    ) -> EpochPromise | None:
         """Has the peer take no byte of an earlier epoch from now on. None: a version that knows no epochs."""
         request = replica_service_pb2.PromiseEpochRequest(
-            epoch=epoch, disk_id=disk_id, cluster=identity.cluster, broker_name=identity.broker_name
+            epoch=epoch, disk_id=disk_id, nonce=nonce, cluster=identity.cluster, broker_name=identity.broker_name
         )
         with self._asking("PromiseEpoch"):
             try:

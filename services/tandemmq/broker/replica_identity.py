@@ -35,7 +35,9 @@ class ReplicaIdentity:
     `read` first, and `count_start` once the store is locked; both block. Everything else on the event loop.
     """
 
-    def __init__(self, disk: Disk, identity: BrokerIdentity, *, new_disk_id: Callable[[], str]) -> None:
+    def __init__(self, disk: Disk, identity: BrokerIdentity, *, new_disk_id: Callable[[], str], nonce: str) -> None:
+        """`nonce` is of this process, and unlike that of any other."""
+        self.nonce = nonce
         self._disk = disk
         self._identity = identity
         self._new_disk_id = new_disk_id
@@ -97,7 +99,9 @@ class ReplicaIdentity:
         """Takes over the master's history, before a byte of its epoch is taken. `owner` is its disk id."""
         if owner and history.last_epoch > self._record.promised_epoch:
             async with self._writing:
-                await self._write_record(replace(self._record, promised_epoch=history.last_epoch, promised_to=owner))
+                await self._write_record(
+                    replace(self._record, promised_epoch=history.last_epoch, promised_to=owner, promised_nonce="")
+                )
         if history != self.history:
             await self._write_history(history)
 
@@ -119,7 +123,12 @@ class ReplicaIdentity:
                 return
             seen = replace(known, record_epoch=record.epoch, record_renewals=record.renewals, record_in_sync=in_sync)
             if record.epoch > known.record_epoch and record.epoch >= self.greatest_epoch:
-                seen = replace(seen, promised_epoch=record.epoch, promised_to=record.master.disk_id)
+                seen = replace(
+                    seen,
+                    promised_epoch=record.epoch,
+                    promised_to=record.master.disk_id,
+                    promised_nonce=record.nonce,
+                )
             await self._write_record(seen)
 
     async def hold_to(self, version: tuple[int, int]) -> None:
@@ -132,15 +141,16 @@ class ReplicaIdentity:
                     replace(self._record, record_epoch=epoch, record_renewals=renewals, record_in_sync=())
                 )
 
-    async def promise(self, epoch: int, disk_id: str) -> bool:
-        """Takes no byte of an epoch before `epoch` from now on. False: as much was promised to another disk already."""
+    async def promise(self, epoch: int, disk_id: str, nonce: str) -> bool:
+        """Takes no byte of an epoch before `epoch` from now on. False: as much was promised to another disk already, or
+        to another process: of two on copies of one disk each gets its own epoch."""
         async with self._writing:
             known = self._record
-            if (epoch, disk_id) == (known.promised_epoch, known.promised_to):
+            if (epoch, disk_id) == (known.promised_epoch, known.promised_to) and known.promised_nonce in ("", nonce):
                 return True
             if epoch <= self.greatest_epoch:
                 return False
-            await self._write_record(replace(known, promised_epoch=epoch, promised_to=disk_id))
+            await self._write_record(replace(known, promised_epoch=epoch, promised_to=disk_id, promised_nonce=nonce))
             return True
 
     async def remember(self, *memories: ReplicaMemory) -> None:

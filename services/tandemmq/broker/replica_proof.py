@@ -77,9 +77,9 @@ class ReplicaProof:
         """The epochs of the local log."""
         return self._replica.history
 
-    async def promise(self, epoch: int, disk_id: str) -> bool:
+    async def promise(self, epoch: int, disk_id: str, nonce: str) -> bool:
         """Promises a starting master to take no byte of an earlier epoch, and drops the master that is followed."""
-        if not await self._replica.promise(epoch, disk_id):
+        if not await self._replica.promise(epoch, disk_id, nonce):
             return False
         await self._role().leave_master()
         return True

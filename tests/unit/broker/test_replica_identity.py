@@ -20,7 +20,7 @@ ALONE = replace(BOTH, renewals=6, in_sync=frozenset({RECORD.master}))
 
 
 def started(disk: SimulatedDisk) -> ReplicaIdentity:
-    replica = ReplicaIdentity(disk, BrokerIdentity("C", "broker-a", 7), new_disk_id=lambda: "S")
+    replica = ReplicaIdentity(disk, BrokerIdentity("C", "broker-a", 7), new_disk_id=lambda: "S", nonce="N")
     replica.read()
     replica.count_start()
     return replica

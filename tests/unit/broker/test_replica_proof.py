@@ -44,7 +44,7 @@ class _Member:
         self.successors: list[str] = []
         self.left: list[int] = []
         self.disk = SimulatedDisk(random.Random(1), wall_ms=lambda: 0)
-        self.master = ReplicaIdentity(self.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "M")
+        self.master = ReplicaIdentity(self.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "M", nonce="N")
         self.master.read()
         self.master.history = LogHistory.of([(3, 0)])
         self.proof = ReplicaProof(
@@ -111,7 +111,7 @@ async def test_nothing_is_proven_to_a_broker_that_does_not_serve(start: int, end
 async def test_who_has_proven_itself_is_remembered_when_the_answer_leaves() -> None:
     member = _Member()
     assert await member.verify(60, 120, _digest(60, 120))
-    again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another")
+    again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another", nonce="N")
     again.read()
     assert [(memory.disk_id, memory.metadata_endpoint) for memory in again.replicas] == [("S", "slave:1")]
 
@@ -134,13 +134,14 @@ async def test_a_member_that_holds_more_of_our_epoch_tells_it_too() -> None:
 
 async def test_an_epoch_is_promised_to_one_disk_and_the_master_left_after_it_is_durable() -> None:
     member = _Member()
-    assert not await member.proof.promise(3, "D1"), "that epoch was followed"
-    assert await member.proof.promise(5, "D1")
-    assert not await member.proof.promise(5, "D2")
-    assert not await member.proof.promise(4, "D2")
-    assert await member.proof.promise(5, "D1"), "the answer was lost, and it asks again"
-    assert await member.proof.promise(6, "D2")
+    assert not await member.proof.promise(3, "D1", "N"), "that epoch was followed"
+    assert await member.proof.promise(5, "D1", "N")
+    assert not await member.proof.promise(5, "D2", "N")
+    assert not await member.proof.promise(5, "D1", "another"), "a process on a copy of that disk"
+    assert not await member.proof.promise(4, "D2", "N")
+    assert await member.proof.promise(5, "D1", "N"), "the answer was lost, and it asks again"
+    assert await member.proof.promise(6, "D2", "N")
     assert member.left == [5, 5, 6]
-    again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another")
+    again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another", nonce="N")
     again.read()
     assert again.greatest_epoch == 6

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
@@ -293,10 +294,10 @@ class Failover:
         return frozenset(replica.disk_id for replica in self._member.required)
 
     @property
-    def is_in_sync(self) -> bool:
+    def in_sync_epoch(self) -> int:
         """See `FailoverSeat`."""
         record = self.record
-        return record is not None and self._member.me in record.in_sync
+        return record.epoch if record is not None and self._member.me in record.in_sync else 0
 
     @property
     def refusal(self) -> str | None:
@@ -452,6 +453,7 @@ class Failover:
             await self._hear_versions()
             if (newer := self._member.put_back_behind) is not None:
                 await self._host.member.hold_to(newer)
+            if not self._member.may_claim():
                 return
         await self._host.end_role("this broker becomes the master")
         steps.did("end the slave's role")
@@ -466,8 +468,8 @@ class Failover:
             await self._host.begin_slave()
 
     async def _hear_versions(self) -> None:
-        """Asks the other members which record they saw: the authority may have been put back while we did not reach it.
-        Who does not answer at once is as good as gone."""
+        """Asks the other members which record they saw, and the NameServers of logs of a later epoch: the authority may
+        have been put back while we did not reach it. Who does not answer at once is as good as gone."""
 
         async def ask(other: Replica) -> None:
             endpoint = self._host.member_metadata(other.broker_id)
@@ -479,7 +481,14 @@ class Failover:
             except (PeerUnavailable, TimeoutError) as error:
                 log.debug("record_version_not_heard", replica=endpoint, reason=str(error))
 
+        async def ask_name_servers() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_VERSION_LIMIT_S):
+                    for memory in await self._host.remembered():
+                        self._member.heard_of(memory.epoch)
+
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask_name_servers())
             for other in self._member.others:
                 tasks.create_task(ask(other))
 

@@ -75,8 +75,8 @@ class GroupRecovery:
     end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in reach has, by file;
     with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the master of an epoch, of
     the given one or a later one, which it returns; 0: somebody else is master, or the authority has an older record
-    than those who answered have seen, the second argument. `is_in_sync`: the group's record has our disk in the in-sync
-    set.
+    than those who answered have seen, the second argument. `in_sync_epoch`: of the group's record, if it has our disk
+    in the in-sync set; else 0.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GroupRecovery:
         damaged_tables: Callable[[], Mapping[str, str]] = dict,
         accept_damage: Callable[[], object] = lambda: None,
         claim: Callable[[int, tuple[int, int]], Awaitable[int]] | None = None,
-        is_in_sync: Callable[[], bool] = lambda: False,
+        in_sync_epoch: Callable[[], int] = lambda: 0,
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
         connected_ids: Callable[[], Collection[int]] = tuple,
@@ -122,7 +122,7 @@ class GroupRecovery:
         self._half_records: dict[str, tuple[int, int]] = {}
         """Of a disk whose log ends within a record: its end, and the end of its last whole record."""
         self._claim = claim
-        self._is_in_sync = is_in_sync
+        self._in_sync_epoch = in_sync_epoch
         self._given_up = given_up
         self._state_changed = state_changed
         self._connected_ids = connected_ids
@@ -212,7 +212,7 @@ class GroupRecovery:
         while not self._given_up():
             await self._ask_around(start)
             start.accepts_loss, start.given_up = self._accepts_loss, frozenset(self._given_up_disks)
-            start.is_in_sync = self._is_in_sync()
+            start.in_sync_epoch = self._in_sync_epoch()
             if start.run_of_us > self._replica.run:
                 # This disk was rolled back: what is said of it from now on is newer than what is remembered.
                 await self._replica.count_runs(start.run_of_us)
@@ -293,8 +293,7 @@ class GroupRecovery:
             async with PeerClient(endpoint) as peer:
                 theirs = await peer.log()
                 if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
-                    # A copy may have been started as often as we were, but we do not serve yet.
-                    return theirs.run == self._replica.run and not theirs.serving
+                    return theirs.nonce == self._replica.nonce
                 if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
                     self._identity.cluster,
                     self._identity.broker_name,
@@ -412,7 +411,9 @@ class GroupRecovery:
         for answer in start.answers:
             try:
                 async with PeerClient(answer.endpoint) as peer:
-                    promise = await peer.promise_epoch(epoch, disk_id=self._replica.disk_id, identity=self._identity)
+                    promise = await peer.promise_epoch(
+                        epoch, disk_id=self._replica.disk_id, nonce=self._replica.nonce, identity=self._identity
+                    )
             except PeerUnavailable as error:
                 log.warning("epoch_not_promised", replica=answer.endpoint, reason=str(error))
                 start.promise_refused(answer, 0)

@@ -59,8 +59,8 @@ class FailoverSeat(Protocol):
         """Why this master takes and gives nothing now."""
 
     @property
-    def is_in_sync(self) -> bool:
-        """The group's record has this broker's disk in the in-sync set."""
+    def in_sync_epoch(self) -> int:
+        """Of the group's record, if it has this broker's disk in the in-sync set; 0: it has not."""
 
     async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
         """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
@@ -188,7 +188,7 @@ class MasterRole:
             connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
             forgotten=self.floor.forget_replica,
             claim=None if self._seat is None else self._seat.claim,
-            is_in_sync=lambda: self._seat is not None and self._seat.is_in_sync,
+            in_sync_epoch=lambda: 0 if self._seat is None else self._seat.in_sync_epoch,
             given_up=lambda: self._is_given_up or parts.stopping.is_set(),
             state_changed=parts.links.registration_changed,
             tail_bytes=parts.proof_bytes,

@@ -91,6 +91,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             promised_epoch=self._replica.greatest_epoch,
             record_epoch=self._replica.record_version[0],
             record_renewals=self._replica.record_version[1],
+            nonce=self._replica.nonce,
             ha_tls=self._ha_tls,
         )
 
@@ -140,7 +141,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         await self._check_group(request.cluster, request.broker_name, context)
         if (refusal := self._role().epoch_refusal) is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"disk_id: {refusal}")
-        promised = await self._proof.promise(request.epoch, request.disk_id)
+        promised = await self._proof.promise(request.epoch, request.disk_id, request.nonce)
         return pb.PromiseEpochResponse(
             promised=promised, epoch=self._replica.greatest_epoch, end_offset=self._log.end_offset
         )

@@ -224,6 +224,8 @@ class ReplicaRecord:
     """No byte of an earlier epoch is taken any more."""
     promised_to: str = ""
     """Disk id of the master that this epoch was promised to."""
+    promised_nonce: str = ""
+    """Of that master's process; empty: not known."""
     record_epoch: int = 0
     """Greatest epoch that the group's record had; 0: none was ever seen."""
     record_renewals: int = 0
@@ -257,7 +259,7 @@ class ReplicaRecord:
             "cluster": self.cluster,
             "brokerName": self.broker_name,
             "brokerId": self.broker_id,
-            "promised": {"epoch": self.promised_epoch, "diskId": self.promised_to},
+            "promised": {"epoch": self.promised_epoch, "diskId": self.promised_to, "nonce": self.promised_nonce},
             "recordEpoch": self.record_epoch,
             "recordRenewals": self.record_renewals,
             "recordInSync": list(self.record_in_sync),
@@ -303,6 +305,7 @@ class ReplicaRecord:
                 ),
                 promised_epoch=int(document["promised"]["epoch"]),
                 promised_to=str(document["promised"]["diskId"]),
+                promised_nonce=str(document["promised"].get("nonce", "")),
                 record_epoch=int(document.get("recordEpoch", 0)),
                 record_renewals=int(document.get("recordRenewals", 0)),
                 record_in_sync=tuple(map(str, document.get("recordInSync", ()))),

@@ -20,7 +20,8 @@ the end. What is remembered is as old as the last heartbeat, about a second.
 
 In the in-sync set. Where an authority keeps a record of the group (`mastership.py`) that names our disk as a member of
 the in-sync set, all that was ever acknowledged was on this disk. It needs no other member then, if it is whole, and
-nobody remembers more of *this disk* than it has: what others had beyond it was acknowledged to nobody.
+nobody remembers more of *this disk* than it has: what others had beyond it was acknowledged to nobody. That holds for a
+record as new as the newest log: whoever remembers a log of a later epoch has seen that the authority was put back.
 
 What groups have consumed does not follow the log. A master that was replaced, and has not heard of it, goes on writing
 to a log that nobody is promised; it may be the longer one, and its leases are older than those of who was master since.
@@ -187,8 +188,8 @@ class MasterStart:
     """What our own disk remembers of the others."""
     accepts_loss: bool = False
     """An operator gave up whatever cannot be reached."""
-    is_in_sync: bool = False
-    """The group's record has our disk in the in-sync set."""
+    in_sync_epoch: int = 0
+    """Of the group's record, if it has our disk in the in-sync set; 0: it has not."""
     given_up: frozenset[str] = frozenset()
     """Disks that an operator gave up by their names."""
     _told: dict[str, tuple[ReplicaMemory, ...]] = field(default_factory=dict)
@@ -385,7 +386,7 @@ class MasterStart:
         of_us = self._memories_of_us()
         if any(memory.epoch > last_epoch or memory.end_offset > end_offset for memory in of_us):
             return False
-        if self.is_in_sync and any(memory.epoch == last_epoch for memory in of_us):
+        if self.in_sync_epoch >= self._logged_epoch() and any(memory.epoch == last_epoch for memory in of_us):
             return True
         if self._greatest_epoch() > last_epoch:
             return False
@@ -395,10 +396,14 @@ class MasterStart:
         return any(memory.epoch == last_epoch for memory in of_us)
 
     def _greatest_epoch(self) -> int:
+        promised = [answer.promised_epoch for answer in self._answers.values()]
+        return max(self._logged_epoch(), self._heard_epoch, *promised)
+
+    def _logged_epoch(self) -> int:
+        """The greatest in which anybody is known to have had a log. It had a master, so a record named one."""
         return max(
             self.own.history.last_epoch,
-            self._heard_epoch,
-            *(max(answer.history.last_epoch, answer.promised_epoch) for answer in self._answers.values()),
+            *(answer.history.last_epoch for answer in self._answers.values()),
             *(memory.epoch for memory in self._memories().values()),
             *(memory.epoch for told in self._told.values() for memory in told),
             0,

@@ -31,7 +31,7 @@ class _Start:
         self._failures = iter(failures)
         clock, identity = ManualClock(), BrokerIdentity("C", "broker-a", 0)
         disk = SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms)
-        store, replica = new_store(disk, clock), ReplicaIdentity(disk, identity, new_disk_id=lambda: "M")
+        store, replica = new_store(disk, clock), ReplicaIdentity(disk, identity, new_disk_id=lambda: "M", nonce="N")
         store.load()
         replica.read()
         self.recovery = GroupRecovery(

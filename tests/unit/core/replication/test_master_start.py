@@ -61,6 +61,7 @@ def _step(
     total: int = 2,
     now_ms: int = 0,
     accepts_loss: bool = False,
+    in_sync_epoch: int = 0,
     rivals: dict[str, str] | None = None,
     copies: tuple[str, ...] = (),
 ) -> StartStep:
@@ -73,6 +74,7 @@ def _step(
         started_ms=0,
         remembered=remembered,
         accepts_loss=accepts_loss,
+        in_sync_epoch=in_sync_epoch,
     )
     if told is not None:
         start.name_server_told(NAME_SERVER, told, now_ms=0)
@@ -185,6 +187,17 @@ class TestAWholeLog:
     def test_somebody_served_after_us(self) -> None:
         later = ReplicaMemory(broker_id=0, disk_id="M2", epoch=3, end_offset=100)
         assert _waits(_step(_own(), told=(US, later, SLAVE), remembered=(SLAVE,))).missing
+
+    def test_in_the_in_sync_set_it_needs_nobody_whatever_a_slave_has_more(self) -> None:
+        longer = replace(SLAVE, end_offset=600)
+        for in_sync_epoch, step in ((0, Wait), (2, Serve), (3, Serve)):
+            assert isinstance(_step(_own(), told=(US, longer), in_sync_epoch=in_sync_epoch), step)
+
+    def test_a_log_of_a_later_epoch_than_the_record_shows_that_the_authority_was_put_back(self) -> None:
+        later = replace(SLAVE, epoch=3, end_offset=600)
+        for told, remembered in (((US, later), ()), ((US,), (later,))):
+            assert _waits(_step(_own(), told=told, remembered=remembered, in_sync_epoch=2)).missing == (later,)
+            assert isinstance(_step(_own(), told=told, remembered=remembered, in_sync_epoch=3), Serve)
 
 
 class TestTwoSlaves:
