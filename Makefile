@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks strangers security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness mixed-load first-hour
+.PHONY: help chart docs setup proto lock lint advisories format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds failover-rounds many-topics fuzz attacks security security-table h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup bench-fairness mixed-load first-hour
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -81,6 +81,7 @@ fuzz: setup compiled ## hostile bytes into the HTTP/2 front and our own decoders
 attacks: setup ## HTTP/2 attacks against a real broker, many rounds, while an orderly client sends: ROUNDS=20
 	@$(BIN)/python tools/attacks.py --rounds $(or $(ROUNDS),20)
 
+.PHONY: strangers
 strangers: setup ## strangers on every port of a closed cluster while a user sends: p99, nothing lost, nothing of theirs accepted: MINUTES=10
 	@$(BIN)/python tools/strangers.py --minutes $(or $(MINUTES),10)
 
