@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from pydantic import SecretStr
 
 from support.admin_in_memory import admin_in_memory
+from support.manual_time import ManualTime
 from tandemmq.admin.api import guard
+from tandemmq.admin.api.access import Access, AccessRules
+from tandemmq.admin.api.actors import SessionTable
 from tandemmq.admin.console.answers import Pages
 from tandemmq.admin.console.pages import CONSOLE_PAGES
 
@@ -57,6 +62,22 @@ async def test_a_change_from_another_origin_is_refused_and_recorded(headers: dic
 async def test_a_change_from_our_own_page_or_no_page_is_made(headers: dict[str, str]) -> None:
     async with admin_in_memory() as admin:
         assert (await admin.client.delete(_TOPIC, headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/api/v1/topics", "/nothing/here"])
+async def test_a_query_with_bytes_that_no_address_has_is_refused_before_anybody_reads_it(path: str) -> None:
+    statuses: list[int] = []
+
+    async def passed_on(*_: object) -> None:
+        raise AssertionError("the application was asked")
+
+    async def send(message: dict[str, Any]) -> None:
+        statuses.append(message.get("status", 0))
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"a=\xbe", "headers": []}
+    access = Access(SecretStr(_TOKEN), AccessRules(), SessionTable(clock=ManualTime()))
+    await guard.Guard(passed_on, access)(scope, passed_on, send)  # type: ignore[arg-type]
+    assert statuses[0] == 400
 
 
 async def test_a_link_from_elsewhere_may_look() -> None:
