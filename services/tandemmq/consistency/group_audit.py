@@ -286,6 +286,8 @@ class GroupAudit:
         compared = _by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
         compared += self._compare_metadata(described, memory, compared)
+        known = set(compared)
+        checked = [finding for finding in checked if finding not in known]
         told = {(finding.broker_id, finding.file) for finding in checked}
         checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
         findings = _with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), holding)
@@ -404,8 +406,6 @@ class GroupAudit:
 
     def _bounds(self, replicas: Mapping[int, Replica], known: Mapping[int, SeenReplica]) -> list[Finding]:
         """What a replica lacks at either end of its log and should not: see equality."""
-        if len(replicas) == 1 and not known:
-            return []
         task = BoundsTask(
             tuple(replicas.values()),
             tuple((broker_id, seen) for broker_id, seen in known.items() if broker_id in replicas),
