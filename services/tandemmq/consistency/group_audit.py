@@ -260,6 +260,7 @@ class GroupAudit:
             )
         memory = self._remembered()
         self._note_who_is_absent(memory, replicas)
+        self._note_who_is_remembered(described)
         holding = {broker_id: replica for broker_id, replica in replicas.items() if not is_empty(replica.facts)}
         self._common = common_range(replica.facts for replica in holding.values())
         doubtful = doubtful_ranges(
@@ -388,6 +389,14 @@ class GroupAudit:
             self._problems.append(f"{names} took part in earlier runs and cannot be found")
         if len(replicas) == 1 and len(self._specs) == 1 and not absent:
             self._notes.append(f"{self._group} has one replica: there was nothing to compare it with")
+
+    def _note_who_is_remembered(self, described: Mapping[int, _Described]) -> None:
+        """Members that others remember and nobody showed to this run: they may be gone for good, or hold more."""
+        remembered = {each.broker_id for found in described.values() for each in found.side.remembered}
+        unread = sorted(remembered - {-1} - set(self._specs))
+        if unread:
+            names = ", ".join(f"{self._group}:{broker_id}" for broker_id in unread)
+            self._notes.append(f"the members of {self._group} remember {names}, which this run was not shown")
 
     def _seen_of_members(
         self, seen: Mapping[int, SeenReplica], described: Mapping[int, _Described]
