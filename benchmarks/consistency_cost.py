@@ -6,7 +6,8 @@
     python benchmarks/consistency_cost.py --write-results     # puts the last run's table into benchmarks/RESULTS.md
 
 Makes two replicas of 9.4 GiB (segments of 1 GiB, messages of 256 bytes to 8 KiB, ConsumeQueues and index) with the
-storage engine itself, and reads them with md5sum, with plain multiprocessing, message by message on one thread, and
+storage engine itself, and reads them with md5sum, with xxhsum where it is installed (apt: xxhash), with cmp, with plain
+multiprocessing, message by message on one thread, and
 with the job in both tiers; then adds 0.5 GiB to each and lets the job look again; then serves one of them with a broker
 and asks that for digests. MB/s per core is bytes by CPU seconds of the whole process tree, JVM and start included.
 Before all that, not measured: an archive of Java's classes is made, as the image has one, and the job's runs use it
@@ -63,7 +64,7 @@ DISK_RESERVE_BYTES: Final = 3 << 30
 SLICE_FILES: Final = 2
 """What is read message by message: enough for a figure."""
 KERNEL_MB_PER_CORE: Final = 2_000
-JOB_MB_PER_CORE: Final = 1_200
+JOB_MB_PER_CORE: Final = 1_500
 BROKER_CORE_PERCENT: Final = 2
 PIECE_BYTES: Final = 4 << 20
 KERNEL_SECONDS: Final = 0.5
@@ -205,14 +206,21 @@ def _busy_cpu_s() -> float:
     return float(times.user + times.system + times.nice + times.irq + times.softirq + getattr(times, "steal", 0.0))
 
 
+COMPARE_PAIRS: Final = 'while [ $# -gt 0 ]; do cmp -- "$1" "$2" || exit 1; shift 2; done'
+
+
 def baselines(contest: Contest) -> Iterator[Row]:
     """Other ways, whole files."""
     readers = Path(__file__).parent / "replica_readers.py"
     files = [path for store in contest.stores for path in log_files(store)]
     slices = [contest.slice_of(store) for store in contest.stores]
     slice_bytes = sum(path.stat().st_size for part in slices for path in log_files(part))
+    pairs = [path for pair in zip(*(log_files(store) for store in contest.stores), strict=True) for path in pair]
+    xxhsum = shutil.which("xxhsum")
     ways: tuple[tuple[str, list[str | Path], int], ...] = (
         ("md5sum", ["md5sum", *files], contest.log_bytes),
+        *((("xxhsum", [xxhsum, "-H2", *files], contest.log_bytes),) if xxhsum else ()),
+        ("cmp", ["bash", "-c", COMPARE_PAIRS, "cmp", *pairs], contest.log_bytes),
         ("multiprocessing", [sys.executable, readers, "digest", *contest.stores], contest.log_bytes),
         ("single_reader", [sys.executable, readers, "messages", *slices], slice_bytes),
     )

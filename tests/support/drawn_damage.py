@@ -155,7 +155,7 @@ _TOLD_BY_ONE: Final = frozenset(
 _NEVER_SEEN: Final = frozenset({"behind"})
 """Harmless only if no run saw more."""
 _SEEN_SOUND: Final = ("", "quick", "deep")
-_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES} - {"damaged-kept-bytes", "damaged-leases", "stray-file"})
+_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES} - {"damaged-kept-bytes", "damaged-leases"})
 """Kinds of which a quick run sees enough."""
 
 

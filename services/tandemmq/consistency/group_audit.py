@@ -260,6 +260,7 @@ class GroupAudit:
             )
         memory = self._remembered()
         self._note_who_is_absent(memory, replicas)
+        self._note_who_is_remembered(described)
         holding = {broker_id: replica for broker_id, replica in replicas.items() if not is_empty(replica.facts)}
         self._common = common_range(replica.facts for replica in holding.values())
         doubtful = doubtful_ranges(
@@ -286,6 +287,8 @@ class GroupAudit:
         compared = _by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
         compared += self._compare_metadata(described, memory, compared)
+        known = set(compared)
+        checked = [finding for finding in checked if finding not in known]
         told = {(finding.broker_id, finding.file) for finding in checked}
         checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
         findings = _with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), holding)
@@ -387,6 +390,14 @@ class GroupAudit:
         if len(replicas) == 1 and len(self._specs) == 1 and not absent:
             self._notes.append(f"{self._group} has one replica: there was nothing to compare it with")
 
+    def _note_who_is_remembered(self, described: Mapping[int, _Described]) -> None:
+        """Members that others remember and nobody showed to this run: they may be gone for good, or hold more."""
+        remembered = {each.broker_id for found in described.values() for each in found.side.remembered}
+        unread = sorted(remembered - {-1} - set(self._specs))
+        if unread:
+            names = ", ".join(f"{self._group}:{broker_id}" for broker_id in unread)
+            self._notes.append(f"the members of {self._group} remember {names}, which this run was not shown")
+
     def _seen_of_members(
         self, seen: Mapping[int, SeenReplica], described: Mapping[int, _Described]
     ) -> dict[int, SeenReplica]:
@@ -404,8 +415,6 @@ class GroupAudit:
 
     def _bounds(self, replicas: Mapping[int, Replica], known: Mapping[int, SeenReplica]) -> list[Finding]:
         """What a replica lacks at either end of its log and should not: see equality."""
-        if len(replicas) == 1 and not known:
-            return []
         task = BoundsTask(
             tuple(replicas.values()),
             tuple((broker_id, seen) for broker_id, seen in known.items() if broker_id in replicas),

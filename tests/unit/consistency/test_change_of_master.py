@@ -131,3 +131,12 @@ def test_a_broker_that_lies_about_its_digests_is_caught_by_its_bytes(
     (group,) = report.summary.groups
     assert group.outcome is (Outcome.INCOMPLETE if lies else Outcome.EQUAL)
     assert ("told digest" in group.problem) is lies
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_members_that_a_run_is_not_shown_are_noted(equal_group: list[Path], tmp_path: Path, replicas: int) -> None:
+    report = _run(equal_group[:replicas], tmp_path / "results", fails_over_at=1_000)
+    assert report.summary.outcome is Outcome.EQUAL
+    notes = [note for note in report.summary.notes if "remember" in note]
+    assert bool(notes) is (replicas < 3)
+    assert all(f"broker-a:{broker_id}" in notes[0] for broker_id in range(replicas, 3))

@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 import numpy as np
 import xxhash
 
+from tandemmq.core.audit.equality import odd_segments
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.index_check import IndexFile, read_index_file
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
@@ -46,9 +47,6 @@ _LOOKUPS_MAX: Final = 2_000
 _UNINDEXED_BYTES_MAX: Final = 64 << 20
 """Looked through for records with keys, between two IndexFiles or behind the last."""
 _MARGIN_MS: Final = 3_000
-_NAME_DIGITS: Final = 20
-_HEAD_BYTES: Final = 64 << 10
-"""Of a file that was made ahead: the disk wrote no zeros there but the kernel gives them."""
 _LEASE_FILE: Final = re.compile(r"leases-(\d{10})\.(snapshot|journal)")
 _LEASE_BYTES_MAX: Final = 64 << 20
 _UNFINISHED_SUFFIX: Final = ".unfinished"
@@ -156,7 +154,7 @@ class _DerivedCheck:
         if self._topics is not None and self._is_at_rest:
             yield from self._records_of_topics(self._topics)
         if self._is_at_rest:
-            yield from self._odd_segments()
+            yield from odd_segments(self._store)
             yield from self._index_gaps()
             yield from self._index_twice()
             yield from self._checkpoint()
@@ -190,34 +188,6 @@ class _DerivedCheck:
             file=file,
             **more,
         )
-
-    # CommitLog files that no record is looked for in
-
-    def _odd_segments(self) -> Iterator[Finding]:
-        """A broker starts only with files that follow each other, all of one length."""
-        facts = self._store.facts
-        length = facts.segment_bytes
-        names = [
-            entry
-            for entry in self._store.files.list_folder("commitlog")
-            if not entry.is_folder and len(entry.name) == _NAME_DIGITS and entry.name.isdecimal()
-        ]
-        due = facts.end_offset - facts.end_offset % length
-        for entry in names:
-            start = int(entry.name)
-            detail = ""
-            if (start - facts.min_offset) % length:
-                detail = f"files begin at multiples of {length}"
-            elif start >= facts.end_offset and start > due:
-                detail = f"the file before it, {due:020d}, is not there"
-            elif start >= facts.end_offset and entry.size not in (length, 0 if entry is names[-1] else length):
-                detail = f"the file has {entry.size} bytes instead of {length}, and the log ends before it"
-            elif start > facts.end_offset and any(self._store.read_file(f"commitlog/{entry.name}", 0, _HEAD_BYTES)):
-                detail = f"it holds bytes, and the log ends before it, at {facts.end_offset}"
-            if detail:
-                yield self._new(FindingKind.SEGMENT_EXTRA, detail, f"commitlog/{entry.name}")
-            elif start >= facts.end_offset - facts.end_offset % length:
-                due = start + length
 
     # ConsumeQueues
 

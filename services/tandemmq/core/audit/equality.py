@@ -42,7 +42,9 @@ __all__ = [
     "common_range",
     "is_empty",
     "layers",
+    "long_segments",
     "missing_messages",
+    "odd_segments",
     "with_messages",
 ]
 
@@ -136,7 +138,8 @@ def layers(facts: Iterable[ReplicaFacts]) -> list[Layer]:
 def missing_messages(
     stores: Mapping[int, ReplicaStore], *, seen: Mapping[int, SeenReplica] | None = None, rules: BoundRules
 ) -> list[Finding]:
-    """One finding for each end of each replica's log that should go on: which messages it lacks, and who holds them.
+    """One finding for each end of each replica's log that should go on: which messages it lacks, and who holds them;
+    and one for each file of a log at rest that keeps its broker from starting.
 
     `seen`: by broker id, from earlier runs. Facts of a running group must be taken of slaves first and of the master
     last: then no slave only seems ahead. Raises ReplicaUnreadable.
@@ -159,6 +162,9 @@ class _Bounds:
             if is_empty(store.facts):
                 yield from self._nothing_left(broker_id, store)
                 continue
+            if not store.facts.is_running:
+                yield from odd_segments(store)
+                yield from long_segments(store, store.facts.min_offset, store.facts.end_offset)
             yield from self._lost_beginning(broker_id, store)
             yield from self._lost_end(broker_id, store)
         yield from self._extra_ends()
@@ -398,3 +404,63 @@ def _first_time_ms(store: ReplicaStore) -> int | None:
         if isinstance(piece, LogPiece) and piece.record is not None:
             return piece.record.store_timestamp_ms
     return None
+
+
+# Files of the log that are not as long as others, or lie where none belongs. A broker starts with neither.
+
+_NAME_DIGITS: Final = 20
+_MADE_AHEAD_BYTES: Final = 64 << 10
+"""Of a file behind the end that are looked at: one that was made ahead holds nothing."""
+
+
+def long_segments(store: ReplicaStore, start: int, end: int) -> Iterator[Finding]:
+    """Files of a range with more bytes than a CommitLog file has. Those with fewer are holes."""
+    facts = store.facts
+    for name, size in _segments(store):
+        if start <= int(name) < min(end, facts.end_offset) and size > facts.segment_bytes:
+            detail = f"the file has {size} bytes instead of {facts.segment_bytes}"
+            yield _of_file(FindingKind.SEGMENT_SIZE, facts, name, detail)
+
+
+def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
+    """Files between others, behind a gap, or behind the log's end and not empty. The store is at rest."""
+    facts = store.facts
+    length = facts.segment_bytes
+    due = facts.end_offset - facts.end_offset % length
+    found = _segments(store)
+    for name, size in found:
+        start = int(name)
+        detail = ""
+        if (start - facts.min_offset) % length:
+            detail = f"files begin at multiples of {length}"
+        elif start >= facts.end_offset and start > due:
+            detail = f"the file before it, {due:020d}, is not there"
+        elif start >= facts.end_offset and size not in (length, 0 if name == found[-1][0] else length):
+            detail = f"the file has {size} bytes instead of {length}, and the log ends before it"
+        elif start > facts.end_offset and any(store.read_file(f"commitlog/{name}", 0, _MADE_AHEAD_BYTES)):
+            detail = f"it holds bytes, and the log ends before it, at {facts.end_offset}"
+        if detail:
+            yield _of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail)
+        elif start >= facts.end_offset - facts.end_offset % length:
+            due = start + length
+
+
+def _segments(store: ReplicaStore) -> list[tuple[str, int]]:
+    """Name and length of each file with a name of the log."""
+    return [
+        (entry.name, entry.size)
+        for entry in store.files.list_folder("commitlog")
+        if not entry.is_folder and len(entry.name) == _NAME_DIGITS and entry.name.isdecimal()
+    ]
+
+
+def _of_file(kind: FindingKind, facts: ReplicaFacts, name: str, detail: str) -> Finding:
+    return Finding(
+        kind=kind,
+        group=facts.group,
+        verdict=Verdict.OWN_EVIDENCE,
+        detail=detail,
+        broker_id=facts.broker_id,
+        messages=0,
+        file=f"commitlog/{name}",
+    )

@@ -324,7 +324,6 @@ _OF_DEEP_RUNS: Final = frozenset(
         FindingKind.LEASES_MISSING,
         FindingKind.CHECKPOINT_IMPOSSIBLE,
         FindingKind.KEPT_BYTES_DAMAGED,
-        FindingKind.SEGMENT_EXTRA,
     }
 )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from tandemmq.core.audit.equality import long_segments
 from tandemmq.core.audit.findings import Finding, FindingKind, FindingList, Verdict
 from tandemmq.core.audit.index_check import IndexCheck
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
@@ -299,7 +300,7 @@ def check_records(
     if index is not None:
         findings.extend(index.chains())
     log_findings = FindingList()
-    log_findings.extend(_long_files(store, start, end))
+    log_findings.extend(long_segments(store, start, end))
     log_findings.extend(report.findings())
     return RecordCheck(
         findings=(*log_findings.taken(), *findings.taken()),
@@ -307,20 +308,3 @@ def check_records(
         records=records,
         bytes_read=store.bytes_read - bytes_before,
     )
-
-
-def _long_files(store: ReplicaStore, start: int, end: int) -> Iterator[Finding]:
-    """Files of the range with more bytes than a CommitLog file has. Those with fewer are holes."""
-    facts = store.facts
-    for entry in store.files.list_folder("commitlog"):
-        is_named = not entry.is_folder and entry.name.isdecimal()
-        if is_named and start <= int(entry.name) < min(end, facts.end_offset) and entry.size > facts.segment_bytes:
-            yield Finding(
-                kind=FindingKind.SEGMENT_SIZE,
-                group=facts.group,
-                verdict=Verdict.OWN_EVIDENCE,
-                detail=f"the file has {entry.size} bytes instead of {facts.segment_bytes}",
-                broker_id=facts.broker_id,
-                messages=0,
-                file=f"commitlog/{entry.name}",
-            )

@@ -63,6 +63,7 @@ class Remembered(NamedTuple):
     left: bool
     """It stopped in order, and ended just there."""
     master_epoch: int
+    broker_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def _record(text: str | None) -> dict[str, Any]:
         "promised_epoch": record.promised_epoch,
         "promised_to": record.promised_to,
         "remembered": tuple(
-            Remembered(own.disk_id, own.run, own.epoch, own.end_offset, own.left, own.master_epoch)
+            Remembered(own.disk_id, own.run, own.epoch, own.end_offset, own.left, own.master_epoch, own.broker_id)
             for own in record.replicas
         ),
         "record_problem": "",
