@@ -259,6 +259,16 @@ def result_table(found: Iterable[Mapping[str, object]]) -> str:
     return "".join(lines)
 
 
+def _with_section(text: str) -> str:
+    """The README with a section for the table, which it has not before the first whole run."""
+    if _BEGIN in text:
+        return text
+    intro = "Of each client, how many of the API's scenarios `make conformance` showed, and which it did not.\n\n"
+    section = f"## What was shown with which client\n\n{intro}{_BEGIN}{_END}\n"
+    head, mark, rest = text.partition("## Read on\n")
+    return head + section + mark + rest
+
+
 def read_outcomes() -> dict[tuple[str, str], list[bool]]:
     """Of the last run of each folder; a skipped test has none."""
     outcomes: dict[tuple[str, str], list[bool]] = {}
@@ -297,7 +307,7 @@ def main() -> int:
         print(", ".join(f"{states.count(state)} {state}" for state in ("holds", "failed", "not run", "not covered")))
     if arguments.readme:
         told = json.loads((BUILD / "conformance.json").read_text())
-        README.write_text(page_with(README.read_text(), result_table(told)))
+        README.write_text(page_with(_with_section(README.read_text()), result_table(told)))
     return 0
 
 
