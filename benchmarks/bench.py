@@ -134,7 +134,12 @@ class Bench:
         with SideBySide(FOLDER / "side-by-side", installation, generators, self._plan) as side:
             try:
                 side.start(self.say)
-                side.warm_up(self.say, remoting=bool(NEEDS_REMOTING & chosen.keys()), drains="drain" in chosen)
+                side.warm_up(
+                    self.say,
+                    remoting=bool(NEEDS_REMOTING & chosen.keys()),
+                    drains="drain" in chosen,
+                    kinds="kinds" in chosen,
+                )
                 cases = [case for part in chosen.values() for case in part.cases(side)]
                 self._rounds.play(cases, side.systems, rounds=self._plan.rounds)
             except MeasurementFailed as error:

@@ -2,6 +2,7 @@
 
     python tools/conformance.py --docs      # writes the tables of client-conformance.md and clients.md anew
     python tools/conformance.py --results   # build/conformance.json, from the reports of the last `make conformance`
+    python tools/conformance.py --again     # runs anew what failed, for a machine that was busy; then --results
     python tools/conformance.py --readme    # README.md's table, from build/conformance.json
 
 Which test covers what shows in names: `test_45_...` of tests/contract/client_api is number 45 by raw stubs, of
@@ -16,6 +17,7 @@ import argparse
 import ast
 import json
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
@@ -259,19 +261,58 @@ def result_table(found: Iterable[Mapping[str, object]]) -> str:
     return "".join(lines)
 
 
+def _with_section(text: str) -> str:
+    """The README with a section for the table, which it has not before the first whole run."""
+    if _BEGIN in text:
+        return text
+    intro = "Of each client, how many of the API's scenarios `make conformance` showed, and which it did not.\n\n"
+    section = f"## What was shown with which client\n\n{intro}{_BEGIN}{_END}\n"
+    head, mark, rest = text.partition("## Read on\n")
+    return head + section + mark + rest
+
+
+_FOLDERS: Final = {client: f"e2e-official_{client}" for client in CLIENTS[1:]} | {RAW: "contract-client_api"}
+
+
+def _cases_of(report: Path) -> dict[tuple[str, str], bool]:
+    """Whether each passed, by its class and name; a skipped test is left out."""
+    if not report.exists():
+        return {}
+    return {
+        (case.get("classname", ""), case.get("name", "")): case.find("failure") is None and case.find("error") is None
+        for case in ElementTree.parse(report).getroot().iter("testcase")
+        if case.find("skipped") is None
+    }
+
+
+def run_again() -> None:
+    """Runs what failed in the last run of each folder once more, beside nothing else."""
+    for folder in _FOLDERS.values():
+        failed = [case for case, passed in _cases_of(BUILD / f"test-{folder}.xml").items() if not passed]
+        again = BUILD / f"test-{folder}-again.xml"
+        again.unlink(missing_ok=True)
+        if failed:
+            tests = [_node_id(classname, name) for classname, name in failed]
+            subprocess.run([sys.executable, "-m", "pytest", "-q", f"--junitxml={again}", *tests], cwd=ROOT, check=False)
+
+
+def _node_id(classname: str, name: str) -> str:
+    """`tests/e2e/…/test_x.py::TestX::test[y]` of what a report calls `tests.e2e.….test_x.TestX` and `test[y]`."""
+    module, _, class_name = classname.rpartition(".")
+    if not class_name.startswith("Test"):
+        module, class_name = classname, ""
+    return "::".join(filter(None, (f"{module.replace('.', '/')}.py", class_name, name)))
+
+
 def read_outcomes() -> dict[tuple[str, str], list[bool]]:
-    """Of the last run of each folder; a skipped test has none."""
+    """Of the last run of each folder, and of what was run again since; a skipped test has none."""
     outcomes: dict[tuple[str, str], list[bool]] = {}
-    folders = {client: f"e2e-official_{client}" for client in CLIENTS[1:]} | {RAW: "contract-client_api"}
-    for client, folder in folders.items():
-        report = BUILD / f"test-{folder}.xml"
-        if not report.exists():
-            continue
-        for case in ElementTree.parse(report).getroot().iter("testcase"):
-            if case.find("skipped") is not None:
-                continue
-            passed = case.find("failure") is None and case.find("error") is None
-            name = case.get("name", "")
+    for client, folder in _FOLDERS.items():
+        report, again = BUILD / f"test-{folder}.xml", BUILD / f"test-{folder}-again.xml"
+        found = _cases_of(report)
+        if again.exists() and again.stat().st_mtime > report.stat().st_mtime:
+            found |= _cases_of(again)
+        for (_, name), passed in found.items():
             # A scenario is told by its parameter; elsewhere a parameter is a front or a value.
             outcomes.setdefault((client, name), []).append(passed)
             if "[" in name and not name.startswith("test["):
@@ -284,11 +325,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", action="store_true")
     parser.add_argument("--results", action="store_true")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--readme", action="store_true")
     arguments = parser.parse_args()
     if arguments.docs:
         PAGE.write_text(page_with(PAGE.read_text(), table()))
         FEATURE_PAGE.write_text(page_with(FEATURE_PAGE.read_text(), feature_table()))
+    if arguments.again:
+        run_again()
     if arguments.results:
         found = rows(read_outcomes())
         BUILD.mkdir(exist_ok=True)
@@ -297,7 +341,7 @@ def main() -> int:
         print(", ".join(f"{states.count(state)} {state}" for state in ("holds", "failed", "not run", "not covered")))
     if arguments.readme:
         told = json.loads((BUILD / "conformance.json").read_text())
-        README.write_text(page_with(README.read_text(), result_table(told)))
+        README.write_text(page_with(_with_section(README.read_text()), result_table(told)))
     return 0
 
 

@@ -40,9 +40,14 @@ def rows(rounds: Rounds) -> list[Row]:
     for case in (*[f"{kind}_send" for kind in KINDS], *[f"{kind}_drain" for kind in DRAINED]):
         cpu = {label: rounds.median(case, label, lambda w: w.server_cpu_us) for label in rounds.contenders(case)}
         rate = {label: rounds.median(case, label, lambda w: w.rate) for label in rounds.contenders(case)}
+        # On a machine without a CPU to spare one of the two may refuse its load; without both there is no comparison.
+        theirs = [label for label in (LOCAL, CLUSTER) if label in cpu]
+        if OURS not in cpu or not theirs:
+            found.append(Row.missing(f"{case}_cpu"))
+            continue
         found += [
-            Row.at_most(f"{case}_cpu", cpu[OURS] / min(cpu[LOCAL], cpu[CLUSTER]), 0.5),
-            Row.absolute(f"{case}_rate", rate[OURS] / max(rate[LOCAL], rate[CLUSTER]), "ratio"),
+            Row.at_most(f"{case}_cpu", cpu[OURS] / min(cpu[label] for label in theirs), 0.5),
+            Row.absolute(f"{case}_rate", rate[OURS] / max(rate[label] for label in theirs), "ratio"),
             *rounds.absolute_rows(case, "", case),
         ]
     return found

@@ -88,10 +88,14 @@ class SideBySide:
                 for topic in (kind_topic(kind), kind_topic(kind, drain=True)):
                     system.create_topic(topic, message_type=kind.upper())
 
-    def warm_up(self, say: Callable[[str], None], *, remoting: bool, drains: bool) -> None:
-        """Load on every server until its cost has stopped falling."""
+    def warm_up(self, say: Callable[[str], None], *, remoting: bool, drains: bool, kinds: bool) -> None:
+        """Load on every server until its cost has stopped falling; `kinds`: of each kind of messages, too."""
         for system in self.systems:
             with alone(system, self.systems):
+                if kinds:
+                    for kind in KINDS:
+                        title = f"warming up {system.label}, {kind}"
+                        self._until_steady(say, title, self._kind_send(system, kind, WARM_UP_INFLIGHT))
                 send = self._send(system, self.generators.raw, WARM_UP_INFLIGHT, 1)
                 self._until_steady(say, f"warming up {system.label}", send)
                 if drains:
@@ -236,14 +240,13 @@ class SideBySide:
 
     def kind_sends(self, kind: str, inflight: int) -> list[Contender]:
         """The Go generator sends messages of one of KINDS to every gRPC endpoint; delayed ones for in an hour."""
+        return [Contender(system.label, system, self._kind_send(system, kind, inflight)) for system in self.systems]
+
+    def _kind_send(self, system: SystemUnderTest, kind: str, inflight: int) -> Callable[[], list[Window]]:
         options = {**self._options(self.generators.raw, inflight, 1), "topic": kind_topic(kind), "kind": kind}
         if kind == "delay":
             options["delay"] = 3_600
-
-        def sender(system: SystemUnderTest) -> Callable[[], list[Window]]:
-            return lambda: self.generators.raw(self._target(system), "send", **options)
-
-        return [Contender(system.label, system, sender(system)) for system in self.systems]
+        return lambda: self.generators.raw(self._target(system), "send", **options)
 
     def kind_drains(self, kind: str) -> list[Contender]:
         """A new group takes messages of one of KINDS that were sent just before; delayed ones come due meanwhile, so

@@ -11,6 +11,7 @@ from tools.conformance import (
     PAGE,
     RAW,
     Case,
+    _with_section,
     cases,
     feature_table,
     page_with,
@@ -61,6 +62,13 @@ def test_a_client_that_does_not_hold_is_told_with_its_numbers() -> None:
     assert lines[RAW].endswith("|  |")
     assert "57 (not covered)" in lines["cpp"]
     assert "10 (not run)" in lines["go"]
+
+
+def test_the_readme_gets_a_section_once() -> None:
+    text = _with_section("# A\n\n## Read on\nmore\n")
+    assert text.index("## What was shown") < text.index("## Read on")
+    assert _with_section(text) == text
+    assert "| raw |" in page_with(text, "| raw |\n")
 
 
 def test_what_the_list_asks_for_and_nothing_covers_is_told() -> None:
