@@ -10,12 +10,13 @@ fit together again, what was read before stays in force.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 from cryptography import x509
@@ -32,6 +33,8 @@ __all__ = [
     "CertificateFolder",
     "CertificateUnusable",
     "Certificates",
+    "FileMarks",
+    "file_marks",
     "judged",
     "read_certificates",
 ]
@@ -45,6 +48,22 @@ _FILES: Final = (CERTIFICATE_FILE, KEY_FILE, CA_FILE)
 _FILE_BYTES_MAX: Final = 1 << 20
 _CHAIN_MAX: Final = 8
 _LOOK_INTERVAL_MS: Final = 1_000
+
+
+FileMarks: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+
+
+def file_marks(paths: Iterable[str | Path]) -> FileMarks:
+    """Others when one of the files was replaced or written. Of a file that cannot be looked at: None."""
+
+    def mark(path: str | Path) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    return tuple(map(mark, paths))
 
 
 class CertificateUnusable(Exception):
@@ -140,7 +159,7 @@ class CertificateFolder:
                 self._take(marks)
         return self._certificates
 
-    def _take(self, marks: tuple[object, ...]) -> None:
+    def _take(self, marks: FileMarks) -> None:
         try:
             fresh = read_certificates(self.folder, now=self._now())
             if fresh.identity != self._certificates.identity:
@@ -163,16 +182,8 @@ class CertificateFolder:
             serial=f"{fresh.serial:x}",
         )
 
-    def _marks(self) -> tuple[object, ...]:
-        found: list[object] = []
-        for name in _FILES:
-            try:
-                status = (self.folder / name).stat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
+    def _marks(self) -> FileMarks:
+        return file_marks(self.folder / name for name in _FILES)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1_000, tz=UTC)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.http2.server import ConnectionGate
+from tandemmq.service.certificates import FileMarks, file_marks
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Forwarder, Http2Front
 from tandemmq.service.loop_turns import LoopTurns
@@ -132,9 +132,8 @@ class TlsFiles:
                     )
         return self._context
 
-    def _look(self) -> list[tuple[int, int, int]]:
-        paths = (self._settings.tls_cert_path, self._settings.tls_key_path)
-        return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in map(os.stat, paths)]
+    def _look(self) -> FileMarks:
+        return file_marks((self._settings.tls_cert_path, self._settings.tls_key_path))
 
 
 def check_access_files(settings: BrokerSettings) -> list[str]:

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 from tandemmq.core.replication.group_record import GroupRecord
+from tandemmq.service.certificates import FileMarks, file_marks
 
 __all__ = [
     "CALL_LIMIT_S",
@@ -272,10 +273,9 @@ class EtcdTls:
         """Of the signer, the certificate and the key; "" is none."""
         return self.ca_path, self.cert_path, self.key_path
 
-    def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Another value when a file was replaced or written. OSError: a file is away."""
-        found = (os.stat(path) for path in self.paths if path)
-        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
+    def marks(self) -> FileMarks:
+        """See `file_marks`."""
+        return file_marks(path for path in self.paths if path)
 
 
 _SYNTAX: Final = "`file:FOLDER`, `etcd:HOST:PORT,HOST:PORT[/PREFIX]` or `kubernetes:LEASE`"

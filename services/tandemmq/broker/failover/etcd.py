@@ -20,6 +20,7 @@ from tandemmq.broker.failover.authority import CALL_LIMIT_S, AuthorityUnavailabl
 from tandemmq.core.replication.group_record import GroupRecord, RecordUnreadable
 from tandemmq.proto.etcdserverpb import kv_pb2 as pb
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
+from tandemmq.service.certificates import FileMarks
 from tandemmq.service.rpc import cancellation_wins
 
 __all__ = ["EtcdAuthority"]
@@ -49,7 +50,7 @@ class EtcdAuthority:
         self._endpoints = tuple(endpoints)
         self._key = key
         self._tls = tls
-        self._stamp: tuple[tuple[int, int, int], ...] = ()
+        self._marks: FileMarks = ()
         self._credentials: grpc.ChannelCredentials | None = None
         # Who answered last is asked first.
         self._first = 0
@@ -120,8 +121,8 @@ class EtcdAuthority:
         if self._tls is None:
             return
         try:
-            stamp = self._tls.stamp()
-            if stamp == self._stamp:
+            marks = self._tls.marks()
+            if marks == self._marks:
                 return
             ca, cert, key = (Path(path).read_bytes() if path else None for path in self._tls.paths)
         except OSError as error:
@@ -132,7 +133,7 @@ class EtcdAuthority:
                 "failoverAuthorityCaPath, failoverAuthorityCertPath or failoverAuthorityKeyPath"
             ) from error
         await self.close()
-        self._stamp, self._credentials = stamp, grpc.ssl_channel_credentials(ca, key, cert)
+        self._marks, self._credentials = marks, grpc.ssl_channel_credentials(ca, key, cert)
 
     def _stub(self, endpoint: str) -> kv_pb2_grpc.KVStub:
         """Made at the first call, which is on the event loop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
@@ -48,6 +48,9 @@ _ACLS: Final = Columns(
 )
 _HIDDEN: Final = "******"
 
+_Place: TypeAlias = tuple[str | None, str | None]
+"""What `-b` and `-c` say."""
+
 UsernameOption = Annotated[str, typer.Option("--username", "-u", help="The name of the user.")]
 PasswordOption = Annotated[str, typer.Option("--password", "-p", help="Its secret; others may see it in `ps`.")]
 UserTypeOption = Annotated[str, typer.Option("--userType", "-t", help="Super or Normal.")]
@@ -77,13 +80,7 @@ def create_user(
     from tandemmq.admin.operations.values import UserChange
 
     change = UserChange(username, password, user_type)
-    _change(
-        cluster,
-        "create user",
-        lambda to: to.create_user(change, dry_run=dry_run),
-        broker_addr=broker_addr,
-        cluster_name=cluster_name,
-    )
+    _change(cluster, (broker_addr, cluster_name), "create user", lambda to: to.create_user(change, dry_run=dry_run))
 
 
 @with_cluster
@@ -104,13 +101,7 @@ def update_user(
     from tandemmq.admin.operations.values import UserChange
 
     change = UserChange(username, password, user_type, user_status)
-    _change(
-        cluster,
-        "update user",
-        lambda to: to.update_user(change, dry_run=dry_run),
-        broker_addr=broker_addr,
-        cluster_name=cluster_name,
-    )
+    _change(cluster, (broker_addr, cluster_name), "update user", lambda to: to.update_user(change, dry_run=dry_run))
 
 
 @with_cluster
@@ -128,11 +119,10 @@ def delete_user(
     """
     _delete(
         cluster,
+        (broker_addr, cluster_name),
         "delete user",
         f"Delete user {username} with its policies?",
         lambda to, dry: to.delete_user(username, dry_run=dry),
-        broker_addr=broker_addr,
-        cluster_name=cluster_name,
         dry_run=dry_run,
         yes=yes,
     )
@@ -150,7 +140,7 @@ def get_user(
 
     Example: mqadmin getUser -c DefaultCluster -u billing
     """
-    users = _users(cluster, username, broker_addr, cluster_name)
+    users = _users(cluster, username, (broker_addr, cluster_name))
     _tell_users([user for user in users if user.username == username], output)
 
 
@@ -166,7 +156,7 @@ def list_user(
 
     Example: mqadmin listUser -c DefaultCluster
     """
-    _tell_users(_users(cluster, filter_text, broker_addr, cluster_name), output)
+    _tell_users(_users(cluster, filter_text, (broker_addr, cluster_name)), output)
 
 
 @with_cluster
@@ -208,11 +198,7 @@ def create_acl(
     """
     entries = [entry_of(resource, actions, decision, source_ip) for resource in _parts(resources)]
     _change(
-        cluster,
-        "create acl",
-        lambda to: to.put_acl(subject, entries, dry_run=dry_run),
-        broker_addr=broker_addr,
-        cluster_name=cluster_name,
+        cluster, (broker_addr, cluster_name), "create acl", lambda to: to.put_acl(subject, entries, dry_run=dry_run)
     )
 
 
@@ -234,11 +220,7 @@ def update_acl(
     """
     entries = [entry_of(resource, actions, decision, source_ip) for resource in _parts(resources)]
     _change(
-        cluster,
-        "update acl",
-        lambda to: to.put_acl(subject, entries, dry_run=dry_run),
-        broker_addr=broker_addr,
-        cluster_name=cluster_name,
+        cluster, (broker_addr, cluster_name), "update acl", lambda to: to.put_acl(subject, entries, dry_run=dry_run)
     )
 
 
@@ -259,11 +241,10 @@ def delete_acl(
     chosen = _parts(resources)
     _delete(
         cluster,
+        (broker_addr, cluster_name),
         "delete acl",
         f"Delete {'these' if chosen else 'all'} policies of {subject}?",
         lambda to, dry: to.delete_acl(subject, chosen, dry_run=dry),
-        broker_addr=broker_addr,
-        cluster_name=cluster_name,
         dry_run=dry_run,
         yes=yes,
     )
@@ -281,7 +262,7 @@ def get_acl(
 
     Example: mqadmin getAcl -c DefaultCluster -s User:billing
     """
-    acls = _acls(cluster, subject, "", broker_addr, cluster_name)
+    acls = _acls(cluster, subject, "", (broker_addr, cluster_name))
     _tell_acls([acl for acl in acls if acl.subject == subject], output)
 
 
@@ -298,7 +279,7 @@ def list_acl(
 
     Example: mqadmin listAcl -c DefaultCluster -r Topic:orders
     """
-    _tell_acls(_acls(cluster, subject, resource, broker_addr, cluster_name), output)
+    _tell_acls(_acls(cluster, subject, resource, (broker_addr, cluster_name)), output)
 
 
 @with_cluster
@@ -326,15 +307,10 @@ def copy_acl(
 
 
 def _change(
-    cluster: ClusterChoice,
-    done: str,
-    change: Callable[[Operations], Awaitable[ChangeResult]],
-    *,
-    broker_addr: str | None,
-    cluster_name: str | None,
+    cluster: ClusterChoice, place: _Place, done: str, change: Callable[[Operations], Awaitable[ChangeResult]]
 ) -> None:
     async def carry_out(connection: ClusterConnection) -> ChangeResult:
-        await _check_place(connection, broker_addr, cluster_name)
+        await _check_place(connection, place)
         return await change(await connection.operations())
 
     _tell_done(done, cluster.run(carry_out))
@@ -342,17 +318,16 @@ def _change(
 
 def _delete(
     cluster: ClusterChoice,
+    place: _Place,
     done: str,
     question: str,
     change: Callable[[Operations, bool], Awaitable[ChangeResult]],
     *,
-    broker_addr: str | None,
-    cluster_name: str | None,
     dry_run: bool,
     yes: bool,
 ) -> None:
     async def carry_out(connection: ClusterConnection, dry: bool) -> ChangeResult:
-        await _check_place(connection, broker_addr, cluster_name)
+        await _check_place(connection, place)
         return await change(await connection.operations(), dry)
 
     result = confirmed(
@@ -367,7 +342,8 @@ def _delete(
         _tell_done(done, result)
 
 
-async def _check_place(connection: ClusterConnection, broker_addr: str | None, cluster_name: str | None) -> None:
+async def _check_place(connection: ClusterConnection, place: _Place) -> None:
+    broker_addr, cluster_name = place
     if broker_addr is None and cluster_name is None:
         raise refuse("on which cluster?", remedy="give -c, the name of the cluster")
     note_ignored([("-b", broker_addr)], "users and policies are the same on all masters")
@@ -388,9 +364,9 @@ def _copy(
     tell_changes(cluster.run(carry_out))
 
 
-def _users(cluster: ClusterChoice, search: str, broker_addr: str | None, cluster_name: str | None) -> Sequence[User]:
+def _users(cluster: ClusterChoice, search: str, place: _Place) -> Sequence[User]:
     async def read(connection: ClusterConnection) -> Sequence[User]:
-        await _check_place(connection, broker_addr, cluster_name)
+        await _check_place(connection, place)
         users, unseen = await (await connection.operations()).users(search=search)
         tell_unseen(unseen)
         return users
@@ -398,11 +374,9 @@ def _users(cluster: ClusterChoice, search: str, broker_addr: str | None, cluster
     return cluster.run(read)
 
 
-def _acls(
-    cluster: ClusterChoice, subject: str, resource: str, broker_addr: str | None, cluster_name: str | None
-) -> Sequence[Acl]:
+def _acls(cluster: ClusterChoice, subject: str, resource: str, place: _Place) -> Sequence[Acl]:
     async def read(connection: ClusterConnection) -> Sequence[Acl]:
-        await _check_place(connection, broker_addr, cluster_name)
+        await _check_place(connection, place)
         acls, unseen = await (await connection.operations()).acls(subject=subject, resource=resource)
         tell_unseen(unseen)
         return acls
