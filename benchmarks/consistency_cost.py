@@ -118,9 +118,8 @@ def _kernel_rate(function: Callable[[bytes], object], piece: bytes) -> float:
 
 def worker_digest(store: Path) -> float:
     """MB/s per core of what a worker does with a store: reads extents past the page cache and digests them."""
-    from tandemmq.consistency.digest_algorithms import hash_maker
     from tandemmq.consistency.source_files.posix_files import PosixFiles
-    from tandemmq.core.audit.replica_store import ReplicaStore, digest_extents, inspect_replica
+    from tandemmq.core.audit.replica_store import ReplicaStore, digest_extents, hash_maker, inspect_replica
     from tandemmq.core.replication.log_history import LogRange
 
     files = PosixFiles(str(store))

@@ -30,7 +30,7 @@ from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.rpc import Call
 
 HOST = Host.parse("127.0.0.1", 10_911)

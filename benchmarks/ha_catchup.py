@@ -40,7 +40,7 @@ from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 BODY_BYTES: Final = 1024
 QUEUES: Final = 8

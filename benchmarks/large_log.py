@@ -15,7 +15,7 @@ from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 __all__ = ["BODY_BYTES", "append_messages", "copy_store"]
 

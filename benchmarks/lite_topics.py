@@ -25,7 +25,7 @@ from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 HOST = Host.parse("127.0.0.1", 10_911)
 PARENT = "sessions"

@@ -32,7 +32,7 @@ from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import DeliveryMeter, PutMeter
 from tandemmq.core.delivery.subscription import TagFilter
-from tandemmq.service.loop_meter import SystemClock, TurnLimit
+from tandemmq.service.event_loop import SystemClock, TurnLimit
 from tandemmq.service.metrics.exposition import MetricFamily, MetricSamples, SeriesLimit
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions
 

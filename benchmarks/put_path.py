@@ -25,8 +25,7 @@ from typing import Final
 
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
-from tandemmq.core.message.record_encoder import RecordEncoder
+from tandemmq.core.message.record import Host, OutgoingMessage, RecordEncoder, tags_code
 from tandemmq.core.message.record_layout import crc32
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
@@ -34,7 +33,7 @@ from tandemmq.core.storage.index_table import IndexTable
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TOPIC: Final = "bench-topic"

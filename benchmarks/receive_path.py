@@ -38,7 +38,7 @@ from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod
 
 TOPIC: Final = "orders"

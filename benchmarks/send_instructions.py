@@ -64,8 +64,8 @@ async def _counted(topics: Sequence[str], warm_up: int, data: list[bytes], signe
 
     from send_path import ReplicatingBroker, connection_of
     from tandemmq.http2 import frames
+    from tandemmq.service.event_loop import SystemClock
     from tandemmq.service.http2_front import Http2Front
-    from tandemmq.service.loop_meter import SystemClock
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:

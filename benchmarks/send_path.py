@@ -56,8 +56,8 @@ from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits
 from tandemmq.http2.stream import Stream
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 TOPIC: Final = "orders"

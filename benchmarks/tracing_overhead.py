@@ -54,8 +54,8 @@ from tandemmq.core.tracing.recent_spans import RecentSpans
 from tandemmq.core.tracing.send_spans import AckPolicy
 from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
 from tandemmq.http2 import frames
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.telemetry.otlp_sender import resource_attributes
 from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export
 

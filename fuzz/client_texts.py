@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from fuzz.source import Source, any_bytes, run_all
-from tandemmq.broker.client_api.recall import RecallHandle
+from tandemmq.broker.client_api.send import RecallHandle
 from tandemmq.core.access.signature import date_problem, is_signed, parse_authorization
 from tandemmq.core.delivery.lease_state import broker_of_handle, read_handle
 from tandemmq.core.delivery.sql_filter import BadSql, parse_sql

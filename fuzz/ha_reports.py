@@ -16,7 +16,7 @@ from typing import Final
 
 from fuzz.source import Source, any_bytes, run_all
 from tandemmq.core.replication.frames import MasterOptions, RemoteProtocolError
-from tandemmq.core.replication.master_session import MasterSession
+from tandemmq.core.replication.sessions import MasterSession
 
 __all__ = ["run_one", "seeds"]
 

@@ -1,4 +1,4 @@
-"""Feeds header blocks to `tandemmq.http2.hpack` and `tandemmq.http2.huffman`: they must do what the `hpack` package
+"""Feeds header blocks to `tandemmq.http2.hpack` and `tandemmq.http2.hpack`: they must do what the `hpack` package
 does.
 
     make fuzz ONLY=header_blocks      # coverage-guided, by atheris: build/fuzz.json

@@ -21,7 +21,7 @@ from tandemmq.core.replication.frames import (
     RemoteProtocolError,
     SlaveOptions,
 )
-from tandemmq.core.replication.slave_session import SlaveSession
+from tandemmq.core.replication.sessions import SlaveSession
 
 __all__ = ["run_one", "seeds"]
 

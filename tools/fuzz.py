@@ -47,8 +47,8 @@ TARGETS: Final = {
     "ack_request": Target("tandemmq.broker.client_api.settle"),
     "client_texts": Target("tandemmq.core.delivery.sql_filter"),
     "client_calls": Target("tandemmq.broker.client_api.send"),
-    "ha_reports": Target("tandemmq.core.replication.master_session"),
-    "master_frames": Target("tandemmq.core.replication.slave_session"),
+    "ha_reports": Target("tandemmq.core.replication.sessions"),
+    "master_frames": Target("tandemmq.core.replication.sessions"),
     "registrations": Target("tandemmq.nameserver.servicers", is_compiled=False),
     "admin_requests": Target("tandemmq.admin.http_api", is_compiled=False),
 }

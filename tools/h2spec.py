@@ -29,9 +29,9 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from google.protobuf.empty_pb2 import Empty
 
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 # Why a case that the front fails does no harm. h2spec sends plain GET and POST requests, which a gRPC server answers at

@@ -26,8 +26,8 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from support.http2_peer import data, message, open_request
 from tandemmq.http2 import frames
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 LATE: Final = "/test.Scale/Late"

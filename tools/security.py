@@ -23,13 +23,13 @@ _BEGIN, _END = "<!-- table of methods: make security-table -->", "<!-- end of th
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "services"), str(ROOT / "build" / "proto")]
 
 from support.certificates import CALLERS, CLUSTER, GROUP
-from tandemmq.core.access.method_permissions import METHODS, refusal
+from tandemmq.core.access.identity import METHODS, refusal
 
 # What is shown, by the tests that show it.
 SHOWN: Final = {
     "identities": ["tests/unit/core/access/test_identity.py"],
     "method table": [
-        "tests/unit/core/access/test_method_permissions.py",
+        "tests/unit/core/access/test_identity.py",
         "tests/integration/service/test_service_tls.py",
     ],
     "wrong certificates": ["tests/unit/service/test_certificates.py"],

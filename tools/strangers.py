@@ -55,7 +55,7 @@ from tandemmq.core.access.signature import sign
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.certificates import CertificateFolder
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 FOLDER: Final = ROOT / "build" / "strangers"

@@ -13,9 +13,8 @@ import pytest
 from chart.rendering import CHART, ROOT, render
 from tandemmq.admin.metrics import METRICS
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
-from tandemmq.nameserver.metrics import NAME_SERVER_METRICS
-from tandemmq.service.metrics.exposition import MetricKind
-from tandemmq.service.metrics.process_metrics import PROCESS_METRICS
+from tandemmq.nameserver.name_server import NAME_SERVER_METRICS
+from tandemmq.service.metrics.exposition import PROCESS_METRICS, MetricKind
 
 Object = dict[str, Any]
 

@@ -10,7 +10,7 @@ import pytest
 from chart.rendering import CI_VALUES, environment, refusal, render
 from tandemmq.cli.kube.certificate_secrets import CertificateSecrets
 from tandemmq.core.access.identity import AdminLevel, Identity, Role, identity_of
-from tandemmq.service.certificate_authority import names_of
+from tandemmq.service.certificates import names_of
 from tandemmq.service.kubernetes_api import KubernetesApi
 
 ENFORCING = "security.serviceTlsMode=enforcing,security.existingSecretPrefix=own"

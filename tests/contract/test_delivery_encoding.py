@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
 from tandemmq.broker.client_api.message_translation import PROPERTY_TRACE_CONTEXT, is_internal
-from tandemmq.core.message import property_names as names
-from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message import properties as names
+from tandemmq.core.message.properties import (
     PROPERTY_BORN_HOST,
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
@@ -28,10 +27,10 @@ from tandemmq.core.message.property_names import (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
+    decode_properties,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, offset_message_id
+from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, encode_record, offset_message_id
 from tandemmq.core.message.record_decoder import decode_record
-from tandemmq.core.message.record_encoder import encode_record
 from tandemmq.core.message.record_layout import COMPRESSED
 from tandemmq.core.message.stored_message import read_stored_message
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition

@@ -16,7 +16,7 @@ from tandemmq.core.replication.frames import (
     SlaveOptions,
 )
 from tandemmq.core.replication.master_replica import MasterReplica
-from tandemmq.core.replication.slave_session import SlaveSession
+from tandemmq.core.replication.sessions import SlaveSession
 
 
 class Log:

@@ -18,7 +18,7 @@ from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.slave.ha_connection import HaConnection
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.master_replica import MasterReplica
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 pytestmark = pytest.mark.skipif(not can_make_networks(), reason="needs root, ip and iptables")
 

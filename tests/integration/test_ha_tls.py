@@ -31,7 +31,7 @@ from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 LIMIT_S = 30.0
 OPTIONS = with_options(commit_log_file_bytes=4 << 20, max_message_bytes=1 << 20)

@@ -11,12 +11,12 @@ import grpc
 from support.cluster_processes import ProcessCluster, ServiceProcess
 from support.topic_admin import create_group, create_topic
 from tandemmq.client.connection import ClientOptions
-from tandemmq.client.errors import ClientError
+from tandemmq.client.messages import ClientError
 from tandemmq.client.producer import Producer
 from tandemmq.core.delivery.lease_state import broker_of_handle
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 TOPIC = "ordered"
 GROUP = "billing"

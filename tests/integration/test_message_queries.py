@@ -22,7 +22,7 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc, message_
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2, service_pb2_grpc
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 TOPIC = "orders"
 COUNT = 60

@@ -35,8 +35,8 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import get_logger
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.route_messages import identity_message, registration_message
 

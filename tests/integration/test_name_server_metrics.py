@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from integration.test_name_server import Broker, NameServer, linked, name_server, stub, until
-from tandemmq.nameserver.metrics import NameServerMetrics
+from tandemmq.nameserver.name_server import NameServerMetrics
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
-from tandemmq.service.loop_meter import LoopMeter, SystemClock
+from tandemmq.service.event_loop import LoopMeter, SystemClock
 
 
 async def told(server: NameServer) -> dict[tuple[str, ...], float]:

@@ -11,7 +11,7 @@ from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log
 from support.topic_admin import broker_status, create_topic
 from tandemmq.core.access.identity import AdminLevel
 from tandemmq.service.certificates import CertificateFolder
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 LIMIT_S = 120.0

@@ -29,7 +29,7 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.certificates import CertificateFolder
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 TOPIC = "orders"

@@ -18,7 +18,7 @@ from tandemmq.broker.slave.follower import Follower, MasterAddress
 from tandemmq.core.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 _FILE_BYTES: Final = 64 << 10
 _LIMIT_S: Final = 20.0

@@ -17,13 +17,11 @@ from tandemmq.broker.peer_api.replica import ReplicaServicer
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ReplicaProof
-from tandemmq.broker.slave.traced_puts_pull import TracedPutsPull
+from tandemmq.broker.slave.role import TracedPutsPull
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, TracedPuts
 from tandemmq.core.routing.values import BrokerIdentity
-from tandemmq.core.tracing.attributes import RetainedFor
-from tandemmq.core.tracing.replica_spans import ReplicaTimelines
-from tandemmq.core.tracing.send_spans import ResolvedSend, TracedSend
-from tandemmq.core.tracing.span_data import SpanData
+from tandemmq.core.tracing.send_spans import ReplicaTimelines, ResolvedSend, TracedSend
+from tandemmq.core.tracing.span_data import RetainedFor, SpanData
 from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
 

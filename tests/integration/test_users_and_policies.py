@@ -20,7 +20,7 @@ from tandemmq.admin.operations.values import AclEntry, ChangeResult, UserChange
 from tandemmq.admin.rpc import Channels, FailoverCalls
 from tandemmq.client import BrokerRefused, ClientError, ClientOptions, Credentials, Producer, SendFailed, SimpleConsumer
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 TOPIC, GROUP = "orders", "billing"
 OPS = Credentials("ops", "planted-secret-of-ops")

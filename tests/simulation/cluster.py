@@ -40,7 +40,7 @@ from simulation.sim_slave import SimSlave
 from simulation.virtual_time import US_PER_MS, Timeline
 from support.simulated_disk import UNLIMITED_BYTES
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.replication.group_record import Replica
+from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["Cluster", "RunReport", "run"]

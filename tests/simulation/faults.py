@@ -14,7 +14,7 @@ from simulation.run_settings import NAME_SERVER
 from simulation.sim_authority import AUTHORITY
 from simulation.sim_broker import SimBroker
 from simulation.virtual_time import US_PER_MS
-from tandemmq.core.replication.group_record import GroupRecord
+from tandemmq.core.replication.mastership import GroupRecord
 from tandemmq.core.storage.message_store import MessageStore
 
 if TYPE_CHECKING:

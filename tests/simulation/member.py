@@ -96,7 +96,7 @@ NO_PROMISE: Final = _Promise(0, 0, hashlib.sha256().digest(), 1 << 62)
 
 
 class SimLogEnd:
-    """The mark of a store's end in memory that a kill leaves as it is; see `tandemmq.broker.log_end`."""
+    """The mark of a store's end in memory that a kill leaves as it is; see `tandemmq.broker.replica_identity`."""
 
     noted_end = 0
 

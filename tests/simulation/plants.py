@@ -19,11 +19,10 @@ from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.core.delivery.queue_progress import QueueProgress
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.metadata.topic_table import TopicTable
-from tandemmq.core.replication.group_record import GroupRecord, Replica
 from tandemmq.core.replication.log_history import LogHistory, LogRange
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.replication.master_start import Fetch, MasterStart, Serve, StartStep
-from tandemmq.core.replication.mastership import FailoverStep, Mastership, StepDown, Write
+from tandemmq.core.replication.mastership import FailoverStep, GroupRecord, Mastership, Replica, StepDown, Write
 from tandemmq.core.replication.slave_catch_up import CatchUpStep
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.commit_log import CommitLog

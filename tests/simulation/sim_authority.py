@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from simulation.network import Network, PeerUnavailable, ServiceKey
 from simulation.process import Process
 from tandemmq.broker.failover.authority import CALL_LIMIT_S, AuthorityUnavailable, Held, SwapLost
-from tandemmq.core.replication.group_record import GroupRecord
+from tandemmq.core.replication.mastership import GroupRecord
 
 __all__ = ["AUTHORITY", "AuthorityHost", "AuthorityState", "SimAuthority"]
 

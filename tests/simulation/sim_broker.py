@@ -30,7 +30,6 @@ from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.failover.controller import Failover, HandOverRefused
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.metadata_tables import MetadataTables, NotSpread
@@ -39,7 +38,7 @@ from tandemmq.broker.peer_client import PeerClient
 from tandemmq.broker.put import DeliveryMeter, PutAnswer, PutDone, PutMeter
 from tandemmq.broker.queries.stored_records import LogRange
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_identity import ReplicaIdentity, missing_to_mark
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.clock import Clock
@@ -55,7 +54,7 @@ from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-from tandemmq.service.loop_turns import LoopTurns
+from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.rpc import Call
 
 __all__ = ["SimBroker"]

@@ -19,11 +19,10 @@ from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseStorage
-from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
-from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_identity import ReplicaIdentity, missing_to_mark
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import OutgoingMessage

@@ -13,8 +13,7 @@ from support.admin_readings import cached
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.trace_samples import FakeTraces
-from tandemmq.admin.api.access import Access, AccessRules
-from tandemmq.admin.api.actors import SessionTable
+from tandemmq.admin.api.access import Access, AccessRules, SessionTable
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.answers import AddPages

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tandemmq.client import ClientError, ClientOptions, Producer, SimpleConsumer
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 __all__ = ["TOPICS", "BackgroundLoad", "TopicKind", "consume", "received_ids", "send"]
 

@@ -19,8 +19,7 @@ import grpc
 
 from support.kubernetes_pod import pod_of
 from tandemmq.broker.failover import authority as authority_module
-from tandemmq.broker.failover.authority import Authority, open_authority
-from tandemmq.broker.failover.kubernetes_lease import RECORD_ANNOTATION
+from tandemmq.broker.failover.authority import RECORD_ANNOTATION, Authority, open_authority
 from tandemmq.proto.etcdserverpb import kv_pb2 as pb
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
-from tandemmq.service.certificate_authority import CertificateAuthority, write_certificates
+from tandemmq.service.certificates import CertificateAuthority, write_certificates
 
 __all__ = ["ADMIN", "CALLERS", "CLUSTER", "CONSISTENCY", "GROUP", "HOOK", "TestCertificates", "broker", "now"]
 

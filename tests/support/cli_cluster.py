@@ -16,7 +16,7 @@ from tandemmq.admin.rpc import Channels
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 
 __all__ = ["FakeCluster", "two_groups"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.mastership import GroupRecord, Replica
 
 __all__ = ["MASTER", "RECORD"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tandemmq.cli.kube.release_objects import ClaimState, DisruptionBudgetState, PodState, StatefulSetState
+from tandemmq.cli.kube.release import ClaimState, DisruptionBudgetState, PodState, StatefulSetState
 from tandemmq.cli.kube.rollout import CopyState, MasterCopies
 from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
 

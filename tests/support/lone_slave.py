@@ -20,7 +20,7 @@ from tandemmq.client import ClientError, ClientOptions, Producer, ReceivedMessag
 from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 __all__ = ["KINDS", "LoneSlave", "Reader"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from support.span_samples import MESSAGE_ID, START_NS, TOPIC, TRACE_ID
-from tandemmq.core.tracing.attributes import RetainedFor
 from tandemmq.core.tracing.send_spans import (
     AckPolicy,
     LinkTimeline,
@@ -15,6 +14,7 @@ from tandemmq.core.tracing.send_spans import (
     TracedSend,
     resolved_send,
 )
+from tandemmq.core.tracing.span_data import RetainedFor
 from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext
 
 __all__ = ["SOURCE", "kept_send"]

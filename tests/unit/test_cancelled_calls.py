@@ -20,15 +20,15 @@ from tandemmq.broker.peer_client import PeerClient, ReplicaClaim, SourceLog
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.client.client_session import ClientSession
 from tandemmq.client.connection import ClientOptions, Connection
-from tandemmq.client.errors import EndpointUnreachable
+from tandemmq.client.messages import EndpointUnreachable
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import BrokerEndpoints, BrokerIdentity, Registration
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as client_pb
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import get_logger
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.rpc import cancellation_wins
 

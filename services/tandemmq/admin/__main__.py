@@ -11,19 +11,15 @@ from contextlib import asynccontextmanager
 
 from structlog.typing import FilteringBoundLogger
 
-from tandemmq.admin.api.access import Access, AccessRules
-from tandemmq.admin.api.actors import SessionTable
-from tandemmq.admin.api.cluster_grpc import ClusterServicer
-from tandemmq.admin.api.consistency_grpc import ConsistencyServicer
+from tandemmq.admin.api.access import Access, AccessRules, SessionTable
+from tandemmq.admin.api.cluster_grpc import ClusterServicer, ConsistencyServicer
 from tandemmq.admin.api.shared_port import GrpcSide, SharedPort
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReader, ClusterReading
-from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place
-from tandemmq.admin.consistency_starts import starter_of
+from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place, starter_of
 from tandemmq.admin.console.frame import PageTemplates
-from tandemmq.admin.console.pages import CONSOLE_PAGES
 from tandemmq.admin.history import USAGE_INTERVAL_MS, USAGE_NAMES_MAX, ClusterHistory, UsageHistory
-from tandemmq.admin.http_api import http_app
+from tandemmq.admin.http_api import CONSOLE_PAGES, http_app
 from tandemmq.admin.metrics import ClusterMetrics
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import OperationFailed
@@ -37,8 +33,8 @@ from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
 from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import configure_logging, get_logger
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of

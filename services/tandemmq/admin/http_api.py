@@ -17,15 +17,25 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from tandemmq.admin.api.access import Access
-from tandemmq.admin.api.guard import App, Guard
-from tandemmq.admin.api.problems import Problem, plain_problem, problem_of, problem_response
+from tandemmq.admin.api.guard import App, Guard, Problem, plain_problem, problem_of, problem_response
 from tandemmq.admin.api.rest import add_rest, add_traces
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, Finding, NameServerState
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.answers import AddPages, Pages, problem_page
+from tandemmq.admin.console.brokers import add_broker_pages, add_event_pages
+from tandemmq.admin.console.consistency import add_consistency_pages
+from tandemmq.admin.console.dead_letters import add_dead_letter_pages
 from tandemmq.admin.console.frame import PageTemplates, StaticFile, use_zone
+from tandemmq.admin.console.groups import add_group_pages
 from tandemmq.admin.console.login import add_login
+from tandemmq.admin.console.messages import add_message_pages, add_transaction_pages
+from tandemmq.admin.console.overview import add_overview_pages
+from tandemmq.admin.console.replication import add_replication_pages
+from tandemmq.admin.console.settings import add_settings_pages
+from tandemmq.admin.console.topics import add_topic_pages
+from tandemmq.admin.console.traces import add_trace_pages
+from tandemmq.admin.console.users import add_user_pages
 from tandemmq.admin.history import ClusterHistory, UsageHistory
 from tandemmq.admin.metrics import CONTENT_TYPE, ClusterMetrics
 from tandemmq.admin.operations.operations import NotPermitted, OperationsDesk
@@ -36,7 +46,8 @@ from tandemmq.core.clock import Clock
 from tandemmq.service.command_line import VERSION
 from tandemmq.service.texts import iso_text
 
-__all__ = ["ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
+__all__ = ["CONSOLE_PAGES", "ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
+
 
 _STATIC_MAX_AGE_S: Final = 3_600
 _PROBLEMS_SHOWN: Final = 10
@@ -297,3 +308,22 @@ def _add_files(app: FastAPI, metrics: ClusterMetrics, templates: PageTemplates) 
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such file")
         headers = {"cache-control": f"public, max-age={_STATIC_MAX_AGE_S}, immutable"}
         return Response(found.content, media_type=found.media_type, headers=headers)
+
+
+# The console's pages: routes, and what each shows.
+
+CONSOLE_PAGES: Final[tuple[AddPages, ...]] = (
+    add_overview_pages,
+    add_replication_pages,
+    add_broker_pages,
+    add_consistency_pages,
+    add_event_pages,
+    add_settings_pages,
+    add_topic_pages,
+    add_group_pages,
+    add_message_pages,
+    add_dead_letter_pages,
+    add_transaction_pages,
+    add_trace_pages,
+    add_user_pages,
+)

@@ -2,7 +2,7 @@
 
 Who answers, who is registered, whether NameServers agree, what `tandemmq status` finds, and what the consistency job
 found. What a broker or NameServer knows of itself it tells itself (`tandemmq.broker.metrics`,
-`tandemmq.nameserver.metrics`), so nothing is counted twice. Labels are bounded by the cluster's size: brokers,
+`tandemmq.nameserver.name_server`), so nothing is counted twice. Labels are bounded by the cluster's size: brokers,
 NameServers, kinds of findings. docs/operations/metrics.md is made from `METRICS`.
 """
 
@@ -23,9 +23,9 @@ from tandemmq.service.metrics.exposition import (
     MetricInfo,
     MetricKind,
     MetricSamples,
+    process_families,
     text_exposition,
 )
-from tandemmq.service.metrics.process_metrics import process_families
 
 __all__ = ["CONTENT_TYPE", "METRICS", "ClusterMetrics"]
 

@@ -23,8 +23,8 @@ from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt
 from tandemmq.core.storage.disk import StorageError
 from tandemmq.service.command_line import EXIT_REFUSED, settings_of_command_line, stop_requested
+from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
-from tandemmq.service.loop_meter import LoopMeter, SystemClock
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of

@@ -15,30 +15,29 @@ from typing import Any, Final
 
 import structlog
 
-from tandemmq.broker.audit.replica_state import ReplicaState
-from tandemmq.broker.audit.services import AuditServices
-from tandemmq.broker.audit.table_repair import OwnFile
+from tandemmq.broker.audit.range_repair import OwnFile
 from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
-from tandemmq.broker.log_end import missing_to_mark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.message_group_homes import MESSAGE_GROUP_HOMES_FILE
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
+from tandemmq.broker.peer_api.audit import AuditServices
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
-from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_identity import ReplicaIdentity, missing_to_mark
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.retention import Retention
 from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.broker.slave.role import SlaveRole
-from tandemmq.broker.tracing.change_tracer import ChangeTracer
+from tandemmq.broker.tracing.observability import ChangeTracer
+from tandemmq.core.audit.replica_store import ReplicaState
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import DataVersion
@@ -55,9 +54,9 @@ from tandemmq.core.routing.values import (
 )
 from tandemmq.core.storage.flush_jobs import CHECKPOINT_FILE
 from tandemmq.core.storage.recovery import RecoveryReport
+from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from tandemmq.service.logging import EventMemory, LevelSwitch
-from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.metric_exports import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.service_tls import server_tls_of

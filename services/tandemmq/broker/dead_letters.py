@@ -6,25 +6,42 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.validation import OK, PUT_OUTCOMES, Outcome
 from tandemmq.broker.put import DeliveryMeter
-from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.queries.values import QueryError
-from tandemmq.core.message import property_names
-from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message.properties import (
+    PROPERTY_CRC32,
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_PRIORITY,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_RECONSUME_TIME,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_DEQUEUE_MS,
+    PROPERTY_TIMER_ENQUEUE_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLL_TIMES,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    decode_properties,
+    encode_properties,
+    index_terms,
 )
 from tandemmq.core.message.record import MessageRecord, OutgoingMessage, offset_message_id, tags_code
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
@@ -32,6 +49,10 @@ from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from tandemmq.broker.queries.message_queries import MessageQueries
+
 
 __all__ = [
     "KEPT_FLAGS",
@@ -174,26 +195,26 @@ KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 
 _LEFT_BEHIND: Final = frozenset(
     {
-        property_names.PROPERTY_RETRY_TOPIC,
-        property_names.PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
-        property_names.PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
-        property_names.PROPERTY_RECONSUME_TIME,
-        property_names.PROPERTY_MAX_RECONSUME_TIMES,
-        property_names.PROPERTY_WAIT,
-        property_names.PROPERTY_DELAY_LEVEL,
-        property_names.PROPERTY_REAL_TOPIC,
-        property_names.PROPERTY_REAL_QUEUE_ID,
-        property_names.PROPERTY_TIMER_DELAY_S,
-        property_names.PROPERTY_TIMER_DELAY_MS,
-        property_names.PROPERTY_TIMER_DELIVER_MS,
-        property_names.PROPERTY_TIMER_OUT_MS,
-        property_names.PROPERTY_TIMER_ENQUEUE_MS,
-        property_names.PROPERTY_TIMER_DEQUEUE_MS,
-        property_names.PROPERTY_TIMER_ROLL_TIMES,
-        property_names.PROPERTY_TRANSACTION_PREPARED,
-        property_names.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
-        property_names.PROPERTY_TRANSACTION_CHECK_TIMES,
-        property_names.PROPERTY_CRC32,
+        PROPERTY_RETRY_TOPIC,
+        PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
+        PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
+        PROPERTY_RECONSUME_TIME,
+        PROPERTY_MAX_RECONSUME_TIMES,
+        PROPERTY_WAIT,
+        PROPERTY_DELAY_LEVEL,
+        PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID,
+        PROPERTY_TIMER_DELAY_S,
+        PROPERTY_TIMER_DELAY_MS,
+        PROPERTY_TIMER_DELIVER_MS,
+        PROPERTY_TIMER_OUT_MS,
+        PROPERTY_TIMER_ENQUEUE_MS,
+        PROPERTY_TIMER_DEQUEUE_MS,
+        PROPERTY_TIMER_ROLL_TIMES,
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+        PROPERTY_TRANSACTION_CHECK_TIMES,
+        PROPERTY_CRC32,
         "POP_CK",
         "POP_CK_OFFSET",
         "1ST_POP_TIME",

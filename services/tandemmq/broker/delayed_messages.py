@@ -23,14 +23,17 @@ from tandemmq.broker.message_timers import RELEASE_BYTES_MAX, MessageTimers
 from tandemmq.broker.put import PutMessages
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms, java_map_order
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message.properties import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
     PROPERTY_UNIQUE_KEY,
+    decode_properties,
+    encode_properties,
+    index_terms,
+    java_map_order,
 )
 from tandemmq.core.message.record import MessageRecord, OutgoingMessage, tags_code
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS

@@ -23,7 +23,7 @@ from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.service.loop_meter import TurnLimit
+from tandemmq.service.event_loop import TurnLimit
 
 __all__ = [
     "Edge",

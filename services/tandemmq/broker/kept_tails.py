@@ -18,9 +18,14 @@ from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.dead_letters import KEPT_FLAGS, PUT_LIMIT_S, put_again, topic_problem, wait_for_puts
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.queries.values import Fingerprint, HoldingUnknown
-from tandemmq.core.message import property_names
-from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms
-from tandemmq.core.message.property_names import PROPERTY_SHARDING_KEY, PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import (
+    PROPERTY_CRC32,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_UNIQUE_KEY,
+    decode_properties,
+    encode_properties,
+    index_terms,
+)
 from tandemmq.core.message.record import SCHEDULE_TOPIC, MessageRecord, OutgoingMessage, offset_message_id, tags_code
 from tandemmq.core.message.record_decoder import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
@@ -36,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 8
 """Put before their outcomes are waited for."""
-_LEFT_BEHIND: Final = frozenset({property_names.PROPERTY_CRC32})
+_LEFT_BEHIND: Final = frozenset({PROPERTY_CRC32})
 """It is of the record that the property stood in."""
 _STATES: Final = {True: pb.HOLDING_STATE_HELD, False: pb.HOLDING_STATE_MISSING}
 

@@ -17,15 +17,18 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.offset_tables import OperatorActs
 from tandemmq.core.storage.disk import AppendFile, Disk
+
+if TYPE_CHECKING:
+    from tandemmq.core.delivery.lease_table import LeaseTable
+
 
 __all__ = [
     "NO_LEASES",

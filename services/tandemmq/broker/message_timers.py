@@ -21,24 +21,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tandemmq.broker.put import PutDone, PutMessages
-from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.timer_queue import OP_TAG, TimerQueue, op_body
-from tandemmq.core.message.properties import decode_properties, encode_properties
-from tandemmq.core.message.property_names import PROPERTY_REAL_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    decode_properties,
+    encode_properties,
+)
 from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, tags_code
 from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.storage.consume_queue import ConsumeQueue, first_false
 from tandemmq.core.storage.disk import Disk, DiskError, RecordCorrupt
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.queries.stored_records import Pages
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = ["RELEASE_BYTES_MAX", "MessageTimers"]
 

@@ -12,17 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tandemmq.broker.client_api.client_api import ClientApi
-from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.far_reads import FarReads
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
-from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.put import DeliveryCounts, DeliveryMeter, PutMeter, TopicPuts
 from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.broker.queue_reader import DamagedEntries
-from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.clock import Clock
@@ -43,12 +39,16 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
 from tandemmq.service.command_line import VERSION
-from tandemmq.service.loop_meter import TurnLimit
+from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.metrics.exposition import OTHER, MetricFamily, MetricSamples, SeriesLimit
 
 if TYPE_CHECKING:
     # Its roles are built on this module.
+    from tandemmq.broker.client_api.client_api import ClientApi
+    from tandemmq.broker.client_api.plane import ClientPlane
     from tandemmq.broker.failover.controller import Failover
+    from tandemmq.broker.parts import BrokerParts
+    from tandemmq.broker.runtime_settings import RuntimeSettings
 
 __all__ = [
     "BrokerMetrics",

@@ -29,7 +29,6 @@ from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.ha_tls import HaTls
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
-from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.message_group_homes import MessageGroupHomes
 from tandemmq.broker.message_timers import MessageTimers
@@ -38,8 +37,7 @@ from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import PutMessages
 from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
-from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.broker.runtime_settings import Applier
+from tandemmq.broker.replica_identity import LogEndMark, ReplicaIdentity
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.slave.follower import MasterLeft
@@ -68,14 +66,15 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder
-from tandemmq.service.loop_meter import LoopMeter
+from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.name_server_link import NameServerLinks
 
 if TYPE_CHECKING:
     # Both are built on this module.
     from tandemmq.broker.retention import Floor
-    from tandemmq.service.loop_meter import TurnLimit
+    from tandemmq.broker.runtime_settings import Applier
+    from tandemmq.service.event_loop import TurnLimit
 
 __all__ = ["READS_ONLY", "BrokerParts", "Role", "StoreWorkers"]
 

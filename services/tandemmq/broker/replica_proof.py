@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tandemmq.broker.peer_client import PeerClient
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.replication.common_prefix import CommonPrefixSearch
@@ -15,6 +14,10 @@ from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRang
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.record_walk import record_boundaries, record_boundary_before
+
+if TYPE_CHECKING:
+    from tandemmq.broker.peer_client import PeerClient
+
 
 __all__ = ["CommonEnd", "LocalLog", "ProvingRole", "ReplicaProof", "digest_of", "find_common_end"]
 

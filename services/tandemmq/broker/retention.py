@@ -26,7 +26,7 @@ from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.disk import Disk, DiskError
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.retention import BelievedTime, ExpiryWish, Hold, RetentionFloor, SavedTime
-from tandemmq.service.loop_meter import TurnLimit
+from tandemmq.service.event_loop import TurnLimit
 
 __all__ = ["MasterFloor", "Retention", "SlaveFloor"]
 

@@ -33,8 +33,8 @@ from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.http2_front import Http2Call
-from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.rpc import Call
 
 __all__ = ["WritePath"]

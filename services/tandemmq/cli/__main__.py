@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tandemmq.cli.failure import CommandError
+    from tandemmq.cli.ending import CommandError
 
 __all__ = ["main"]
 
@@ -42,7 +42,7 @@ _INTERRUPTED = 130
 def _run() -> int:
     """The exit code."""
     from tandemmq.cli.app import app
-    from tandemmq.cli.failure import EXIT_REFUSED, CommandError, command_error_in
+    from tandemmq.cli.ending import EXIT_REFUSED, CommandError, command_error_in
 
     try:
         app()

@@ -53,7 +53,7 @@ _COMMANDS: Final = {
     ),
     "version": LazyCommand("tandemmq.cli.app:print_version", "Print the version.", _RUN),
     "status": LazyCommand(
-        "tandemmq.cli.commands.cluster:status",
+        "tandemmq.cli.commands.brokers:status",
         "Show NameServers, brokers, offsets, replication lag, and what is wrong and how to mend it.",
         _LOOK,
     ),
@@ -97,18 +97,16 @@ _COMMANDS: Final = {
         "tandemmq.cli.commands.brokers:broker_app", "Brokers: list them, read and change their settings.", _CHANGE
     ),
     "dlq": LazyCommand(
-        "tandemmq.cli.commands.dead_letters:dead_letter_app", "Dead letters: what a group could not consume.", _CHANGE
+        "tandemmq.cli.commands.messages:dead_letter_app", "Dead letters: what a group could not consume.", _CHANGE
     ),
     "transaction": LazyCommand(
-        "tandemmq.cli.commands.transactions:transaction_app",
+        "tandemmq.cli.commands.messages:transaction_app",
         "Transactions that nobody has committed or rolled back.",
         _CHANGE,
     ),
-    "client": LazyCommand(
-        "tandemmq.cli.commands.transactions:client_app", "Tell a connected client something.", _CHANGE
-    ),
+    "client": LazyCommand("tandemmq.cli.commands.messages:client_app", "Tell a connected client something.", _CHANGE),
     "failover": LazyCommand(
-        "tandemmq.cli.commands.failovers:failover",
+        "tandemmq.cli.commands.brokers:failover",
         "Make another member of a group its master, without losing a message.",
         _CHANGE,
     ),

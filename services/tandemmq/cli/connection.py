@@ -16,7 +16,7 @@ import typer
 
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
-from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import ReleaseWay, way_to_place
 from tandemmq.cli.options import ContextOption
 
@@ -121,7 +121,7 @@ class _Connection:
 
     def __init__(self, way: ReleaseWay, channels: Channels) -> None:
         from tandemmq.admin.operations.operations import Operations
-        from tandemmq.service.loop_meter import SystemClock
+        from tandemmq.service.event_loop import SystemClock
 
         self._way = way
         self._channels = channels
@@ -155,7 +155,7 @@ class _Connection:
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
         from tandemmq.client import ClientOptions, Producer
-        from tandemmq.service.loop_meter import SystemClock
+        from tandemmq.service.event_loop import SystemClock
 
         options = ClientOptions(access_points=access_points, dial=self._way.dial, credentials=own_credentials())
         return Producer(options, SystemClock())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import typer
 
 from tandemmq.cli.connection import ClusterChoice
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.output import tell_unseen
 
 if TYPE_CHECKING:

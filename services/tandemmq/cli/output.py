@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tandemmq.cli.failure import one_line
+from tandemmq.cli.ending import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -166,7 +166,7 @@ def _brokers(state: ClusterState) -> Table:
 def _failovers(state: ClusterState) -> list[RenderableType]:
     from rich.text import Text
 
-    from tandemmq.admin.group_failover import failovers_of
+    from tandemmq.admin.cluster_state import failovers_of
 
     table = new_table("fails over", "master", "epoch", "in-sync set")
     for name, group in failovers_of(state):

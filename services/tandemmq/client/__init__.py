@@ -5,15 +5,16 @@ async with Producer(ClientOptions(parse_access_points("127.0.0.1:8081")), clock)
 """
 
 from tandemmq.client.connection import ClientOptions, Credentials, parse_access_points
-from tandemmq.client.errors import (
+from tandemmq.client.messages import (
     AccessPointInvalid,
     BrokerRefused,
     ClientError,
     EndpointUnreachable,
+    ReceivedMessage,
     SendFailed,
+    SendReceipt,
     TopicNotFound,
 )
-from tandemmq.client.messages import ReceivedMessage, SendReceipt
 from tandemmq.client.producer import Producer
 from tandemmq.client.simple_consumer import SimpleConsumer
 

@@ -17,7 +17,7 @@ from typing import Final, Self
 import grpc.aio
 
 from tandemmq.client.connection import ClientOptions, ConnectionPool
-from tandemmq.client.errors import ClientError
+from tandemmq.client.messages import ClientError
 from tandemmq.client.route_cache import KnownRoute, RouteCache
 from tandemmq.core.clock import Clock
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition

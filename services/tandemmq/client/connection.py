@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from opentelemetry.trace import TracerProvider
 
-from tandemmq.client.errors import AccessPointInvalid, BrokerRefused, EndpointUnreachable, TopicNotFound
+from tandemmq.client.messages import AccessPointInvalid, BrokerRefused, EndpointUnreachable, TopicNotFound
 from tandemmq.client.spans import call_headers
 from tandemmq.core.access.signature import ALGORITHM, sign
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition

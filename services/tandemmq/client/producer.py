@@ -13,12 +13,11 @@ from opentelemetry.trace import Span
 
 from tandemmq.client.client_session import ClientSession
 from tandemmq.client.connection import ClientOptions, check_status
-from tandemmq.client.errors import BrokerRefused, ClientError, SendFailed
-from tandemmq.client.messages import MessageIdSource, SendReceipt
+from tandemmq.client.messages import BrokerRefused, ClientError, MessageIdSource, SendFailed, SendReceipt
 from tandemmq.client.route_cache import KnownRoute, RouteBroker
 from tandemmq.client.spans import ClientSpans, endpoint_attributes, error_type
 from tandemmq.core.clock import Clock
-from tandemmq.core.tracing import attributes
+from tandemmq.core.tracing import span_data
 from tandemmq.core.tracing.span_data import AttributeValue
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -96,7 +95,7 @@ class Producer:
             except ClientError as error:
                 if isinstance(error, BrokerRefused) and not error.retryable:
                     raise
-                span.add_event("attempt failed", {attributes.ERROR_TYPE: error_type(error), "attempt": attempt})
+                span.add_event("attempt failed", {span_data.ERROR_TYPE: error_type(error), "attempt": attempt})
                 self._failed(topic, error)
                 failures.append(error)
             else:
@@ -138,16 +137,16 @@ def _said_of(message: definition.Message) -> dict[str, AttributeValue]:
     """What a span tells of the message."""
     system = message.system_properties
     said: dict[str, AttributeValue] = {
-        attributes.MESSAGING_MESSAGE_ID: system.message_id,
-        attributes.MESSAGING_MESSAGE_BODY_SIZE: len(message.body),
-        attributes.MESSAGING_ROCKETMQ_MESSAGE_TYPE: "fifo" if system.HasField("message_group") else "normal",
+        span_data.MESSAGING_MESSAGE_ID: system.message_id,
+        span_data.MESSAGING_MESSAGE_BODY_SIZE: len(message.body),
+        span_data.MESSAGING_ROCKETMQ_MESSAGE_TYPE: "fifo" if system.HasField("message_group") else "normal",
     }
     if system.HasField("tag"):
-        said[attributes.MESSAGING_ROCKETMQ_MESSAGE_TAG] = system.tag
+        said[span_data.MESSAGING_ROCKETMQ_MESSAGE_TAG] = system.tag
     if system.keys:
-        said[attributes.MESSAGING_ROCKETMQ_MESSAGE_KEYS] = tuple(system.keys)
+        said[span_data.MESSAGING_ROCKETMQ_MESSAGE_KEYS] = tuple(system.keys)
     if system.HasField("message_group"):
-        said[attributes.MESSAGING_ROCKETMQ_MESSAGE_GROUP] = system.message_group
+        said[span_data.MESSAGING_ROCKETMQ_MESSAGE_GROUP] = system.message_group
     return said
 
 

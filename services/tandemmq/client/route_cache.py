@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.client.connection import ConnectionPool
-from tandemmq.client.errors import ClientError, TopicNotFound
+from tandemmq.client.messages import ClientError, TopicNotFound
 from tandemmq.core.clock import Clock
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb

@@ -15,8 +15,7 @@ from opentelemetry.trace import Span
 
 from tandemmq.client.client_session import ClientSession
 from tandemmq.client.connection import ClientOptions, check_status
-from tandemmq.client.errors import ClientError
-from tandemmq.client.messages import ReceivedMessage
+from tandemmq.client.messages import ClientError, ReceivedMessage
 from tandemmq.client.route_cache import RouteBroker
 from tandemmq.client.spans import ClientSpans
 from tandemmq.core.clock import Clock

@@ -27,9 +27,8 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tandemmq.client.errors import BrokerRefused
-from tandemmq.client.messages import ReceivedMessage
-from tandemmq.core.tracing import attributes
+from tandemmq.client.messages import BrokerRefused, ReceivedMessage
+from tandemmq.core.tracing import span_data
 from tandemmq.core.tracing.span_data import AttributeValue
 from tandemmq.core.tracing.trace_context import TRACEPARENT
 
@@ -45,12 +44,12 @@ class ClientSpans:
         """Without a provider the one of the process counts, whenever that is set."""
         self._tracer: Tracer = get_tracer("mqclient", tracer_provider=tracer_provider)
         self._common: dict[str, AttributeValue] = {
-            attributes.MESSAGING_SYSTEM: attributes.MESSAGING_SYSTEM_ROCKETMQ,
-            attributes.MESSAGING_ROCKETMQ_NAMESPACE: "",
-            attributes.MESSAGING_CLIENT_ID: client_id,
+            span_data.MESSAGING_SYSTEM: span_data.MESSAGING_SYSTEM_ROCKETMQ,
+            span_data.MESSAGING_ROCKETMQ_NAMESPACE: "",
+            span_data.MESSAGING_CLIENT_ID: client_id,
         }
         if group is not None:
-            self._common[attributes.MESSAGING_CONSUMER_GROUP_NAME] = group
+            self._common[span_data.MESSAGING_CONSUMER_GROUP_NAME] = group
 
     @contextmanager
     def send(
@@ -85,10 +84,10 @@ class ClientSpans:
         """A receive that brought messages or failed; made when that is known, since most polls bring none."""
         said: dict[str, AttributeValue] = {
             **endpoint_attributes(endpoint),
-            attributes.MESSAGING_BATCH_MESSAGE_COUNT: len(messages),
+            span_data.MESSAGING_BATCH_MESSAGE_COUNT: len(messages),
         }
         if len(messages) == 1:
-            said[attributes.MESSAGING_MESSAGE_ID] = messages[0].message_id
+            said[span_data.MESSAGING_MESSAGE_ID] = messages[0].message_id
         span = self._tracer.start_span(
             f"receive {topic}",
             kind=SpanKind.CLIENT,
@@ -161,9 +160,9 @@ class ClientSpans:
     ) -> dict[str, AttributeValue]:
         return {
             **self._common,
-            attributes.MESSAGING_OPERATION_NAME: operation,
-            attributes.MESSAGING_OPERATION_TYPE: operation_type,
-            attributes.MESSAGING_DESTINATION_NAME: topic,
+            span_data.MESSAGING_OPERATION_NAME: operation,
+            span_data.MESSAGING_OPERATION_TYPE: operation_type,
+            span_data.MESSAGING_DESTINATION_NAME: topic,
             **said,
         }
 
@@ -178,9 +177,9 @@ def call_headers() -> tuple[tuple[str, str], ...]:
 def endpoint_attributes(endpoint: str) -> dict[str, AttributeValue]:
     """A gRPC target, as whom the client spoke to."""
     host, _, port = endpoint.removeprefix("ipv4:").removeprefix("ipv6:").split(",")[0].rpartition(":")
-    said: dict[str, AttributeValue] = {attributes.SERVER_ADDRESS: host.strip("[]")}
+    said: dict[str, AttributeValue] = {span_data.SERVER_ADDRESS: host.strip("[]")}
     if port.isdigit():
-        said[attributes.SERVER_PORT] = int(port)
+        said[span_data.SERVER_PORT] = int(port)
     return said
 
 
@@ -190,20 +189,20 @@ def error_type(error: Exception) -> str:
 
 
 def _mark_failed(span: Span, error: Exception) -> None:
-    span.set_attribute(attributes.ERROR_TYPE, error_type(error))
+    span.set_attribute(span_data.ERROR_TYPE, error_type(error))
     span.set_status(Status(StatusCode.ERROR, str(error)))
 
 
 def _message_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
     return {
-        attributes.MESSAGING_MESSAGE_ID: message.message_id,
-        attributes.MESSAGING_DESTINATION_PARTITION_ID: str(message.queue_id),
+        span_data.MESSAGING_MESSAGE_ID: message.message_id,
+        span_data.MESSAGING_DESTINATION_PARTITION_ID: str(message.queue_id),
     }
 
 
 def _links_to(messages: Sequence[ReceivedMessage]) -> list[Link]:
     return [
-        Link(sent, {attributes.MESSAGING_MESSAGE_ID: message.message_id})
+        Link(sent, {span_data.MESSAGING_MESSAGE_ID: message.message_id})
         for message in messages
         if (sent := _context_in(message.properties)) is not None
     ]

@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from tandemmq.consistency.discovery import Discovery
 from tandemmq.consistency.group_audit import AuditOptions, GroupAudit, GroupResult, by_weight
-from tandemmq.consistency.group_store import GroupStore
 from tandemmq.consistency.planning import ScrubOptions
 from tandemmq.consistency.progress import Progress
-from tandemmq.consistency.results_store import ResultsStore
+from tandemmq.consistency.results_store import GroupStore, ResultsStore
 from tandemmq.consistency.settings import ConsistencySettings, TasksFailed
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.tasks import FingerprintTask, Replica, TaskRunner

@@ -39,7 +39,7 @@ def discover(settings: ConsistencySettings) -> Discovery:
     """The replicas of this run. Raises NothingFound with what to do about it."""
     if settings.name_servers:
         # Here, so that a run over folders loads no gRPC.
-        from tandemmq.consistency.registered_brokers import registered_brokers
+        from tandemmq.consistency.source_files.broker_files import registered_brokers
 
         found = registered_brokers(settings.name_servers, cluster=settings.cluster_name)
     elif settings.paths:

@@ -14,12 +14,11 @@ from datetime import datetime
 from random import Random, SystemRandom
 from typing import Final
 
-from tandemmq.consistency.digest_algorithms import DIGEST_BYTES
-from tandemmq.consistency.group_store import ExtentTable, GroupStore
 from tandemmq.consistency.planning import GroupMemory, chunks, in_waves, merged
 from tandemmq.consistency.progress import Progress
+from tandemmq.consistency.results_store import ExtentTable, GroupStore
 from tandemmq.consistency.tasks import CheckTask, DigestTask, Replica, RereadTask, Task, TaskAnswer, TaskRunner
-from tandemmq.core.audit.replica_store import extents_of
+from tandemmq.core.audit.replica_store import DIGEST_BYTES, extents_of
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = ["ExtentReading", "Questions", "extent_map"]

@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tandemmq.consistency.extent_reading import ExtentReading, Questions, extent_map
-from tandemmq.consistency.group_store import GroupStore
 from tandemmq.consistency.planning import (
     GroupMemory,
     RangePlan,
@@ -32,6 +31,7 @@ from tandemmq.consistency.planning import (
     total_bytes,
 )
 from tandemmq.consistency.progress import Progress
+from tandemmq.consistency.results_store import GroupStore
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.tasks import (
     BoundsTask,

@@ -17,16 +17,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
+from pyarrow import compute as pc
 from pyarrow import fs
 from pyarrow import parquet as pq
 
+from tandemmq.consistency.planning import GroupMemory
 from tandemmq.consistency.settings import ResultsUnusable
+from tandemmq.consistency.tasks import TaskAnswer
+from tandemmq.core.audit.replica_store import DIGEST_BYTES, extents_of
+from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["ResultsStore"]
+__all__ = ["ExtentTable", "GroupStore", "ResultsStore"]
+
 
 _COMPRESSION: Final = "zstd"
 
@@ -131,3 +141,149 @@ class ResultsStore:
                 fill(path)
         except OSError as error:
             raise ResultsUnusable(f"{self.path_of(name)}: {error}") from error
+
+
+# What is remembered of one group between runs, and within one that may be cut off.
+
+_FILES_MAX: Final = 16
+"""Tables of digests of a group; more are made into one."""
+_ANSWER_AGE_MAX_S: Final = 86_400.0
+"""Answers of a run that was cut off longer ago are asked for again: they say how the bytes were then."""
+_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class ExtentTable:
+    """Digests of verified extents, collected in the order of the log."""
+
+    def __init__(self, algorithm: str, extent_bytes: int) -> None:
+        self._algorithm = algorithm
+        self._extent_bytes = extent_bytes
+        self._parts: list[pa.Table] = []
+
+    def add(self, log_range: LogRange, digests: bytes, *, broker_id: int | None, verified_at: datetime) -> None:
+        """Digests of all extents of a range, one behind the other. `broker_id`: whose, if not of all replicas."""
+        width = DIGEST_BYTES[self._algorithm]
+        ranges = list(extents_of(log_range, self._extent_bytes))
+        assert len(digests) == width * len(ranges), f"{len(digests)} bytes of digests of {len(ranges)} extents"
+        count = len(ranges)
+        digest_type = pa.binary(width)
+        columns = {
+            "start_offset": pa.array([part.start_offset for part in ranges], pa.int64()),
+            "end_offset": pa.array([part.end_offset for part in ranges], pa.int64()),
+            "digest": pa.FixedSizeBinaryArray.from_buffers(digest_type, count, [None, pa.py_buffer(digests)]),
+            "algorithm": pa.array([self._algorithm] * count, pa.string()),
+            "agreed": pa.array([broker_id is None] * count, pa.bool_()),
+            "broker_id": pa.array([broker_id] * count, pa.int64()),
+            "verified_at": pa.array([verified_at] * count, pa.timestamp("ms", tz="UTC")),
+        }
+        self._parts.append(pa.table(columns))
+
+    def table(self) -> pa.Table | None:
+        """All of them; None if there are none."""
+        return pa.concat_tables(self._parts) if self._parts else None
+
+
+class GroupStore:
+    """One group's part of the results. For one thread."""
+
+    def __init__(self, results: ResultsStore, group: str, *, run_id: str) -> None:
+        self._results = results
+        self._run_id = run_id
+        # Names of brokers are almost always fit for a file; two that differ stay different.
+        self._name = group if not _NAME.search(group) else quote(group, safe="")
+        self._answer_files: set[str] = set()
+        """Of runs that were cut off, and of this one; not of another one that is running."""
+
+    def load_memory(self, *, algorithm: str, extent_bytes: int) -> GroupMemory:
+        """What earlier runs left behind. Digests of another kind are of no use: the group counts as never verified."""
+        values = self._results.read_json(f"state/{self._name}.json")
+        if values is not None:
+            try:
+                memory = GroupMemory.from_json(values)
+            except (TypeError, ValueError, AttributeError):
+                # Of a version that remembered otherwise: verified again is better than a job that never ends well.
+                memory = GroupMemory(algorithm="", extent_bytes=0)
+            if (memory.algorithm, memory.extent_bytes) == (algorithm, extent_bytes):
+                return memory
+        return GroupMemory(algorithm=algorithm, extent_bytes=extent_bytes)
+
+    def save_memory(
+        self, memory: GroupMemory, table: pa.Table | None, *, start: GroupMemory, keep_answers: bool
+    ) -> None:
+        """Remembers a run, its digests first: without them the memory would name a file that is not there.
+
+        `start` is what the run began with: a quick and a deep run may overlap, and neither takes from the other.
+        `keep_answers`: it did not get through, and the next one need not ask again for what this one knows.
+        """
+        meanwhile = self.load_memory(algorithm=memory.algorithm, extent_bytes=memory.extent_bytes)
+        if meanwhile.run_id != start.run_id:
+            memory = memory.joined(start, meanwhile)
+        files = memory.extent_files
+        replaced = [name for name, _, _ in files] if len(files) >= _FILES_MAX else []
+        if table is not None and table.num_rows:
+            if replaced:
+                table = self._compacted(replaced, table, memory.min_offset)
+                files = ()
+            name = f"{self._run_id}.parquet"
+            self._results.write_table(f"extents/{self._name}/{name}", table)
+            bounds = pc.min(table["start_offset"]).as_py(), pc.max(table["end_offset"]).as_py()
+            files = (*files, (name, *bounds))
+        self._results.write_json(f"state/{self._name}.json", replace(memory, extent_files=files).to_json())
+        if files != memory.extent_files:
+            for name in replaced:
+                self._results.remove(f"extents/{self._name}/{name}")
+        if not keep_answers:
+            for name in self._answer_files:
+                self._results.remove(f"{self._progress_folder}/{name}")
+
+    def earlier_digests(self, memory: GroupMemory, ranges: Sequence[LogRange]) -> dict[tuple[int, int], bytes]:
+        """By start and end: what all replicas had, when they were last verified, in extents of these ranges."""
+        if not ranges:
+            return {}
+        start, end = ranges[0].start_offset, ranges[-1].end_offset
+        names = [
+            f"extents/{self._name}/{name}" for name, first, last in memory.extent_files if first < end and start < last
+        ]
+        filters = [("agreed", "==", True), ("start_offset", ">=", start), ("end_offset", "<=", end)]
+        table = self._results.read_tables(names, filters=filters)
+        if table is None:
+            return {}
+        # Files are oldest first, so that what was verified last wins.
+        starts, ends, digests = (table[name].to_pylist() for name in ("start_offset", "end_offset", "digest"))
+        return {(first, last): digest for first, last, digest in zip(starts, ends, digests)}
+
+    # A run that is not through
+
+    def load_answers(self, *, now_s: float) -> dict[str, TaskAnswer]:
+        """Answers that runs which were cut off had, by the tasks' keys."""
+        answers: dict[str, TaskAnswer] = {}
+        for name in self._results.names(self._progress_folder):
+            document = self._results.read_json(f"{self._progress_folder}/{name}")
+            self._answer_files.add(name)
+            try:
+                if document is not None and now_s - document["at_s"] <= _ANSWER_AGE_MAX_S:
+                    answers |= {values["key"]: TaskAnswer(**values) for values in document["answers"]}
+            except (KeyError, TypeError):
+                continue  # Of another version: it is asked again.
+        return answers
+
+    def save_answers(self, answers: Iterable[TaskAnswer], *, now_s: float) -> None:
+        """Remembers answers until `save_memory`."""
+        document: dict[str, Any] = {"at_s": now_s, "answers": [answer.to_json() for answer in answers]}
+        name = f"{self._run_id}-{len(self._answer_files)}.json"
+        self._results.write(f"{self._progress_folder}/{name}", json.dumps(document, separators=(",", ":")).encode())
+        self._answer_files.add(name)
+
+    @property
+    def _progress_folder(self) -> str:
+        return f"state/{self._name}.progress"
+
+    def _compacted(self, names: Iterable[str], newest: pa.Table, min_offset: int) -> pa.Table:
+        """One table of all: of each extent the newest row, of those that retention has not removed."""
+        older = self._results.read_tables(f"extents/{self._name}/{name}" for name in names)
+        table = newest if older is None else pa.concat_tables([older, newest])
+        table = table.filter(pc.greater(table["end_offset"], min_offset))
+        numbered = table.append_column("row", pa.array(range(table.num_rows), pa.int64()))
+        key = ["start_offset", "end_offset", "broker_id"]
+        newest_rows = numbered.group_by(key).aggregate([("row", "max")])["row_max"]
+        return table.take(newest_rows.combine_chunks().sort())

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from tandemmq.consistency.digest_algorithms import DIGEST_ALGORITHMS
 from tandemmq.consistency.source_files.posix_files import ReadMode, SourceSpec, parse_source
+from tandemmq.core.audit.replica_store import DIGEST_ALGORITHMS
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.service.service_tls import ServiceTlsSettings
 

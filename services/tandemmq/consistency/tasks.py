@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from tandemmq.consistency.digest_algorithms import DIGEST_BYTES, hash_maker
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import Source, open_source
 from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messages, with_messages
@@ -24,11 +23,13 @@ from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.metadata_comparison import without_secrets
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.replica_store import (
+    DIGEST_BYTES,
     ExtentDigest,
     ReplicaFacts,
     ReplicaStore,
     ReplicaUnreadable,
     digest_extents,
+    hash_maker,
     metadata_texts,
 )
 from tandemmq.core.audit.side_files import read_side_facts

@@ -31,8 +31,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from tandemmq.http2 import frames, status
-from tandemmq.http2.answers import Answers
-from tandemmq.http2.calls import Calls
+from tandemmq.http2.calls import Answers, Calls
 from tandemmq.http2.errors import ConnectionFailure, ErrorCode, HeaderBlockError, Limits, StreamFailure, Usage
 from tandemmq.http2.frames import ACK, CONTINUATION, DATA, FRAME_HEAD_BYTES, HEADERS, PREFACE, U32, RequestShape
 from tandemmq.http2.hpack import Header

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tandemmq.http2.errors import ConnectionFailure, ErrorCode, Limits
-from tandemmq.http2.stream import Stream
+
+if TYPE_CHECKING:
+    from tandemmq.http2.stream import Stream
+
 
 __all__ = ["IdleBudget", "Output", "PendingOutput", "Writer"]
 

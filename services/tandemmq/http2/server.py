@@ -1,6 +1,6 @@
 """The asyncio part: a listening port, and the connections that asyncio's transports serve.
 
-Those are connections that were accepted elsewhere; `plain_sockets` and `tls_sockets` serve all others. TLS is told from
+Those are connections that were accepted elsewhere; `sockets` serves all others. TLS is told from
 plain HTTP/2 by its first byte, as RocketMQ's proxy does it, so that one port serves both where the operator allows it.
 All answers of one turn of the loop go out in one write per connection.
 """
@@ -23,9 +23,8 @@ from tandemmq.http2.errors import Limits, TlsMode, Usage
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
-from tandemmq.http2.plain_sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, peer_text
+from tandemmq.http2.sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, TlsSocket, peer_text
 from tandemmq.http2.stream import Stream
-from tandemmq.http2.tls_sockets import TlsSocket
 
 __all__ = ["ConnectionGate", "Server"]
 

@@ -11,13 +11,12 @@ from contextlib import asynccontextmanager
 
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
-from tandemmq.nameserver.metrics import NameServerMetrics
-from tandemmq.nameserver.name_server import serving
+from tandemmq.nameserver.name_server import NameServerMetrics, serving
 from tandemmq.nameserver.route_registry import RouteRegistry, StoreFolderError
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
+from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.logging import configure_logging, get_logger
-from tandemmq.service.loop_meter import LoopMeter, SystemClock
 from tandemmq.service.metrics.metric_exports import MetricExports
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_tls import check_service_tls

@@ -167,7 +167,7 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 
 class Activity:
-    """Event loop only. Keys are those of the labels in `metrics.py`."""
+    """Event loop only. Keys are those of the labels in `name_server.py`."""
 
     def __init__(self) -> None:
         self.registrations: Counter[str] = Counter()

@@ -23,9 +23,9 @@ from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.server import ConnectionGate, Server
 from tandemmq.http2.stream import Stream, StreamMaker
+from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.grpc_front import OUTBOX_BYTES_MAX
 from tandemmq.service.health import HealthService, reflection_table
-from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.rpc import (
     MESSAGE_BYTES_MAX,
     BidiMethod,

@@ -20,12 +20,11 @@ import grpc.aio
 import structlog
 from pydantic import Field
 
-from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of
-from tandemmq.core.access.method_permissions import refusal
+from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of, refusal
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls
 from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, load_settings
 

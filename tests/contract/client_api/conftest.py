@@ -12,7 +12,7 @@ from contract.client_api.raw_client import RawClient
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import FRONTS, Front, serving
 from support.manual_time import OffsetClock
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from support.client_endpoint import FRONTS, Front
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.rpc import (
     BidiMethod,
     Call,

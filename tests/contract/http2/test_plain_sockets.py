@@ -18,8 +18,8 @@ from tandemmq.http2.errors import Limits, Usage
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
-from tandemmq.http2.plain_sockets import PlainSockets
 from tandemmq.http2.server import Server
+from tandemmq.http2.sockets import PlainSockets
 from tandemmq.http2.stream import Stream
 
 GREETING = frames.PREFACE + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})

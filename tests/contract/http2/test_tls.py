@@ -22,8 +22,8 @@ from tandemmq.http2 import frames
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.loop_meter import SystemClock
 
 LIMITS = Limits(preface_timeout_s=0.3, tls_handshake_timeout_s=0.3)
 

@@ -23,7 +23,7 @@ from e2e.kubernetes.installation import RELEASE, Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
-from tandemmq.service.certificate_authority import CertificateAuthority
+from tandemmq.service.certificates import CertificateAuthority
 
 __all__ = ["OPEN", "close_and_besiege"]
 

@@ -87,7 +87,7 @@ async def _run(options: dict[str, Any]) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     from tandemmq.client import ClientError, ClientOptions, Producer, SimpleConsumer
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     provider = TracerProvider(resource=Resource.create({"service.name": "shop", "service.instance.id": "shop-0"}))
     exporter = OTLPSpanExporter(endpoint=options["otlp"], insecure=True)

@@ -19,7 +19,7 @@ from demo.official_client import install_official_client
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import FRONTS, serving
 from support.manual_time import OffsetClock
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT_LIMIT_S = 90

@@ -34,7 +34,7 @@ from tandemmq.client import ClientOptions, Producer, ReceivedMessage, SimpleCons
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 LIMIT_S = 20.0
 

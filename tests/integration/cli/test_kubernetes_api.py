@@ -20,9 +20,8 @@ from kubernetes.config import kube_config
 
 from support.kubernetes_release import pod
 from tandemmq.cli.commands.repair import read_plan
-from tandemmq.cli.failure import CommandError
-from tandemmq.cli.kube.release import PodAddresses
-from tandemmq.cli.kube.release_objects import ApiServerCluster
+from tandemmq.cli.ending import CommandError
+from tandemmq.cli.kube.release import ApiServerCluster, PodAddresses
 from tandemmq.consistency.cluster_report import ApiServerObjects
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from tandemmq.service.kubernetes_api import AccessDenied, KubernetesApi, KubernetesUnavailable, api_of_user

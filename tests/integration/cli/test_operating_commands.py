@@ -22,7 +22,7 @@ from support.kubernetes_release import pod
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import ClusterTarget
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, connection_on
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.release import way_to_pods
 from tandemmq.service.kubernetes_api import PodStream
 

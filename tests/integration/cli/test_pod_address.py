@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from support.kubernetes_release import pod
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.release import PodAddresses, address_of
 from tandemmq.service.kubernetes_api import KubernetesUnavailable, PodStream
 

@@ -15,8 +15,8 @@ from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.otlp_receiver import Manner, OtlpReceiver, ReceivedSpan
 from support.topic_admin import broker_status, create_topic
 from tandemmq.client import ClientOptions, Producer
-from tandemmq.client.errors import TopicNotFound
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.client.messages import TopicNotFound
+from tandemmq.service.event_loop import SystemClock
 
 # The receiver never answers, and who waited for it would wait longer than this; a busy machine alone does not.
 _HANG_S = 30.0

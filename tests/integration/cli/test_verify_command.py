@@ -16,7 +16,7 @@ from support.audit_stores import make_group
 from support.audit_summaries import diverged_run
 from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify as verify_command
-from tandemmq.cli.failure import EXIT_FAILED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, CommandError
 from tandemmq.core.audit.run_summary import RunSummary
 
 Run = Callable[..., tuple[Result, list[str]]]

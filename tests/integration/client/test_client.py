@@ -20,11 +20,11 @@ from tandemmq.client import (
     TopicNotFound,
     parse_access_points,
 )
-from tandemmq.client.errors import AccessPointInvalid
+from tandemmq.client.messages import AccessPointInvalid
 from tandemmq.core.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 CLOCK = SystemClock()
 

@@ -17,7 +17,7 @@ from support.client_endpoint import serving
 from tandemmq.client import BrokerRefused, ClientOptions, Producer, ReceivedMessage, SimpleConsumer
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.trace_context import parse_traceparent
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 
 CLOCK = SystemClock()
 APPLICATIONS = "00-000000000000000000000000000000aa-00000000000000bb-01"

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from support.replica_folders import open_replica
 from support.store_damage import write_at
-from tandemmq.consistency.data_sources import register
-from tandemmq.consistency.data_sources.commit_log_source import CommitLogSource
+from tandemmq.consistency.data_sources import CommitLogSource, register
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "protocol" / "log-as-tables.md"

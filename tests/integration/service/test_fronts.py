@@ -13,9 +13,9 @@ from google.protobuf.wrappers_pb2 import StringValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import (
     BidiMethod,
     Call,

@@ -12,12 +12,10 @@ import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
-from tandemmq.core.access.identity import AdminLevel, Identity, server_name
-from tandemmq.core.access.method_permissions import METHODS, refusal
-from tandemmq.service.certificate_authority import CA_KEY_FILE, CertificateAuthority
-from tandemmq.service.certificates import CertificateFolder
+from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
+from tandemmq.service.certificates import CA_KEY_FILE, CertificateAuthority, CertificateFolder
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, UnaryMethod
 from tandemmq.service.service_channels import ServiceTls, aio_channel, use_service_tls
 from tandemmq.service.service_tls import ServerTls, TlsMode

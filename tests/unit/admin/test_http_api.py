@@ -20,8 +20,7 @@ from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.frame import PageTemplates
-from tandemmq.admin.console.pages import CONSOLE_PAGES
-from tandemmq.admin.http_api import http_app
+from tandemmq.admin.http_api import CONSOLE_PAGES, http_app
 from tandemmq.admin.metrics import ClusterMetrics
 from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.core.audit.run_summary import RunSummary

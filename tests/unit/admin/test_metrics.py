@@ -18,7 +18,7 @@ from tandemmq.admin.metrics import METRICS, ClusterMetrics
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.consistency.cluster_report import run_registry
 from tandemmq.core.audit.run_summary import Outcome, Tier
-from tandemmq.nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.nameserver.name_server import NAME_SERVER_METRICS
 
 
 def _scraped(

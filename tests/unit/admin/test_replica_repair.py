@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
 from tandemmq.cli.app import app
 from tandemmq.cli.commands.repair import plan_table, read_plan
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb

@@ -18,7 +18,7 @@ from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, records_in
-from tandemmq.broker.client_api.recall import RecallHandle
+from tandemmq.broker.client_api.send import RecallHandle
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord

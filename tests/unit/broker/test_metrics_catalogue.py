@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandemmq.broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
-from tandemmq.nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.nameserver.name_server import NAME_SERVER_METRICS
 from tandemmq.service.metrics.exposition import MetricInfo, MetricKind
 
 ROOT = Path(__file__).resolve().parents[3]

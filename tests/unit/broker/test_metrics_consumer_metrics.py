@@ -17,7 +17,7 @@ from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.core.delivery.queue_progress import Received
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.service.loop_meter import TurnLimit
+from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.metrics.exposition import OTHER, MetricSamples, SeriesLimit
 
 INVISIBLE_MS = 30_000

@@ -10,7 +10,7 @@ import pytest
 from tandemmq.broker.metrics import tell_failover
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.mastership import GroupRecord, Replica
 from tandemmq.service.metrics.exposition import MetricSamples
 
 _RECORD = GroupRecord(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from support.group_records import RECORD
 from support.simulated_disk import SimulatedDisk
-from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.broker.replica_identity import LogEndMark, ReplicaIdentity
 from tandemmq.core.replication.log_history import REPLICA_FILE
+from tandemmq.core.replication.mastership import GroupRecord, Replica
 from tandemmq.core.routing.values import BrokerIdentity
 
 BOTH = replace(RECORD, epoch=3, renewals=5, in_sync=frozenset({RECORD.master, Replica(7, "S")}))
@@ -80,3 +81,25 @@ async def test_a_file_of_before_is_understood() -> None:
     assert replica.record_version == (3, 0)
     await replica.see_record(BOTH)
     assert replica.record_version == (3, 5)
+
+
+# The mark of where a log ended: what it tells the next run.
+
+
+def test_the_next_run_hears_what_was_noted_last(tmp_path: Path) -> None:
+    mark = LogEndMark(tmp_path)
+    mark.note(1)  # Before it is open: nothing.
+    assert mark.open() == 0
+    mark.note(4_096)
+    mark.note(5_000_000_000)
+    # A kill: nothing is closed.
+    killed = LogEndMark(tmp_path)
+    assert killed.open() == 5_000_000_000
+    killed.note(0)
+    killed.close()
+    assert LogEndMark(tmp_path).open() == 0
+
+
+def test_a_mark_that_was_cut_off_is_as_none(tmp_path: Path) -> None:
+    (tmp_path / "logEnd").write_bytes(b"")
+    assert LogEndMark(tmp_path).open() == 0

@@ -19,7 +19,7 @@ from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.message.record import Host
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-from tandemmq.service.loop_meter import LoopMeter
+from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.settings import load_settings
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import find_address
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError, command_error_in
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError, command_error_in
 
 
 def _refusal(*arguments: str) -> CommandError:

@@ -20,7 +20,7 @@ from tandemmq.cli.cluster_address import (
     find_place,
     find_target,
 )
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import place_of
 
 _STAGE = ClusterContext(namesrv="stage:9876;stage2:9876")

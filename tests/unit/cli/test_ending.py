@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from support.cli_cluster import FakeCluster
+from support.fake_operations import FakeOperations
+from tandemmq.admin.operations.values import OffsetReset, ResetTarget
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED
+from tandemmq.cli.mqadmin import MQADMIN_COMMANDS, cluster_commands, group_commands, topic_commands
 
 _LIMIT_S = 60.0
 _TANDEMMQ = (sys.executable, "-m", "tandemmq.cli")
@@ -146,3 +154,277 @@ def test_missing_package_is_named_with_the_extra_that_brings_it() -> None:
     assert "numpy" in ended.stderr
     assert "pip install 'tandemmq[broker]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+# RocketMQ's own commands: their options, their columns, and what they say of what is not here.
+
+# As RocketMQ 5 prints them.
+_HEADERS = {
+    ("clusterList",): "#Cluster Name #Broker Name #BID #Addr #Version #InTPS(LOAD) #OutTPS(LOAD) #Timer(Progress) "
+    "#PCWait(ms) #Hour #SPACE #ACTIVATED",
+    ("clusterList", "-m"): "#Cluster Name #Broker Name #InTotalYest #OutTotalYest #InTotalToday #OutTotalToday",
+    ("topicList", "-c"): "#Cluster Name #Topic #Consumer Group",
+    ("topicRoute", "-t", "orders", "-l"): "#ClusterName #BrokerName #BrokerAddrs #ReadQueue #WriteQueue #Perm",
+    ("topicStatus", "-t", "orders"): "#Broker Name #QID #Min Offset #Max Offset #Last Updated",
+    ("consumerProgress",): "#Group #Count #Version #Type #Model #TPS #Diff Total",
+    ("consumerProgress", "-g", "billing"): "#Topic #Broker Name #QID #Broker Offset #Consumer Offset #Diff #Inflight "
+    "#LastTime",
+    ("consumerProgress", "-g", "billing", "-s", "true"): "#Topic #Broker Name #QID #Broker Offset #Consumer Offset "
+    "#Client IP #Diff #Inflight #LastTime",
+    ("consumerStatus", "-g", "billing"): "#Index #ClientId #Version #ConsumerRunningInfoFile",
+    ("consumerConnection", "-g", "billing"): "#ClientId #ClientAddr #Language #Version",
+    ("queryMsgByKey", "-t", "orders", "-k", "eu"): "#Message ID #QID #Offset",
+    ("sendMessage", "-t", "orders", "-p", "x"): "#Broker Name #QID #Send Result #MsgId",
+    ("listUser", "-c", "DefaultCluster"): "#UserName #Password #UserType #UserStatus",
+    ("getAcl", "-c", "DefaultCluster", "-s", "User:billing"): "#Subject #PolicyType #Resource #Actions #SourceIp "
+    "#Decision",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates are measured over a second otherwise."""
+    for module in (cluster_commands, cluster_commands, topic_commands, group_commands):
+        monkeypatch.setattr(module, "_RATE_INTERVAL_S", 0.0)
+
+
+def test_the_commands_operators_use_most_are_all_there() -> None:
+    assert set(MQADMIN_COMMANDS) == {
+        *("clusterList", "topicList", "topicRoute", "topicStatus", "updateTopic", "deleteTopic"),
+        *("updateSubGroup", "deleteSubGroup", "consumerProgress", "consumerStatus", "consumerConnection"),
+        *("producerConnection", "brokerStatus", "getBrokerConfig", "updateBrokerConfig", "queryMsgById"),
+        *("queryMsgByKey", "queryMsgByOffset", "queryMsgByUniqueKey", "printMsg", "sendMessage", "resetOffsetByTime"),
+        *("wipeWritePerm", "addWritePerm", "haStatus", "getSyncStateSet", "electMaster"),
+        *("createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser"),
+        *("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"),
+    }
+
+
+@pytest.mark.parametrize("words", _HEADERS, ids=" ".join)
+def test_columns_are_rocketmqs(words: tuple[str, ...]) -> None:
+    first = FakeCluster().run(*words).splitlines()[0]
+    assert " ".join(first.split()) == _HEADERS[words]
+
+
+@pytest.mark.parametrize("words", [("clusterList",), ("topicList",), ("haStatus",), ("consumerProgress",)])
+def test_programs_get_documents(words: tuple[str, ...]) -> None:
+    assert isinstance(json.loads(FakeCluster().run(*words, "-o", "json")), list)
+
+
+def test_cluster_list_has_a_line_for_each_broker() -> None:
+    lines = FakeCluster().run("clusterList", "-c", "DefaultCluster").splitlines()
+    assert [line.split()[1:4] for line in lines[1:3]] == [
+        ["broker-a", "0", "127.0.0.1:10911"],
+        ["broker-a", "1", "127.0.0.1:10931"],
+    ]
+    assert FakeCluster().failure("clusterList", "-c", "Elsewhere").cause == "there is DefaultCluster"
+
+
+def test_route_is_rocketmqs_document() -> None:
+    route = json.loads(FakeCluster().run("topicRoute", "-t", "orders"))
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.1.0:8081", "1": "10.0.1.1:8081"}
+    assert route["queueDatas"][0] == {
+        "brokerName": "broker-a",
+        "perm": 6,
+        "readQueueNums": 4,
+        "topicSysFlag": 0,
+        "writeQueueNums": 4,
+    }
+
+
+def test_topic_is_made_on_one_broker_or_on_all_and_deleted() -> None:
+    cluster = FakeCluster()
+    made = cluster.run(
+        "updateTopic", "-c", "DefaultCluster", "-t", "fresh", "-r", "4", "-w", "2", "-p", "6", "-o", "false"
+    )
+    assert made.splitlines()[:2] == ["create topic to broker-a:0 success.", "create topic to broker-b:0 success."]
+    assert "readQueueNums=4, writeQueueNums=2, perm=RW-" in made
+    cluster.run("updateTopic", "-b", "127.0.0.1:10951", "-t", "one", "-a", "+message.type=FIFO")
+    assert [each.broker_name for each in cluster.operations.cluster.topics["one"].brokers] == ["broker-b"]
+    assert "delete topic [one] from NameServer success." in cluster.run("deleteTopic", "-t", "one", "--yes")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("updateTopic", "-t", "x"),
+        ("updateTopic", "-t", "x", "-c", "DefaultCluster", "-o", "true"),
+        ("updateTopic", "-t", "x", "-c", "DefaultCluster", "-a", "+nonsense=1"),
+        ("updateSubGroup", "-g", "x"),
+        ("createUser", "-u", "x", "-p", "open sesame"),
+        ("brokerStatus",),
+        ("brokerStatus", "-b", "10.9.9.9:1"),
+        ("getBrokerConfig",),
+        ("sendMessage", "-t", "orders", "-p", "x", "-b", "broker-a"),
+        ("queryMsgById", "-t", "orders", "-i", "x", "-g", "billing", "-d", "client"),
+        ("consumerStatus", "-g", "billing", "-s"),
+        ("resetOffsetByTime", "-g", "billing", "-t", "orders", "-s", "now", "-q", "1"),
+        ("resetOffsetByTime", "-g", "billing", "-t", "orders", "-s", "yesterday"),
+        ("getSyncStateSet", "-b", "broker-z"),
+        ("electMaster", "-a", "x", "-bn", "broker-a", "-c", "DefaultCluster"),
+        ("electMaster", "-bn", "broker-a", "-b", "1", "-c", "DefaultCluster"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_wrong_or_not_here_is_refused_with_what_to_do_instead(words: tuple[str, ...]) -> None:
+    failure = FakeCluster().failure(*words)
+    assert failure.exit_code == EXIT_REFUSED
+    assert failure.remedy
+
+
+def test_group_is_made_with_what_is_kept_and_the_rest_is_named() -> None:
+    cluster = FakeCluster()
+    result = cluster.invoke("updateSubGroup", "-c", "DefaultCluster", "-g", "g", "-r", "5", "-s", "false", "-m", "true")
+    assert "retryMaxTimes=5" in result.stdout
+    assert "note: -m changes nothing" in result.stderr
+    assert not cluster.operations.cluster.groups["g"].enabled
+    assert "from broker [broker-a:0]" in cluster.run("deleteSubGroup", "-g", "g", "--yes")
+
+
+def test_users_and_policies_are_made_changed_shown_and_deleted() -> None:
+    cluster = FakeCluster()
+    where = ("-c", "DefaultCluster")
+    made = cluster.invoke("createUser", *where, "-u", "ann", "-p", "planted-secret", "-t", "Super", "-b", "broker-a")
+    assert made.stdout.splitlines() == ["create user to broker-a:0 success.", "create user to broker-b:0 success."]
+    assert "note: -b changes nothing" in made.stderr
+    cluster.run("updateUser", *where, "-u", "ann", "-s", "disable")
+    [line] = cluster.run("getUser", *where, "-u", "ann").splitlines()[1:]
+    assert line.split() == ["ann", "******", "Super", "disable"]
+    assert [line.split()[0] for line in cluster.run("listUser", *where, "-f", "n").splitlines()[1:]] == [
+        "ann",
+        "billing",
+    ]
+    created = cluster.run(
+        "createAcl", *where, "-s", "User:ann", "-r", "Topic:a,Group:b", "-a", "Pub,Sub", "-i", "10.0.0.0/8"
+    )
+    assert created.splitlines()[0] == "create acl to broker-a:0 success."
+    cluster.run("updateAcl", *where, "-s", "User:ann", "-r", "Topic:a", "-a", "All", "-d", "Deny")
+    rows = [line.split() for line in cluster.run("getAcl", *where, "-s", "User:ann").splitlines()[1:]]
+    assert rows == [
+        ["User:ann", "Custom", "Topic:a", "All", "*", "Deny"],
+        ["User:ann", "Custom", "Group:b", "Pub,Sub", "10.0.0.0/8", "Allow"],
+    ]
+    cluster.run("deleteAcl", *where, "-s", "User:ann", "-r", "Topic:a", "--yes")
+    assert "Topic:a" not in cluster.run("listAcl", *where)
+    assert cluster.run("copyUser", "-f", "broker-a", "-t", "broker-b", "-u", "ann").splitlines() == [
+        "ann on broker-b:0: copied"
+    ]
+    assert "copied" in cluster.run("copyAcl", "-f", "broker-a", "-t", "broker-b", "-s", "User:ann")
+    assert "delete user to broker-a:0 success." in cluster.run("deleteUser", *where, "-u", "ann", "--yes")
+    assert cluster.failure("deleteUser", *where, "-u", "ann", "--yes").exit_code == EXIT_FAILED
+
+
+def test_progress_has_totals() -> None:
+    output = FakeCluster().run("consumerProgress", "-g", "billing", "-t", "payments")
+    assert "Consume Diff Total: 6" in output
+    assert "Consume Inflight Total: 8" in output
+
+
+def test_members_that_subscribe_to_different_things_are_warned_of() -> None:
+    assert "WARN: Different subscription" in FakeCluster().run("consumerStatus", "-g", "billing")
+    assert FakeCluster().failure("consumerStatus", "-g", "newcomer").exit_code == EXIT_FAILED
+
+
+def test_producers_of_a_topic_are_numbered() -> None:
+    assert FakeCluster().run("producerConnection", "-t", "orders").split()[:2] == ["0001", "shop@1@1"]
+
+
+def test_broker_status_names_the_broker_when_several_are_asked() -> None:
+    assert "brokerRole                      : SYNC_MASTER" in FakeCluster().run("brokerStatus", "-b", "broker-a")
+    assert "127.0.0.1:10931          brokerRole" in FakeCluster().run("brokerStatus", "-c", "DefaultCluster")
+
+
+def test_settings_are_shown_and_changed_on_masters_unless_told() -> None:
+    cluster = FakeCluster()
+    assert "fileReservedTime                                  =  48" in cluster.run("getBrokerConfig", "-b", "broker-a")
+    change = ("updateBrokerConfig", "-c", "DefaultCluster", "-k", "fileReservedTime", "-v", "24", "--yes")
+    assert len(cluster.run(*change).splitlines()) == 2
+    assert len(cluster.run(*change, "-a", "true").splitlines()) == 4
+
+
+def test_message_is_shown_by_each_of_its_names() -> None:
+    cluster = FakeCluster()
+    message = next(each for each in cluster.operations.cluster.messages if each.topic == "payments")
+    place = ("-b", message.broker_name, "-i", str(message.queue_id), "-o", str(message.queue_offset))
+    for words in (
+        ("queryMsgById", "-t", "payments", "-i", message.offset_message_id),
+        ("queryMsgByUniqueKey", "-t", "payments", "-i", message.message_id, "-a"),
+        ("queryMsgByOffset", "-t", "payments", *place),
+    ):
+        output = cluster.run(*words)
+        assert f"OffsetID:            {message.offset_message_id}" in output
+        assert 'Message Body:        {"paid": true}' in output
+        assert "MessageTrack [consumerGroup=billing" in output
+    assert cluster.failure("queryMsgById", "-t", "orders", "-i", "01NONE").problem == "Message not found!"
+
+
+def test_all_messages_are_printed_queue_by_queue() -> None:
+    output = FakeCluster().run("printMsg", "-t", "payments", "-s", "created || paid", "-d", "false")
+    assert output.count("MSGID: ") == 4
+    assert "NOT PRINT BODY" in output
+    assert "minOffset=0, maxOffset=2, MessageQueue [topic=payments, brokerName=broker-a, queueId=0]" in output
+
+
+def test_offsets_are_reset_by_time() -> None:
+    cluster = FakeCluster()
+    words = ("resetOffsetByTime", "-g", "billing", "-t", "orders", "-s")
+    assert "come again" in cluster.run(*words, "1000000000000", "--dry-run")
+    assert "#brokerName" in cluster.run(*words, "2026-11-22#01:00:00:000", "--yes")
+
+
+class _Resets(FakeOperations):
+    """Keeps where groups were told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[ResetTarget] = []
+
+    async def reset_offsets(
+        self, group: str, topic: str, target: ResetTarget, *, dry_run: bool = False
+    ) -> Sequence[OffsetReset]:
+        self.targets.append(target)
+        return await super().reset_offsets(group, topic, target, dry_run=dry_run)
+
+
+def test_offset_of_one_queue_is_reset_to_a_number_or_by_time() -> None:
+    operations = _Resets()
+    cluster = FakeCluster(operations)
+    words = ("resetOffsetByTime", "-g", "billing", "-t", "orders", "-b", "broker-a", "-q", "0", "--yes")
+    cluster.run(*words, "-s", "now", "-o", "3")
+    assert operations.targets == [ResetTarget(offsets={("broker-a", 0): 3})]
+    cluster.run(*words, "-s", "1000000000000")
+    assert operations.targets[-1] == ResetTarget(offsets={("broker-a", 0): 0})
+
+
+def test_permission_is_taken_at_every_name_server() -> None:
+    cluster = FakeCluster()
+    lines = cluster.run("wipeWritePerm", "-b", "broker-a", "--yes").splitlines()
+    assert lines[0] == "wipe write perm of broker[broker-a] in name server[10.0.0.1:9876] OK, 13"
+    assert cluster.run("addWritePerm", "-b", "broker-a", "--yes").startswith("add write perm of broker[broker-a]")
+
+
+def test_replication_is_told_as_rocketmq_does() -> None:
+    output = FakeCluster().run("haStatus", "-b", "broker-a")
+    assert "#MasterCommitLogMaxOffset\t1234567" in output
+    assert "#InSyncSlaveNum\t1" in output
+    shown = FakeCluster().run("getSyncStateSet", "-b", "broker-a")
+    assert "#SyncStateSetNums\t2" in shown
+    replica = "ReplicaIdentity{brokerName='broker-a', brokerId=1, brokerAddress='127.0.0.1:10931', alive=true}"
+    assert f"InSyncReplica:\t{replica}" in shown
+
+
+def test_a_master_is_elected_as_rocketmq_tells_it() -> None:
+    cluster = FakeCluster()
+    planned = cluster.run("electMaster", "-bn", "broker-a", "-b", "1", "--dry-run")
+    assert "#BrokerMasterAddr\t127.0.0.1:10931" in planned
+    assert cluster.operations.cluster.masters["broker-a"] == (0, 1)
+    lines = cluster.run("electMaster", "-bn", "broker-a", "-b", "1", "--yes").splitlines()
+    assert "#MasterEpoch\t2" in lines
+    assert cluster.operations.cluster.masters["broker-a"] == (1, 2)
+
+
+def test_help_of_a_command_is_asked_for_as_in_rocketmq() -> None:
+    cluster = FakeCluster()
+    assert "InTPS" in cluster.run("help", "clusterList")
+    assert "RocketMQ's own commands" in cluster.run("help")
+    assert cluster.invoke("help", "nonsense").exit_code == EXIT_REFUSED

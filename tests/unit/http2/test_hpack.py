@@ -8,10 +8,9 @@ from hpack.huffman_table import decode_huffman
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemmq.http2 import huffman
 from tandemmq.http2.errors import HeaderBlockError
 from tandemmq.http2.frames import timeout_s
-from tandemmq.http2.hpack import TABLE_BYTES, Header, HeaderDecoder, HeaderEncoder, literal
+from tandemmq.http2.hpack import TABLE_BYTES, Header, HeaderDecoder, HeaderEncoder, decode, literal, measure
 
 TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200)
 NAME = st.from_regex(r"\A[a-z0-9_.-]{1,40}\Z")
@@ -246,10 +245,10 @@ def test_huffman_round_trip(text: bytes, before: bytes, behind: bytes) -> None:
         hpack.huffman_constants.REQUEST_CODES, hpack.huffman_constants.REQUEST_CODES_LENGTH
     )
     code = encoder.encode(text)
-    measured = huffman.measure(before + code + behind, len(before), len(before) + len(code))
+    measured = measure(before + code + behind, len(before), len(before) + len(code))
     assert measured >> 1 == len(text)
     assert measured & 1 == any(not 0x20 <= byte < 0x7F for byte in text)
-    assert huffman.decode(code) == text.decode("latin-1")
+    assert decode(code) == text.decode("latin-1")
 
 
 def test_huffman_texts_are_right_however_many_were_met() -> None:
@@ -258,7 +257,7 @@ def test_huffman_texts_are_right_however_many_were_met() -> None:
     )
     for number in (*range(3_000), *range(100)):
         text = f"{2_990_000 + number}u"
-        assert huffman.decode(encoder.encode(text.encode())) == text
+        assert decode(encoder.encode(text.encode())) == text
         assert timeout_s(text) == pytest.approx(2.99 + number * 1e-6)
 
 
@@ -268,10 +267,10 @@ def test_takes_the_huffman_codes_that_the_hpack_package_takes(code: bytes) -> No
         expected = decode_huffman(code)
     except hpack.HPACKDecodingError:
         with pytest.raises(HeaderBlockError):
-            huffman.measure(code, 0, len(code))
+            measure(code, 0, len(code))
     else:
-        assert huffman.measure(code, 0, len(code)) >> 1 == len(expected)
-        assert huffman.decode(code) == expected.decode("latin-1")
+        assert measure(code, 0, len(code)) >> 1 == len(expected)
+        assert decode(code) == expected.decode("latin-1")
 
 
 # The encoder

@@ -9,14 +9,15 @@ import pytest
 from support.certificates import ADMIN, CONSISTENCY, GROUP, TestCertificates, broker, now
 from support.manual_time import ManualTime
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
-from tandemmq.service.certificate_authority import CertificateAuthority, write_certificates
 from tandemmq.service.certificates import (
     CA_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,
+    CertificateAuthority,
     CertificateFolder,
     CertificateUnusable,
     read_certificates,
+    write_certificates,
 )
 
 

@@ -1,19 +1,23 @@
-"""ClusterService: the newest reading of the cluster, once or as a stream."""
+"""ClusterService and ConsistencyService: the newest reading of the cluster, once or as a stream, and the job's runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 
 from tandemmq.admin.api.access import Access, Refusal, request_of
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, Severity
+from tandemmq.admin.consistency_runs import ConsistencyReading, ConsistencyRuns, remedy_of
 from tandemmq.admin.protobuf import as_message
+from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.clock import Clock
 from tandemmq.http2.stream import Stream
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as broker_pb
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
+from tandemmq.proto.admin.v1 import consistency_service_pb2 as consistency_pb
 from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.service.rpc import (
     BidiMethod,
@@ -25,7 +29,7 @@ from tandemmq.service.rpc import (
     UnaryMethod,
 )
 
-__all__ = ["ClusterServicer", "cluster_message", "guarded"]
+__all__ = ["ClusterServicer", "ConsistencyServicer", "cluster_message", "full_run_message", "guarded", "run_message"]
 
 
 # A reading of the cluster as protobuf messages. The edge: nothing deeper knows them.
@@ -258,3 +262,94 @@ class _Refused:
 
     def cancelled(self) -> None:
         """Nothing is kept."""
+
+
+# ConsistencyService: the runs of the consistency job as they were read last.
+
+# Runs of the consistency job as protobuf messages. The edge: nothing deeper knows them.
+
+
+def run_message(run: RunSummary) -> consistency_pb.ConsistencyRun:
+    """The run by its figures."""
+    message = as_message(
+        consistency_pb.ConsistencyRun,
+        run,
+        finding_count=run.findings_total,
+        finding_counts=run.findings_by_kind,
+        group_count=len(run.groups),
+        read_bytes=run.bytes_read,
+        duration=round(run.duration_seconds * 1_000),
+    )
+    for field, text in ((message.start_time, run.started_at), (message.end_time, run.finished_at)):
+        try:
+            field.FromDatetime(datetime.fromisoformat(text))
+        except ValueError:
+            # It stays absent.
+            continue
+    return message
+
+
+def full_run_message(run: RunSummary) -> consistency_pb.GetConsistencyRunResponse:
+    """The run with its groups and findings."""
+    findings = [
+        as_message(consistency_pb.ConsistencyFinding, finding, severity=finding.severity, remedy=remedy_of(finding))
+        for finding in run.findings
+    ]
+    return as_message(
+        consistency_pb.GetConsistencyRunResponse,
+        run=run_message(run),
+        groups=run.groups,
+        findings=findings,
+        notes=run.notes,
+    )
+
+
+_RUNS_SERVICE: Final = "tandemmq.admin.v1.ConsistencyService"
+
+
+class ConsistencyServicer:
+    """Answers from what was read; never asks anybody."""
+
+    def __init__(self, consistency: ConsistencyRuns) -> None:
+        self._consistency = consistency
+
+    def method_table(self) -> MethodTable:
+        """Both methods."""
+        return MethodTable(
+            _RUNS_SERVICE,
+            {
+                "ListConsistencyRuns": UnaryMethod(self._list, consistency_pb.ListConsistencyRunsRequest),
+                "GetConsistencyRun": UnaryMethod(self._get, consistency_pb.GetConsistencyRunRequest),
+            },
+            otherwise=f"{_RUNS_SERVICE} has ListConsistencyRuns and GetConsistencyRun; a run is started by its Job or "
+            "`tandemmq verify`",
+        )
+
+    def _list(self, request: consistency_pb.ListConsistencyRunsRequest, call: Call) -> None:
+        reading = self._reading(call)
+        if reading is not None:
+            call.send(consistency_pb.ListConsistencyRunsResponse(runs=[run_message(run) for run in reading.runs]))
+            call.finish()
+
+    def _get(self, request: consistency_pb.GetConsistencyRunRequest, call: Call) -> None:
+        reading = self._reading(call)
+        if reading is None:
+            return
+        run = reading.find(request.run_id)
+        if run is None:
+            call.finish(StatusCode.NOT_FOUND, f"no run {request.run_id!r} is known here")
+            return
+        call.send(full_run_message(run))
+        call.finish()
+
+    def _reading(self, call: Call) -> ConsistencyReading | None:
+        """None after the call was refused."""
+        reading = self._consistency.latest
+        if not self._consistency.is_watched:
+            call.finish(StatusCode.FAILED_PRECONDITION, "consistencyResults is not set")
+            return None
+        if reading is None or (reading.error and not reading.runs):
+            reason = reading.error if reading is not None else "try again in a second"
+            call.finish(StatusCode.UNAVAILABLE, f"the runs have not been read yet: {reason}")
+            return None
+        return reading

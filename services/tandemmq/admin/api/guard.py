@@ -10,19 +10,85 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from fastapi import HTTPException, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.requests import cookie_parser
 
 from tandemmq.admin.api.access import SESSION_COOKIE, Access, Refusal, Request
-from tandemmq.admin.api.problems import plain_problem, problem_response
 from tandemmq.admin.audit_log import Actor, AuditLog
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 
-__all__ = ["BODY_LIMIT_S", "App", "Guard", "Receive", "Scope", "Send"]
+__all__ = [
+    "BODY_LIMIT_S",
+    "App",
+    "Guard",
+    "Problem",
+    "Receive",
+    "Scope",
+    "Send",
+    "plain_problem",
+    "problem_of",
+    "problem_response",
+]
+
+
+# Problems as people and programs get them: a page for a browser, RFC 9457's `application/problem+json` below /api.
+
+_STATUSES: Final = {
+    FailureKind.INVALID: HTTPStatus.UNPROCESSABLE_ENTITY,
+    FailureKind.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    FailureKind.REFUSED: HTTPStatus.CONFLICT,
+    FailureKind.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    # Some brokers did it: neither done nor undone.
+    FailureKind.PARTIAL: HTTPStatus.BAD_GATEWAY,
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong (RFC 9457), and what to do about it."""
+
+    # A name of the kind of problem.
+    type: str
+    title: str
+    status: int
+    # The problem and its cause in one sentence.
+    detail: str
+    problem: str
+    cause: str = ""
+    remedy: str = ""
+
+
+def problem_of(failure: OperationFailed, *, status: HTTPStatus | None = None) -> Problem:
+    """A failed operation. `status` in place of the kind's own."""
+    status = status or _STATUSES[failure.kind]
+    return Problem(
+        type=f"urn:tandemmq:problem:{failure.kind.name.lower().replace('_', '-')}",
+        title=status.phrase,
+        status=status,
+        detail=f"{failure.problem}: {failure.cause}" if failure.cause else failure.problem,
+        problem=failure.problem,
+        cause=failure.cause,
+        remedy=failure.remedy,
+    )
+
+
+def plain_problem(status: HTTPStatus, detail: str) -> Problem:
+    """A problem of the request itself."""
+    return Problem(type="about:blank", title=status.phrase, status=status, detail=detail, problem=detail)
+
+
+def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
+    """As it is sent."""
+    return JSONResponse(
+        asdict(problem), problem.status, {"cache-control": "no-store", **(headers or {})}, "application/problem+json"
+    )
+
 
 Scope: TypeAlias = MutableMapping[str, Any]
 _Message: TypeAlias = MutableMapping[str, Any]

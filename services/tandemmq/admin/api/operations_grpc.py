@@ -16,9 +16,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.admin.api.access import Access, Refusal, request_of
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.messages import CLIENT_COMMANDS, TRANSACTION_ENDS
 from tandemmq.admin.operations.operations import NotPermitted, Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.transactions import CLIENT_COMMANDS, TRANSACTION_ENDS
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     AclEntry,

@@ -18,8 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from tandemmq.admin.api.access import Access
-from tandemmq.admin.api.cluster_grpc import ClusterServicer, guarded
-from tandemmq.admin.api.consistency_grpc import ConsistencyServicer
+from tandemmq.admin.api.cluster_grpc import ClusterServicer, ConsistencyServicer, guarded
 from tandemmq.admin.api.operations_grpc import OperationsServicer
 from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.core.clock import Clock

@@ -11,9 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from tandemmq.admin.api.access import SESSION_COOKIE
-from tandemmq.admin.api.actors import OPERATOR_ONLY, current_actor
-from tandemmq.admin.api.problems import Problem, problem_of
+from tandemmq.admin.api.access import OPERATOR_ONLY, SESSION_COOKIE, current_actor
+from tandemmq.admin.api.guard import Problem, problem_of
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
-from tandemmq.admin.api.actors import OPERATOR_ONLY
+from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.console.answers import Pages, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import (
     Flash,

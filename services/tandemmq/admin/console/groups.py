@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
-from tandemmq.admin.api.actors import OPERATOR_ONLY
+from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.console.answers import (
     ChangePage,
     Deletion,

@@ -9,8 +9,7 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 
-from tandemmq.admin.api.access import SESSION_COOKIE, Access
-from tandemmq.admin.api.actors import SESSION_LIFE_S, SessionTable
+from tandemmq.admin.api.access import SESSION_COOKIE, SESSION_LIFE_S, Access, SessionTable
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.console.answers import form_of
 from tandemmq.admin.console.frame import PageTemplates

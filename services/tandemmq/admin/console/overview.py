@@ -1,23 +1,24 @@
-"""The overview: the cluster at a glance. Everything is from the newest reading and its history; nobody is asked."""
+"""The overview: the cluster at a glance. Everything is from the newest reading and its history; nobody is asked.
+And the page about the API."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.cluster_state import BrokerState, ClusterState, NameServerState
 from tandemmq.admin.console.answers import Pages, page_html
-from tandemmq.admin.console.api_docs import api_sections
-from tandemmq.admin.console.consistency_section import consistency_section
-from tandemmq.admin.console.group_standing import GroupStanding, group_standings
+from tandemmq.admin.console.consistency import consistency_section
 from tandemmq.admin.console.plots import RANGES, FigureView, Plot, Scale, plot, time_range
+from tandemmq.admin.console.replication import GroupStanding, group_standings
 from tandemmq.admin.history import ClusterHistory, Figure, Samples
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, rate_text, seconds_text
 
-__all__ = ["GroupRow", "Overview", "add_overview_pages", "overview"]
+__all__ = ["ApiOperation", "ApiSection", "GroupRow", "Overview", "add_overview_pages", "api_sections", "overview"]
+
 
 _GROUPS_MAX: Final = 20
 _NAME_SERVERS_MAX: Final = 20
@@ -271,3 +272,43 @@ def add_overview_pages(app: FastAPI, pages: Pages) -> None:
     @app.get("/api/docs", include_in_schema=False)
     async def api_docs(request: Request) -> Response:
         return page_html(pages, request, "api_docs.html", active="", sections=api_sections(app.openapi()))
+
+
+# What the page about the API lists, from the API's own description.
+
+_METHODS: Final = ("get", "post", "put", "patch", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOperation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    summary: str
+
+    @property
+    def is_link(self) -> bool:
+        """True when a browser can just go there."""
+        return self.method == "GET" and "{" not in self.path
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSection:
+    """Operations of one tag."""
+
+    tag: str
+    operations: Sequence[ApiOperation]
+
+
+def api_sections(openapi: Mapping[str, Any]) -> list[ApiSection]:
+    """By tag in the order they come."""
+    found: dict[str, list[ApiOperation]] = {}
+    for path, methods in openapi["paths"].items():
+        for method in _METHODS:
+            operation = methods.get(method)
+            if operation is not None:
+                text = operation.get("description") or operation.get("summary", "")
+                tag = (operation.get("tags") or ["others"])[0]
+                found.setdefault(tag, []).append(ApiOperation(method.upper(), path, text))
+    return [ApiSection(tag, operations) for tag, operations in found.items()]

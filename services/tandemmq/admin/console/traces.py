@@ -29,7 +29,7 @@ from tandemmq.admin.traces.tree import (
     trace_trees,
     unanswered,
 )
-from tandemmq.core.tracing.attributes import RetainedFor
+from tandemmq.core.tracing.span_data import RetainedFor
 from tandemmq.service.texts import nanoseconds_text, wall_text
 
 __all__ = ["TraceView", "TracesView", "add_trace_pages", "trace_view", "traces_view"]

@@ -25,8 +25,7 @@ from tandemmq.admin.operations.questions import (
 from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
 from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.rpc import BrokerOperationsCalls
-from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.property_names import PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
 from tandemmq.core.message.record import offset_message_id
 from tandemmq.core.message.record_decoder import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord

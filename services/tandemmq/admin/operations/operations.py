@@ -16,15 +16,13 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.access import AccessOperations
-from tandemmq.admin.operations.brokers import BrokerOperations
-from tandemmq.admin.operations.failovers import FailoverOperations
+from tandemmq.admin.operations.brokers import BrokerOperations, FailoverOperations
 from tandemmq.admin.operations.groups import GroupOperations, topics_together
 from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
-from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending
+from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending, TransactionOperations
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, each_once
 from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, attributes_text, dead_letter_topic
-from tandemmq.admin.operations.transactions import TransactionOperations
 from tandemmq.admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,

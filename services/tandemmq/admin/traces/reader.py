@@ -19,8 +19,15 @@ import grpc.aio
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.rpc import Channels, TraceCalls, error_text
-from tandemmq.core.tracing.attributes import RetainedFor, message_ids_of
-from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
+from tandemmq.core.tracing.span_data import (
+    AttributeValue,
+    RetainedFor,
+    SpanData,
+    SpanEvent,
+    SpanKind,
+    SpanLink,
+    message_ids_of,
+)
 from tandemmq.core.tracing.trace_context import TraceContext, parse_traceparent
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
 

@@ -29,8 +29,7 @@ from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
 from tandemmq.broker.client_api.validation import CLIENT_ID_HEADER, Code, Outcome, status_of
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
-from tandemmq.core.access.sign_ins import SignInLimit
-from tandemmq.core.access.signature import DATE_WINDOW_MS, date_problem, is_signed, parse_authorization
+from tandemmq.core.access.signature import DATE_WINDOW_MS, SignInLimit, date_problem, is_signed, parse_authorization
 from tandemmq.core.access.users_and_policies import (
     AclTable,
     Action,

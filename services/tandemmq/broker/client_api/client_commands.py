@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.telemetry import RECONNECT, TelemetryHandler, TelemetryStream
 from tandemmq.broker.client_api.transactions import delivered_message
-from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.property_names import PROPERTY_SHARDING_KEY
+from tandemmq.core.message.properties import PROPERTY_SHARDING_KEY, decode_properties
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 

@@ -25,8 +25,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from mypy_extensions import i64
 
 from tandemmq.broker.client_api.message_translation import PROPERTY_TRACE_CONTEXT, is_internal
-from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message.properties import (
     PROPERTY_BORN_HOST,
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
@@ -40,6 +39,7 @@ from tandemmq.core.message.property_names import (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
+    decode_properties,
 )
 from tandemmq.core.message.record import Host, offset_message_id
 from tandemmq.core.message.record_layout import COMPRESSED

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from tandemmq.broker.client_api.sent_message import SentMessage
-from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.telemetry import TelemetryHandler, admit_group
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
@@ -43,6 +42,10 @@ from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.services import BrokerServices
+
 
 __all__ = ["LiteHandler", "LiteSubscriber", "waits_on"]
 

@@ -13,9 +13,8 @@ from mypy_extensions import i64
 
 from tandemmq.broker.client_api.sent_message import NO_PRIORITY, SentMessage
 from tandemmq.core.clock import Clock
-from tandemmq.core.message import property_names
-from tandemmq.core.message.properties import encode_properties, java_map_order
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message import properties
+from tandemmq.core.message.properties import (
     PROPERTY_BORN_HOST,
     PROPERTY_BORN_TIMESTAMP,
     PROPERTY_CLUSTER,
@@ -28,6 +27,8 @@ from tandemmq.core.message.property_names import (
     PROPERTY_TAGS,
     PROPERTY_TRACE_ON,
     PROPERTY_UNIQUE_KEY,
+    encode_properties,
+    java_map_order,
 )
 from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
 from tandemmq.core.message.record_layout import COMPRESSED, InvalidProperty
@@ -66,15 +67,13 @@ _OF_OTHERS: Final = frozenset(
         "TTL",
     }
 )
-_OF_THIS_BROKER: Final = frozenset(
-    value for name, value in vars(property_names).items() if name.startswith("PROPERTY_")
-)
+_OF_THIS_BROKER: Final = frozenset(value for name, value in vars(properties).items() if name.startswith("PROPERTY_"))
 _INTERNAL: Final = _OF_OTHERS | _OF_THIS_BROKER | {PROPERTY_TRACE_CONTEXT}
 
 
 def is_internal(name: str) -> bool:
     """Whether an application may neither set nor see the property."""
-    return name in _INTERNAL or name.startswith(property_names.TRANSIENT_PROPERTY_PREFIX)
+    return name in _INTERNAL or name.startswith(properties.TRANSIENT_PROPERTY_PREFIX)
 
 
 # What a broker of RocketMQ writes into each message sent to it (BrokerConfig.regionId, traceOn).

@@ -6,21 +6,24 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from tandemmq.broker.access_changes import read_keys, read_seeds
-from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.http2.server import ConnectionGate
 from tandemmq.service.certificates import FileMarks, file_marks
+from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Forwarder, Http2Front
-from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.rpc import MethodTable
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.client_api import ClientApi
+
 
 __all__ = ["ClientPlane", "ClientServer", "TlsFiles", "check_access_files", "check_tls_files", "client_server_of"]
 

@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
 from tandemmq.broker.client_api.lite import LiteHandler, waits_on
-from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.services import BrokerServices, Timer
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
 from tandemmq.broker.client_api.telemetry import admit_group, admitted_still, group_policy
@@ -39,7 +38,6 @@ from tandemmq.broker.client_api.validation import (
     parsed_filter,
     status_of,
 )
-from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
 from tandemmq.core.delivery.lite_topics import LMQ_PREFIX
@@ -52,6 +50,11 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.quotas import ClientQuotas
+    from tandemmq.broker.dead_letters import DeadLetterQueues
+
 
 __all__ = ["ReceiveHandler", "WaitingPull", "poll_end_ms"]
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.sessions import ClientSessions
-from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.send_room import SendRoom
-from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lite_topics import LiteTopics
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host, OutgoingMessage
@@ -21,6 +17,13 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTab
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.forwarding import GroupCalls
+    from tandemmq.broker.delayed_messages import DelayedMessages
+    from tandemmq.broker.tracing.send_tracer import SendTracer
+    from tandemmq.core.delivery.lease_table import LeaseTable
+
 
 __all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]
 
@@ -62,7 +65,7 @@ class Timer(Protocol):
 
 class Timers(Protocol):
     """The part of an asyncio event loop that handlers use; `asyncio.get_running_loop()` is one, and so is
-    `tandemmq.service.loop_turns.LoopTurns`."""
+    `tandemmq.service.event_loop.LoopTurns`."""
 
     def call_soon(self, callback: Callable[[], object]) -> object:
         """Calls back when all that the current turn brought was handled; at the end of the next one if it is asked for

@@ -7,9 +7,8 @@ those that clients repeat every few minutes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.sessions import GroupPolicy, merged_settings
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
@@ -30,6 +29,10 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import message_queue, takes_one_address
 from tandemmq.service.rpc import Call, StatusCode
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.services import BrokerServices
+
 
 __all__ = ["RECONNECT", "AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder
 from tandemmq.broker.client_api.sent_message import SentMessage
-from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.validation import (
     OK,
     PUT_OUTCOMES,
@@ -47,11 +46,11 @@ from tandemmq.core.delivery.half_messages import (
     half_of_record,
     op_record,
 )
-from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message.properties import (
     PROPERTY_TAGS,
     PROPERTY_TRANSACTION_UNDECIDED_FROM,
     PROPERTY_UNIQUE_KEY,
+    decode_properties,
 )
 from tandemmq.core.message.record import MessageRecord, OutgoingMessage
 from tandemmq.core.message.stored_message import StoredMessage
@@ -66,6 +65,10 @@ from tandemmq.core.storage.retention import Hold
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.services import BrokerServices
+
 
 __all__ = ["CheckPolicy", "Publisher", "Transactions", "delivered_message", "transaction_problem"]
 

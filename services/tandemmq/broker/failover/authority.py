@@ -3,10 +3,10 @@
 | `failoverAuthority`                 | where                                                               |
 |-------------------------------------|---------------------------------------------------------------------|
 | `file:FOLDER`                       | a file a group in a folder that all members share, under a lock     |
-| `etcd:host:port,host:port[/PREFIX]` | etcd v3, the key /PREFIX/CLUSTER/GROUP (`etcd.py`)                  |
-| `kubernetes:LEASE`                  | a Lease of this name in the pod's namespace (`kubernetes_lease.py`) |
+| `etcd:host:port,host:port[/PREFIX]` | etcd v3, the key /PREFIX/CLUSTER/GROUP (`EtcdAuthority`)            |
+| `kubernetes:LEASE`                  | a Lease of this name in the pod's namespace (`LeaseAuthority`)      |
 
-Here are the interface, the file, and what reads the setting.
+Here are the interface, its three places, and what reads the setting.
 """
 
 from __future__ import annotations
@@ -18,29 +18,53 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
-from tandemmq.core.replication.group_record import GroupRecord
+import grpc
+
+from tandemmq.core.clock import Clock
+from tandemmq.core.replication.mastership import GroupRecord, RecordUnreadable
+from tandemmq.proto.etcdserverpb import kv_pb2 as pb
+from tandemmq.proto.etcdserverpb import kv_pb2_grpc
 from tandemmq.service.certificates import FileMarks, file_marks
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.kubernetes_api import (
+    AccessDenied,
+    Document,
+    Kind,
+    KubernetesApi,
+    KubernetesUnavailable,
+    ObjectConflict,
+    ObjectMissing,
+    annotations_of,
+    api_of_pod,
+)
+from tandemmq.service.rpc import cancellation_wins
 
 __all__ = [
     "CALL_LIMIT_S",
+    "RECORD_ANNOTATION",
     "Authority",
     "AuthorityUnavailable",
     "BlockingCalls",
+    "EtcdAuthority",
     "EtcdTls",
     "FileAuthority",
     "Held",
+    "LeaseAuthority",
     "SwapLost",
     "check_authority",
+    "lease_of_pod",
     "open_authority",
 ]
+
 
 T = TypeVar("T")
 
@@ -322,13 +346,317 @@ def open_authority(text: str, *, cluster: str, broker_name: str, tls: EtcdTls | 
     kind, _, place = text.partition(":")
     if kind == "file":
         return FileAuthority(Path(place), cluster=cluster, broker_name=broker_name)
-    # Each brings the client of its server, which the others do not need.
     if kind == "etcd":
-        from tandemmq.broker.failover.etcd import EtcdAuthority
-
         endpoints, _, prefix = place.partition("/")
         key = "/".join(("", prefix or _PREFIX_DEFAULT, quote(cluster, safe=""), quote(broker_name, safe="")))
         return EtcdAuthority(endpoints.split(","), key, tls=tls)
-    from tandemmq.broker.failover.kubernetes_lease import lease_of_pod
 
     return lease_of_pod(place, cluster=cluster, broker_name=broker_name)
+
+
+# A group's record in etcd v3: one key, replaced by a transaction that compares its mod_revision.
+#
+# A read is linearizable, and asks the next endpoint when one does not answer. A swap is sent once, to the endpoint that
+# has just answered a read: sent again it could find its own first copy, and call a swap lost that was applied.
+#
+# With `EtcdTls` calls are encrypted. Its files are looked at before each call, and channels are made anew once they are
+# others: a renewed certificate needs no restart.
+
+_CHANNEL_OPTIONS: Final = (
+    # gRPC must not send a swap twice either.
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # Without calls as well etcd allows a ping each 5 s.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.enable_http_proxy", 0),
+    # Two authorities of one process share no connection: each has its own view of who is away.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+# Of a swap's second, for finding the endpoint that it is sent to.
+_SEARCH_LIMIT_S: Final = CALL_LIMIT_S / 2
+
+
+class EtcdAuthority:
+    """One key. Its version is its mod_revision, in decimal. `tls` None: calls are plain."""
+
+    def __init__(self, endpoints: Sequence[str], key: str, *, tls: EtcdTls | None = None) -> None:
+        self._endpoints = tuple(endpoints)
+        self._key = key
+        self._tls = tls
+        self._marks: FileMarks = ()
+        self._credentials: grpc.ChannelCredentials | None = None
+        # Who answered last is asked first.
+        self._first = 0
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def read(self) -> Held | None:
+        """See `Authority`."""
+        return _held(self._key, await self._range(CALL_LIMIT_S))
+
+    async def swap(self, before: Held | None, record: GroupRecord) -> Held:
+        """See `Authority`."""
+        deadline_s = asyncio.get_running_loop().time() + CALL_LIMIT_S
+        # The read looks at the certificates: the swap goes where it went, by the same channel.
+        revision = int(before.version) if before is not None else 0
+        found = await self._range(_SEARCH_LIMIT_S)
+        if _revision(found) != revision:
+            raise SwapLost(f"{self._key} in etcd is another version")
+        key = self._key.encode()
+        put = pb.PutRequest(key=key, value=record.to_text().encode())
+        request = pb.TxnRequest(
+            compare=[pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=revision)],
+            success=[pb.RequestOp(request_put=put)],
+        )
+        chosen = self._first
+        try:
+            with cancellation_wins():
+                left_s = deadline_s - asyncio.get_running_loop().time()
+                answer = await self._stub(self._endpoints[chosen]).Txn(request, timeout=left_s)
+        except grpc.aio.AioRpcError as error:
+            self._first = (chosen + 1) % len(self._endpoints)
+            raise AuthorityUnavailable(
+                f"etcd, {self._endpoints[chosen]} ({_reason(error)}): whether the swap was applied is not known"
+            ) from error
+        if not answer.succeeded:
+            raise SwapLost(f"{self._key} in etcd is another version")
+        return Held(record, str(answer.header.revision))
+
+    async def close(self) -> None:
+        """See `Authority`."""
+        for channel in self._channels.values():
+            await channel.close(grace=None)
+        self._channels.clear()
+
+    async def _range(self, limit_s: float) -> pb.RangeResponse:
+        """From the first endpoint that answers, which is `self._first` then. AuthorityUnavailable: none within the
+        limit."""
+        await self._renew_credentials()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + limit_s
+        request = pb.RangeRequest(key=self._key.encode())
+        count, first, failures = len(self._endpoints), self._first, list[str]()
+        for tried in range(count):
+            endpoint = self._endpoints[(first + tried) % count]
+            # Those behind it need their share of what is left.
+            share_s = (deadline_s - loop.time()) / (count - tried)
+            try:
+                with cancellation_wins():
+                    answer: pb.RangeResponse = await self._stub(endpoint).Range(request, timeout=share_s)
+            except grpc.aio.AioRpcError as error:
+                failures.append(f"{endpoint} ({_reason(error)})")
+                continue
+            self._first = (first + tried) % count
+            return answer
+        raise AuthorityUnavailable(f"failoverAuthority: no endpoint of etcd answers: {', '.join(failures)}")
+
+    async def _renew_credentials(self) -> None:
+        """Channels with other files than there are now make way. Those in use stay while the files cannot be read."""
+        if self._tls is None:
+            return
+        try:
+            marks = self._tls.marks()
+            if marks == self._marks:
+                return
+            ca, cert, key = (Path(path).read_bytes() if path else None for path in self._tls.paths)
+        except OSError as error:
+            if self._credentials is not None:
+                return
+            raise AuthorityUnavailable(
+                f"failoverAuthority: {error.filename} cannot be read ({error.strerror}); it is named by "
+                "failoverAuthorityCaPath, failoverAuthorityCertPath or failoverAuthorityKeyPath"
+            ) from error
+        await self.close()
+        self._marks, self._credentials = marks, grpc.ssl_channel_credentials(ca, key, cert)
+
+    def _stub(self, endpoint: str) -> kv_pb2_grpc.KVStub:
+        """Made at the first call, which is on the event loop."""
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(endpoint, self._credentials, options=_CHANNEL_OPTIONS)
+            self._channels[endpoint] = channel
+        return kv_pb2_grpc.KVStub(channel)
+
+
+def _revision(found: pb.RangeResponse) -> int:
+    return found.kvs[0].mod_revision if found.kvs else 0
+
+
+def _held(key: str, found: pb.RangeResponse) -> Held | None:
+    if not found.kvs:
+        return None
+    try:
+        record = GroupRecord.from_text(found.kvs[0].value.decode())
+    except (RecordUnreadable, UnicodeDecodeError) as error:
+        raise AuthorityUnavailable(
+            f"failoverAuthority: the value of {key} in etcd cannot be read ({error}); choose another PREFIX, or delete "
+            "the key while all members of the group are stopped"
+        ) from error
+    return Held(record, str(_revision(found)))
+
+
+def _reason(error: grpc.aio.AioRpcError) -> str:
+    return f"{error.code().name}: {' '.join((error.details() or '').split())[:200]}"
+
+
+# A group's record in an annotation of a Lease, replaced under its resourceVersion.
+#
+# The Lease's own fields are filled for people (`kubectl get lease`); nothing here reads them. The chart may make the
+# Lease without a record, so that the Role can name it and needs no right to create any.
+
+RECORD_ANNOTATION: Final = "tandemmq.io/broker-group-record"
+# A call ends by itself before who waits for it gives up.
+_STEP_LIMIT_S: Final = 0.9 * CALL_LIMIT_S
+# Two groups that were given one Lease must not take each other's record for theirs.
+_OWNER_ANNOTATION: Final = "tandemmq.io/broker-group-record-of"
+# An update that changes nothing keeps the resourceVersion. With this none changes nothing.
+_WRITE_ANNOTATION: Final = "tandemmq.io/broker-group-record-write"
+
+
+class LeaseAuthority:
+    """One Lease. Its version is its resourceVersion, so a change of anything else in it is a new version, too."""
+
+    def __init__(self, api: KubernetesApi, lease: str, *, cluster: str, broker_name: str, clock: Clock) -> None:
+        self._api = api
+        self._lease = lease
+        self._group = broker_name
+        self._owner = f"{cluster}@{broker_name}"
+        self._clock = clock
+        # As last read or written: a replacement must bring the whole object. Only the thread of `_calls` has it.
+        self._known: Document = {}
+        self._calls = BlockingCalls(f"Lease {lease}, namespace {api.namespace}")
+
+    async def read(self) -> Held | None:
+        """See `Authority`."""
+        return await self._calls.run(self._read)
+
+    async def swap(self, before: Held | None, record: GroupRecord) -> Held:
+        """See `Authority`."""
+        return await self._calls.run(lambda: self._swap(before, record))
+
+    async def close(self) -> None:
+        """See `Authority`."""
+        self._calls.close()
+        self._api.close()
+
+    def _read(self) -> Held | None:
+        found = self._get()
+        text = annotations_of(found).get(RECORD_ANNOTATION) if found is not None else None
+        if found is None or text is None:
+            return None
+        self._check_owner(found)
+        try:
+            return Held(GroupRecord.from_text(text), _version(found))
+        except RecordUnreadable as error:
+            raise AuthorityUnavailable(
+                f"failoverAuthority: annotation {RECORD_ANNOTATION} of Lease {self._lease} cannot be read ({error}); "
+                "remove it while all members of the group are stopped"
+            ) from error
+
+    def _swap(self, before: Held | None, record: GroupRecord) -> Held:
+        replaced = self._object_of(before)
+        document = self._document(replaced or {}, record)
+        verb = "create" if replaced is None else "update"
+        try:
+            with self._asking(verb):
+                if replaced is None:
+                    written = self._api.create(Kind.LEASE, document)
+                else:
+                    written = self._api.replace(Kind.LEASE, self._lease, document)
+        except (ObjectConflict, ObjectMissing) as error:
+            raise SwapLost(f"Lease {self._lease} is another version: {error}") from error
+        self._known = written
+        return Held(record, _version(written))
+
+    def _object_of(self, before: Held | None) -> Document | None:
+        """The whole object that `before` was read from; None: there must be none. SwapLost."""
+        if before is not None and _version(self._known) == before.version:
+            return self._known
+        found = self._get()
+        if before is None:
+            if found is None or RECORD_ANNOTATION not in annotations_of(found):
+                return found
+            self._check_owner(found)
+        elif found is not None and _version(found) == before.version:
+            return found
+        raise SwapLost(f"Lease {self._lease} is another version")
+
+    def _get(self) -> Document | None:
+        # Without a resourceVersion the API server asks its store, not its memory.
+        try:
+            with self._asking("get"):
+                self._known = self._api.read(Kind.LEASE, self._lease)
+        except ObjectMissing:
+            self._known = {}
+            return None
+        return self._known
+
+    def _document(self, replaced: Document, record: GroupRecord) -> Document:
+        # With the uid of what is replaced, so that one of the same name that was made since is left alone.
+        spec = replaced.get("spec") or {}
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        holder, transitions = f"{self._group}-{record.master.broker_id}", record.epoch - 1
+        is_renewal = (spec.get("holderIdentity"), spec.get("leaseTransitions")) == (holder, transitions)
+        fields = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": -(-record.lease_ms // 1_000),
+            "acquireTime": spec.get("acquireTime", now) if is_renewal else now,
+            "renewTime": now,
+            "leaseTransitions": transitions,
+        }
+        annotations = {
+            RECORD_ANNOTATION: record.to_text(),
+            _OWNER_ANNOTATION: self._owner,
+            _WRITE_ANNOTATION: secrets.token_hex(8),
+        }
+        metadata = replaced.get("metadata") or {"name": self._lease}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {**metadata, "annotations": {**annotations_of(replaced), **annotations}},
+            "spec": {**spec, **fields},
+        }
+
+    def _check_owner(self, found: Document) -> None:
+        owner = annotations_of(found).get(_OWNER_ANNOTATION, self._owner)
+        if owner != self._owner:
+            raise AuthorityUnavailable(
+                f"failoverAuthority: Lease {self._lease} keeps the record of {owner}, not of {self._owner}; give each "
+                "group a Lease of its own"
+            )
+
+    @contextmanager
+    def _asking(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except (ObjectConflict, ObjectMissing):
+            raise
+        except AccessDenied as error:
+            raise AuthorityUnavailable(
+                f"failoverAuthority: may not {verb} leases.coordination.k8s.io {self._lease} in namespace "
+                f"{self._api.namespace}; allow it in the Role of the broker's ServiceAccount ({error})"
+            ) from error
+        except KubernetesUnavailable as error:
+            raise AuthorityUnavailable(f"Lease {self._lease}, {verb}: {error}") from error
+
+
+def lease_of_pod(lease: str, *, cluster: str, broker_name: str) -> LeaseAuthority:
+    """In this pod's namespace, by its ServiceAccount. ValueError: this is no pod."""
+    try:
+        api = api_of_pod(time_limit_s=_STEP_LIMIT_S)
+    except KubernetesUnavailable as error:
+        raise ValueError(
+            f"failoverAuthority=kubernetes:{lease} needs a pod with a ServiceAccount's token ({error}); mount it, or "
+            "use `file:` or `etcd:`"
+        ) from error
+    return LeaseAuthority(api, lease, cluster=cluster, broker_name=broker_name, clock=SystemClock())
+
+
+def _version(document: Document) -> str:
+    return str((document.get("metadata") or {}).get("resourceVersion", ""))

@@ -11,33 +11,38 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
 from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
 from tandemmq.broker.leases import LeaseChange, LeasePosition
-from tandemmq.broker.master.role import FailoverSeat
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.replication.group_record import NO_SUCCESSOR, GroupRecord, Replica
 from tandemmq.core.replication.log_history import newest_memories
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
+    NO_SUCCESSOR,
     Claim,
     FailoverOptions,
     FailoverStep,
     Follow,
+    GroupRecord,
     Hold,
     Mastership,
     Recover,
+    Replica,
     StepDown,
     Write,
 )
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+
+if TYPE_CHECKING:
+    from tandemmq.broker.master.role import FailoverSeat
+
 
 __all__ = [
     "CLAIM_REASONS",

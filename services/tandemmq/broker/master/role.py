@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -19,7 +19,6 @@ from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.master.progress_copies import ProgressCopies
 from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import LagAge, MasterRoleMetrics
-from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.retention import MasterFloor
 from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
 from tandemmq.broker.write_path import WritePath
@@ -29,8 +28,12 @@ from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.put_result import PutStatus
-from tandemmq.service.loop_meter import TurnLimit
+from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.metrics.exposition import MetricSamples
+
+if TYPE_CHECKING:
+    from tandemmq.broker.parts import BrokerParts
+
 
 __all__ = ["FailoverSeat", "MasterRole"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 import structlog
@@ -12,15 +12,18 @@ import structlog
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.group_changes import GroupChanges, GroupProgressView, QueueStanding
 from tandemmq.broker.metadata_tables import NotSpread
-from tandemmq.broker.parts import BrokerParts
-from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.core.metadata.metadata_store import InvalidGroup, InvalidTopic
 from tandemmq.core.metadata.subscription_group_table import ATTRIBUTE_PRIORITY_FACTOR, SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
-from tandemmq.service.loop_meter import TurnLimit
+from tandemmq.service.event_loop import TurnLimit
+
+if TYPE_CHECKING:
+    from tandemmq.broker.parts import BrokerParts
+    from tandemmq.broker.report import BrokerReport
+
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -9,7 +9,7 @@ import grpc
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused
 from tandemmq.broker.leases import LeaseChange
 from tandemmq.broker.peer_client import lease_position, lease_position_message
-from tandemmq.core.replication.group_record import Replica
+from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc

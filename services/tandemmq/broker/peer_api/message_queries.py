@@ -28,8 +28,7 @@ from tandemmq.broker.queries.values import (
     TopicUnknown,
     WantedMessages,
 )
-from tandemmq.core.message.properties import index_terms
-from tandemmq.core.message.property_names import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, index_terms
 from tandemmq.core.message.record import offset_message_id
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from tandemmq.broker.audit.services import AuditServices
 from tandemmq.broker.dead_letters import DeadLetterResend
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.controller import Failover
@@ -14,17 +13,15 @@ from tandemmq.broker.kept_tails import KeptTails
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.peer_api.access import BrokerAccessServicer
 from tandemmq.broker.peer_api.admin import AdminServicer
+from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
 from tandemmq.broker.peer_api.failover import FailoverServicer
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.metadata import MetadataServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
-from tandemmq.broker.peer_api.repairs import ReplicaRepairServicer
 from tandemmq.broker.peer_api.replica import ReplicaServicer
-from tandemmq.broker.peer_api.replica_reads import ReplicaReaderServicer
 from tandemmq.broker.peer_api.traces import TraceServicer
 from tandemmq.broker.queries.message_queries import MessageLookup, MessageQueries
 from tandemmq.broker.replica_proof import ReplicaProof
-from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.proto.admin.v1 import (
     broker_access_service_pb2_grpc,
@@ -42,6 +39,10 @@ from tandemmq.proto.broker.v1 import (
 )
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.logging import EventMemory
+
+if TYPE_CHECKING:
+    from tandemmq.broker.report import BrokerReport
+
 
 __all__ = ["SERVICE_NAMES", "MetadataPlane"]
 

@@ -12,11 +12,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.broker.queries.message_queries import FoundMessage
 from tandemmq.broker.queries.values import QueriesBusy
-from tandemmq.core.message import property_names
+from tandemmq.core.message.properties import PROPERTY_KEYS, PROPERTY_REAL_TOPIC, PROPERTY_TAGS
 from tandemmq.core.routing.values import BrokerIdentity
-from tandemmq.core.tracing.attributes import MESSAGING_DESTINATION_NAME, RETAINED_FOR, RetainedFor
 from tandemmq.core.tracing.recent_spans import KeptTrace, RecentSpans
-from tandemmq.core.tracing.span_data import AttributeValue, SpanData
+from tandemmq.core.tracing.span_data import (
+    MESSAGING_DESTINATION_NAME,
+    RETAINED_FOR,
+    AttributeValue,
+    RetainedFor,
+    SpanData,
+)
 from tandemmq.core.tracing.trace_context import TRACEPARENT, TraceOptions
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
 from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
@@ -210,7 +215,7 @@ class TraceServicer(trace_service_pb2_grpc.TraceServiceServicer):
 
 def _stored(found: FoundMessage) -> pb.StoredMessage:
     record, properties = found.record, found.properties
-    real_topic = properties.get(property_names.PROPERTY_REAL_TOPIC, "")
+    real_topic = properties.get(PROPERTY_REAL_TOPIC, "")
     message = pb.StoredMessage(
         topic=record.topic,
         queue_id=record.queue_id,
@@ -227,8 +232,8 @@ def _stored(found: FoundMessage) -> pb.StoredMessage:
             for slave in found.slaves
         ],
         reconsume_times=record.reconsume_times,
-        tag=properties.get(property_names.PROPERTY_TAGS, ""),
-        keys=properties.get(property_names.PROPERTY_KEYS, ""),
+        tag=properties.get(PROPERTY_TAGS, ""),
+        keys=properties.get(PROPERTY_KEYS, ""),
         real_topic=real_topic if real_topic != record.topic else "",
         traceparent=properties.get(TRACEPARENT, ""),
     )

@@ -39,8 +39,7 @@ from tandemmq.broker.queries.values import (
 )
 from tandemmq.broker.queue_reader import EntryDamage, PassedOver
 from tandemmq.core.clock import Clock
-from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.property_names import PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
 from tandemmq.core.message.record import MessageRecord, offset_message_id
 from tandemmq.core.message.record_decoder import RecordOutline
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush, heapreplace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tandemmq.broker.queries.stored_records import ReadableStore, StoredRecords
 from tandemmq.broker.queries.values import (
     KeyCriteria,
     MessagePage,
@@ -20,11 +19,14 @@ from tandemmq.broker.queries.values import (
 )
 from tandemmq.broker.queue_reader import EntryDamage
 from tandemmq.core.clock import Clock
-from tandemmq.core.message.properties import decode_properties, index_terms
-from tandemmq.core.message.property_names import PROPERTY_TAGS
+from tandemmq.core.message.properties import PROPERTY_TAGS, decode_properties, index_terms
 from tandemmq.core.message.record import SCHEDULE_TOPIC, tags_code
 from tandemmq.core.message.record_decoder import RecordOutline
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
+
+if TYPE_CHECKING:
+    from tandemmq.broker.queries.stored_records import ReadableStore, StoredRecords
+
 
 __all__ = [
     "SLICE_RECORDS",

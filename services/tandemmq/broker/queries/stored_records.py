@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tandemmq.broker.audit.store_files import OpenFile
 from tandemmq.broker.queries.values import Body
@@ -35,8 +35,11 @@ from tandemmq.core.message.stored_message import read_store_timestamp_ms
 from tandemmq.core.storage.commit_log import file_name
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.page_cache import resident_pages
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = [
     "CommitLogPages",

@@ -30,12 +30,12 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.replication.common_prefix import TAIL_BYTES, tail_range
 from tandemmq.core.replication.frames import RemoteProtocolError, SlaveOptions
 from tandemmq.core.replication.log_history import LogExtent, LogRange
+from tandemmq.core.replication.sessions import DispatchPace
 from tandemmq.core.replication.slave_catch_up import CatchUpStep, catch_up_step, cut_refusal, stale_reason
-from tandemmq.core.replication.slave_session import DispatchPace
 from tandemmq.core.routing.values import Address, BrokerIdentity, ReplicaMemory, connection_end, parse_address
 from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.core.tracing.replica_spans import ReplicaTimelines
+from tandemmq.core.tracing.send_spans import ReplicaTimelines
 
 __all__ = ["DISPATCH_SLICE", "Follower", "MasterAddress", "MasterLeft"]
 

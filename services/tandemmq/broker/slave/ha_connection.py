@@ -27,9 +27,9 @@ from tandemmq.broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare
 from tandemmq.broker.ha_tls import HaTls, handshake, why_refused
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.frames import AppendBytes, RemoteProtocolError, SlaveOptions
-from tandemmq.core.replication.slave_session import SlaveSession
+from tandemmq.core.replication.sessions import SlaveSession
 from tandemmq.core.storage.disk import DiskFull, RawWrite, StorageError
-from tandemmq.core.tracing.replica_spans import ReplicaTimelines
+from tandemmq.core.tracing.send_spans import ReplicaTimelines
 
 __all__ = ["HaConnection", "SlaveLog"]
 

@@ -1,4 +1,5 @@
-"""A broker as a slave of its group: follows the master's log, and copies its tables and leases."""
+"""A broker as a slave of its group: follows the master's log, copies its tables and leases, tells of traced
+sends, and gives messages while there is no master."""
 
 from __future__ import annotations
 
@@ -6,27 +7,35 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource
+import structlog
+
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
 from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import SlaveMetrics
-from tandemmq.broker.parts import BrokerParts
+from tandemmq.broker.parts import READS_ONLY, BrokerParts
+from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor
 from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.slave.follower import DISPATCH_SLICE, Follower
 from tandemmq.broker.slave.metadata_pull import FAILOVER_LEASES_INTERVAL_S, LEASES_INTERVAL_S, MetadataPull
-from tandemmq.broker.slave.reads import SlaveReads
-from tandemmq.broker.slave.traced_puts_pull import TracedPutsPull
+from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.replication.mastership import MasterAbsence, ReadsStep, Sight
+from tandemmq.core.routing.values import RegisteredBroker
 from tandemmq.core.storage.disk import DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-from tandemmq.service.loop_meter import TurnLimit
+from tandemmq.core.tracing import span_data as names
+from tandemmq.core.tracing.send_spans import ReplicaTimelines, TracedPut, replica_spans
+from tandemmq.core.tracing.span_data import AttributeValue
+from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.rpc import Call
 
-__all__ = ["SlaveRole"]
+__all__ = ["SlaveReads", "SlaveRole", "TracedPutsPull"]
+
 
 _LITE_S: Final = 1.0
 _SILENT_MS: Final = 3_500
@@ -309,3 +318,251 @@ class SlaveRole:
         """The copies of tables and leases."""
         self._parts.tables.persist_all()
         self._copy.close()
+
+
+# A slave's own spans of the sends its master traced: asks which those are, and tells when it had them.
+#
+# The master is asked once a second and knows nothing of the answer. A put that has not come yet is kept in mind: the
+# span of a slave that was away is the one somebody will look for.
+
+log = structlog.get_logger(__name__)
+
+PULL_INTERVAL_S: Final = 1.0
+# A master that is away, or one of another make that does not know the question.
+RETRY_PAUSE_S: Final = 5.0
+# Puts that are traced and not here yet, and how long they are waited for.
+_PENDING_MAX: Final = 2_000
+_PATIENCE_NS: Final = 300 * 1_000_000_000
+# Of one turn of the loop, which is about 2 ms.
+_BUILT_AT_ONCE: Final = 32
+
+
+class TracedPutsPull:
+    """One task of a slave. `master` gives the metadata endpoint or None."""
+
+    def __init__(
+        self,
+        *,
+        tracing: BrokerTracing,
+        timelines: ReplicaTimelines,
+        master: Callable[[], str | None],
+        reports_flushed_only: bool,
+    ) -> None:
+        self._tracing = tracing
+        self._timelines = timelines
+        self._master = master
+        self._reports_flushed_only = reports_flushed_only
+        identity = tracing.identity
+        self._broker: dict[str, AttributeValue] = {
+            names.BROKER_GROUP: identity.broker_name,
+            names.BROKER_ID: identity.broker_id,
+            # As the master's events name it.
+            names.SLAVE: str(identity.broker_id),
+        }
+        self._incarnation = 0
+        self._sequence = 0
+        self._has_failed = False
+        self._pending: list[tuple[int, TracedPut]] = []
+
+    async def run(self) -> None:
+        """Asks until cancelled."""
+        while True:
+            endpoint = self._master()
+            if endpoint is not None:
+                try:
+                    async with PeerClient(endpoint) as peer:
+                        await self._follow(peer)
+                except PeerUnavailable as error:
+                    log.debug("traced_puts_unknown", master=endpoint, reason=str(error))
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _follow(self, peer: PeerClient) -> None:
+        """Asks one master until it fails or another takes its place."""
+        while self._master() == peer.endpoint:
+            while await self.pull(peer):
+                pass
+            await asyncio.sleep(PULL_INTERVAL_S)
+
+    async def pull(self, peer: PeerClient) -> bool:
+        """Asks once and makes the spans that can be made; whether the master has more to tell."""
+        page = await peer.traced_puts(incarnation=self._incarnation, after_sequence=self._sequence)
+        if page.incarnation != self._incarnation:
+            self._incarnation, self._sequence = page.incarnation, 0
+        now_ns = self._tracing.clock.monotonic_ns()
+        if page.puts:
+            self._sequence = page.puts[-1].sequence
+        puts = [*self._pending, *((now_ns + _PATIENCE_NS, put) for put in page.puts)]
+        self._pending = []
+        for start in range(0, len(puts), _BUILT_AT_ONCE):
+            for give_up_ns, put in puts[start : start + _BUILT_AT_ONCE]:
+                if not self._make(put) and give_up_ns > now_ns:
+                    self._pending.append((give_up_ns, put))
+            await asyncio.sleep(0)
+        del self._pending[:-_PENDING_MAX]
+        return bool(page.puts)
+
+    def _make(self, put: TracedPut) -> bool:
+        """Hands out a put's spans; False when it is not here yet. Never raises: a trace is not worth a slave."""
+        try:
+            spans = replica_spans(
+                put,
+                self._timelines,
+                reports_flushed_only=self._reports_flushed_only,
+                broker=self._broker,
+                sampler=self._tracing.sampler,
+                wall_offset_ns=self._tracing.wall_offset_ns(),
+            )
+            if spans:
+                self._tracing.sink.add(spans)
+        except Exception:
+            if not self._has_failed:
+                self._has_failed = True
+                log.exception("put_not_traced")
+            return True
+        return spans is not None
+
+
+# A slave gives messages to consumers while its group has no master, and keeps their leases.
+#
+# `MasterAbsence` in the core decides when. The slave's copy of the leases becomes the table that it works with, as a
+# master loads its own; topics and groups stay as they are, and nothing is put: neither a dead letter nor a new group.
+# It gives what its log holds. Of that nothing is taken back: a master that has lost some of it fetches it from here
+# before it serves (ADR 28), unless an operator says otherwise.
+#
+# What groups have finished here is in the files when the answer leaves, and a mark beside them says that they are more
+# than a copy: a master that starts takes them into its own, once it has our promise (`LeaseTable.merge`).
+
+GRACE_MS: Final = 3_000
+"""Longer than a process takes that is only started again; in a group that fails over its lease comes on top."""
+_TICK_S: Final = 1.0
+
+
+class SlaveReads:
+    """One task of a slave, and what it serves with. `has_link`: the master's log flows to us. `refusal`: why consumers
+    are refused otherwise. Event loop only."""
+
+    def __init__(self, parts: BrokerParts, copy: LeaseCopy, *, has_link: Callable[[], bool], refusal: str) -> None:
+        self._parts = parts
+        self._copy = copy
+        self._has_link = has_link
+        self._refusal = refusal
+        settings = parts.settings
+        lease_ms = settings.failover_options().lease_ms if settings.failover_authority else 0
+        self._absence = MasterAbsence(GRACE_MS + lease_ms)
+        self._storage: LeaseStorage | None = None
+        self._since_ms = 0
+
+    @property
+    def storage(self) -> LeaseStorage | None:
+        """The files of the leases while it serves; None: it does not."""
+        return self._storage
+
+    @property
+    def served_ms(self) -> int:
+        """For how long it has served; 0: it does not."""
+        return 0 if self._storage is None else max(1, self._parts.clock.monotonic_ms() - self._since_ms)
+
+    async def run(self) -> None:
+        """Until it is cancelled; the caller ends the service."""
+        parts = self._parts
+        ticked_ms = collected_ms = 0
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now_ms = parts.clock.monotonic_ms()
+            self._act(self._absence.look(self._sight(), rank=self._rank(), now_ms=now_ms), "another member serves")
+            storage = self._storage
+            if storage is None or now_ms - ticked_ms < _TICK_S * 1_000:
+                continue
+            ticked_ms = now_ms
+            parts.client_api.housekeep()
+            if now_ms - collected_ms >= parts.settings.flush_consumer_offset_interval:
+                collected_ms = now_ms
+                parts.tables.collect_progress(parts.leases)
+            try:
+                await storage.compact_if_due()
+            except DiskError as error:
+                parts.disk_failed(error)
+
+    def give_way(self) -> None:
+        """A master that starts takes what groups have finished: nothing is given any more when this returns."""
+        self._act(self._absence.promised(), "a master starts")
+
+    def end(self, reason: str) -> None:
+        """Gives nothing any more, and has written everything. Twice is fine."""
+        self._absence.ended()
+        storage, self._storage = self._storage, None
+        if storage is None:
+            return
+        parts = self._parts
+        if parts.refusal is READS_ONLY:
+            parts.refusal = self._refusal
+        # Who waits would find an empty table, and nobody to write down what it is given.
+        parts.client_api.drain()
+        parts.tables.collect_progress(parts.leases)
+        try:
+            storage.close()
+        except DiskError as error:
+            parts.disk_failed(error)
+        parts.leases.clear()
+        self._copy.take_back()
+        parts.links.registration_changed()
+        log.warning("slave_reads_ended", reason=reason, served_ms=parts.clock.monotonic_ms() - self._since_ms)
+
+    # Inside
+
+    def _act(self, step: ReadsStep, reason: str) -> None:
+        if step is ReadsStep.BEGIN:
+            self._begin()
+        elif step is ReadsStep.END:
+            self.end(reason)
+
+    def _begin(self) -> None:
+        """On the loop on purpose: nobody may copy, cut or serve meanwhile, and a slave without master serves nobody."""
+        parts = self._parts
+        storage = LeaseStorage(parts.disk, parts.leases, parts.clock)
+        try:
+            self._copy.lend()
+            storage.load()
+        except DiskError as error:
+            parts.disk_failed(error)
+            return
+        self._storage, self._since_ms = storage, parts.clock.monotonic_ms()
+        if parts.refusal == self._refusal:
+            parts.refusal = READS_ONLY
+        parts.links.registration_changed()
+        log.warning(
+            "slave_serves_reads",
+            reason="the group has no master",
+            end_offset=parts.store.dispatched_offset,
+            remedy="start the master; in a group that fails over, if it is lost: tandemmq failover --unclean",
+        )
+
+    def _sight(self) -> Sight:
+        parts = self._parts
+        if self._has_link():
+            return Sight.MASTER
+        others = self._others()
+        masters = [broker for broker in others if broker.is_master]
+        if any(not master.recovering for master in masters):
+            return Sight.MASTER
+        own_id = parts.identity.broker_id
+        readers = [broker for broker in others if broker.endpoints.reads]
+        # Of two that began at once the one with the smaller id goes on.
+        if any(self._storage is None or reader.identity.broker_id < own_id for reader in readers):
+            return Sight.READER
+        if not any(link.is_watching for link in parts.links.links):
+            return Sight.UNKNOWN
+        return Sight.STARTING if masters else Sight.NOBODY
+
+    def _rank(self) -> int:
+        """Other slaves that hold more, or as much under a smaller id."""
+        ours = (self._parts.store.dispatched_offset, -self._parts.identity.broker_id)
+        return sum(
+            1
+            for broker in self._others()
+            if not broker.is_master and (broker.end_offset, -broker.identity.broker_id) > ours
+        )
+
+    def _others(self) -> list[RegisteredBroker]:
+        own = self._parts.identity
+        return [broker for broker in self._parts.members.registered() if broker.identity != own]

@@ -1,4 +1,5 @@
-"""What a broker shows of itself: which traces it keeps and where they go, and what its metrics are made of.
+"""What a broker shows of itself: which traces it keeps and where they go, what its metrics are made of,
+and how a change of master is traced.
 
 Made first and closed last, so that the spans of the last sends leave too.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.broker.put import PutMeter
 from tandemmq.broker.settings import BrokerSettings
@@ -15,15 +16,20 @@ from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.options import FlushDiskType
-from tandemmq.core.tracing import attributes
+from tandemmq.core.tracing import span_data
 from tandemmq.core.tracing.recent_spans import RecentSpans
-from tandemmq.core.tracing.replica_spans import ReplicaTimelines
-from tandemmq.core.tracing.send_spans import AckPolicy
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
+from tandemmq.core.tracing.send_spans import AckPolicy, ReplicaTimelines
+from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanKind
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
 from tandemmq.service.telemetry.otlp_sender import resource_attributes
 from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export
 
-__all__ = ["BrokerObservability"]
+if TYPE_CHECKING:
+    from tandemmq.broker.failover.controller import ChangeOfMaster
+
+
+__all__ = ["BrokerObservability", "ChangeTracer"]
+
 
 _RECENT_SPANS_BYTES: Final = 10 << 20
 
@@ -38,8 +44,8 @@ class BrokerObservability:
             instance_id=f"{identity.cluster}/{identity.broker_name}/{identity.broker_id}",
             attributes={
                 "tandemmq.cluster": identity.cluster,
-                attributes.BROKER_GROUP: identity.broker_name,
-                attributes.BROKER_ID: identity.broker_id,
+                span_data.BROKER_GROUP: identity.broker_name,
+                span_data.BROKER_ID: identity.broker_id,
                 "tandemmq.role": str(settings.broker_role),
             },
         )
@@ -103,3 +109,49 @@ class BrokerObservability:
             self.send_tracer.build_all()
         if self._export is not None:
             await self._export.close()
+
+
+# A change of master as a trace: what each part of it took, on the broker that went through it.
+#
+# Every change is kept: there are few. Those of the former and of the new master are traces of their own, of one epoch.
+
+_NS_PER_MS: Final = 1_000_000
+
+
+class ChangeTracer:
+    """Makes the spans of a change when it is over."""
+
+    def __init__(self, tracing: BrokerTracing) -> None:
+        self._tracing = tracing
+
+    def note(self, change: ChangeOfMaster) -> None:
+        """A span for the whole, and one below it for each part."""
+        identity = self._tracing.identity
+        trace_id = _random_id(128)
+        began_ns = (change.at_wall_ms - change.took_ms) * _NS_PER_MS
+        described: dict[str, AttributeValue] = {
+            span_data.BROKER_GROUP: identity.broker_name,
+            span_data.BROKER_ID: identity.broker_id,
+            span_data.EPOCH: change.epoch,
+            span_data.CHANGE_REASON: change.reason,
+        }
+        root = SpanData(
+            "become master" if change.is_master else "become slave",
+            TraceContext(trace_id, _random_id(64), True),
+            0,
+            SpanKind.INTERNAL,
+            began_ns,
+            change.at_wall_ms * _NS_PER_MS,
+            described,
+        )
+        spans = [root]
+        for step in change.steps:
+            ended_ns = began_ns + step.took_ms * _NS_PER_MS
+            context = TraceContext(trace_id, _random_id(64), True)
+            spans.append(SpanData(step.name, context, root.context.span_id, SpanKind.INTERNAL, began_ns, ended_ns))
+            began_ns = ended_ns
+        self._tracing.sink.add(spans)
+
+
+def _random_id(bits: int) -> int:
+    return random.getrandbits(bits) or 1

@@ -13,21 +13,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.delivery.queue_progress import Delivery
-from tandemmq.core.message.property_names import PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY
 from tandemmq.core.message.record import Host, offset_message_id
 from tandemmq.core.message.stored_message import StoredMessage
-from tandemmq.core.tracing import attributes
-from tandemmq.core.tracing.attributes import RetainedFor, peer_attributes
-from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink
+from tandemmq.core.tracing import span_data
+from tandemmq.core.tracing.span_data import AttributeValue, RetainedFor, SpanData, SpanKind, SpanLink, peer_attributes
 from tandemmq.core.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
 from tandemmq.service.route_messages import CLIENT_ID_HEADER
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.tracing.send_tracer import BrokerTracing
+
 
 __all__ = [
     "DeliveredMessage",
@@ -191,20 +193,20 @@ def _server_span(
 ) -> SpanData:
     said: dict[str, AttributeValue] = {
         **_said_always(call.method),
-        attributes.MESSAGING_DESTINATION_NAME: call.topic[:_NAME_MAX],
-        attributes.MESSAGING_CONSUMER_GROUP_NAME: call.group[:_NAME_MAX],
-        attributes.MESSAGING_CLIENT_ID: call.client_id[:_NAME_MAX],
+        span_data.MESSAGING_DESTINATION_NAME: call.topic[:_NAME_MAX],
+        span_data.MESSAGING_CONSUMER_GROUP_NAME: call.group[:_NAME_MAX],
+        span_data.MESSAGING_CLIENT_ID: call.client_id[:_NAME_MAX],
         **peer_attributes(call.peer),
-        attributes.RETAINED_FOR: str(call.retained_for),
+        span_data.RETAINED_FOR: str(call.retained_for),
     }
     if message_count == 1 and deliveries:
-        said[attributes.MESSAGING_MESSAGE_ID] = deliveries[0].message_id
+        said[span_data.MESSAGING_MESSAGE_ID] = deliveries[0].message_id
     elif message_count > 1:
-        said[attributes.MESSAGING_BATCH_MESSAGE_COUNT] = message_count
+        said[span_data.MESSAGING_BATCH_MESSAGE_COUNT] = message_count
     if failure is not None:
-        said[attributes.ERROR_TYPE] = failure.kind
+        said[span_data.ERROR_TYPE] = failure.kind
     links = [
-        SpanLink(one.sent, {attributes.MESSAGING_MESSAGE_ID: one.message_id})
+        SpanLink(one.sent, {span_data.MESSAGING_MESSAGE_ID: one.message_id})
         for one in deliveries
         if one.sent is not None
     ]
@@ -241,14 +243,14 @@ def _said_always(method: str) -> dict[str, AttributeValue]:
     """The attributes that are the same in each call of a method."""
     operation, operation_type = _OPERATIONS[method]
     return {
-        attributes.MESSAGING_SYSTEM: attributes.MESSAGING_SYSTEM_ROCKETMQ,
-        attributes.MESSAGING_OPERATION_NAME: operation,
-        attributes.MESSAGING_OPERATION_TYPE: operation_type,
-        attributes.MESSAGING_ROCKETMQ_NAMESPACE: "",
-        attributes.RPC_SYSTEM_NAME: "grpc",
-        attributes.RPC_METHOD: f"{_SERVICE}/{method}",
+        span_data.MESSAGING_SYSTEM: span_data.MESSAGING_SYSTEM_ROCKETMQ,
+        span_data.MESSAGING_OPERATION_NAME: operation,
+        span_data.MESSAGING_OPERATION_TYPE: operation_type,
+        span_data.MESSAGING_ROCKETMQ_NAMESPACE: "",
+        span_data.RPC_SYSTEM_NAME: "grpc",
+        span_data.RPC_METHOD: f"{_SERVICE}/{method}",
         # Refusals travel in RocketMQ's own status.
-        attributes.RPC_RESPONSE_STATUS_CODE: "OK",
+        span_data.RPC_RESPONSE_STATUS_CODE: "OK",
     }
 
 

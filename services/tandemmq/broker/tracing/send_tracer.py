@@ -20,18 +20,20 @@ from tandemmq.broker.put import Place, Put, PutMeter
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.put_result import PutStatus
-from tandemmq.core.tracing import attributes as names
-from tandemmq.core.tracing.attributes import RetainedFor, text_of
-from tandemmq.core.tracing.replica_spans import TracedPut, TracedPutsPage, made_put
+from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.send_spans import (
     AckPolicy,
     LinkTimeline,
     OffsetTimeline,
     ResolvedSend,
     SendSource,
+    TracedPut,
+    TracedPutsPage,
     TracedSend,
+    made_put,
     resolved_send,
 )
+from tandemmq.core.tracing.span_data import RetainedFor, text_of
 from tandemmq.core.tracing.trace_context import TRACEPARENT, HeadSampler, TraceContext, TraceOptions, parse_traceparent
 from tandemmq.service.http2_front import Http2Call
 from tandemmq.service.route_messages import CLIENT_ID_HEADER

@@ -1,4 +1,4 @@
-"""`tandemmq broker …`, `tandemmq ha …` and `tandemmq events`."""
+"""`tandemmq status`, `tandemmq broker …`, `tandemmq ha …`, `tandemmq failover` and `tandemmq events`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.commands.failovers import failover_tables
-from tandemmq.cli.completion import complete_broker, complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import ask, carry_out, confirmed
-from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, aged_text
-from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.cli.options import (
+    DryRunOption,
+    JsonOption,
+    OutputOption,
+    YesOption,
+    aged_text,
+    complete_broker,
+    complete_broker_group,
+)
+from tandemmq.cli.output import (
+    OutputFormat,
+    emit,
+    new_table,
+    or_text,
+    plain_row,
+    status_document,
+    status_tables,
+    tell_unseen,
+)
 from tandemmq.cli.rates import BrokerRates, read_with_rates
+from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.texts import bytes_text, duration_text, rate_text, seconds_text
 
 if TYPE_CHECKING:
@@ -25,9 +41,15 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveDeparture, SlaveState
-    from tandemmq.admin.group_failover import GroupFailover
-    from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
+    from tandemmq.admin.cluster_state import (
+        BrokerState,
+        BrokerStatus,
+        ClusterState,
+        GroupFailover,
+        SlaveDeparture,
+        SlaveState,
+    )
+    from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, HandOver, Setting
 
 __all__ = [
     "GroupReplication",
@@ -36,10 +58,13 @@ __all__ = [
     "changes_of",
     "check_cluster_name",
     "events",
+    "failover",
+    "failover_tables",
     "find_broker",
     "ha_app",
     "ha_tables",
     "replication_of",
+    "status",
 ]
 
 
@@ -146,7 +171,7 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableT
 
 
 def _group(name: str, members: Iterable[BrokerState], rates: Mapping[str, BrokerRates]) -> GroupReplication:
-    from tandemmq.admin.group_failover import failover_of
+    from tandemmq.admin.cluster_state import failover_of
     from tandemmq.admin.history import quantile_s
 
     members = list(members)
@@ -300,7 +325,7 @@ def broker_list(
 
     Example: tandemmq broker list -o json
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     lines = [_broker_line(broker, rates.get(broker.key)) for broker in state.brokers]
@@ -531,7 +556,7 @@ def ha_status(
 
       tandemmq ha status broker-a --interval 10 -o json
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     group = broker_group or group
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
@@ -569,7 +594,7 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     heading = (
         "serves, and waits for nothing. It keeps its log for members that are away:"
@@ -637,7 +662,7 @@ def _lost_view(loss: AcceptedLoss) -> RenderableType:
 
 
 def _events_table(lines: Sequence[EventLine]) -> Table:
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     now_ms = SystemClock().wall_ms()
     table = new_table("when", "who", "level", "what", "")
@@ -688,4 +713,163 @@ def _no_group(state: ClusterState, group: str) -> CommandError:
         cause=f"there are {', '.join(names)}" if names else "no broker is registered",
         remedy="see `tandemmq broker list`",
         exit_code=EXIT_REFUSED,
+    )
+
+
+# `tandemmq status`.
+
+
+@with_cluster
+def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, json: JsonOption = False) -> None:
+    """Show NameServers, brokers, offsets, replication lag, and what is wrong and how to mend it.
+
+    Exit code 0: healthy. 1: degraded, with a line saying why and the remedy. 2: wrong arguments.
+
+    Examples:
+
+      tandemmq status
+
+      tandemmq status --namesrv "10.0.0.1:9876;10.0.0.2:9876" --json
+    """
+    from tandemmq.admin.cluster_state import diagnose, is_healthy
+
+    state = cluster.read_state()
+    output = OutputFormat.JSON if json else output
+    if output is OutputFormat.TABLE:
+        # Programs get the document: it says the same.
+        refuse_blindness(state)
+    findings = diagnose(state)
+    emit(output, status_document(state, findings), status_tables(state, findings))
+    if not is_healthy(findings):
+        raise typer.Exit(EXIT_FAILED)
+
+
+# `tandemmq failover`, and how groups that fail over stand: the second half of `tandemmq ha status`.
+
+
+def failover_tables(groups: Sequence[tuple[str, GroupFailover]], *, now_ms: int) -> list[RenderableType]:
+    """Groups by name: their records, members, and last changes. Nothing without a group that fails over."""
+    from rich.text import Text
+
+    if not groups:
+        return []
+    records = new_table("fails over", "epoch", "master", "since", "why", "in-sync set", "authority")
+    members = new_table("member", "role", "in-sync set", "lag", "electable", "")
+    changes = new_table("became master", "broker", "epoch", "served after", "why")
+    for name, group in groups:
+        away = f", away for {' '.join(group.authority_away)}" if group.authority_away else ""
+        plain_row(
+            records,
+            name,
+            str(group.epoch),
+            Text(group.master or "nobody", style="" if group.acts else "bold red"),
+            aged_text(group.since_ms, now_ms=now_ms),
+            group.reason or "-",
+            " ".join(group.in_sync) or "-",
+            Text(group.authority + away, style="bold red" if away else ""),
+        )
+        for one in group.members:
+            plain_row(
+                members,
+                one.broker,
+                one.role or Text("does not answer", style="bold red"),
+                "in" if one.in_sync else "out",
+                bytes_text(one.lag_bytes) if one.lag_bytes is not None else "-",
+                "yes" if one.electable else "is master" if group.acts and one.broker == group.master else "no",
+                Text(one.problem, style="bold red"),
+            )
+        for change in group.changes:
+            plain_row(
+                changes,
+                aged_text(change.time_ms, now_ms=now_ms),
+                change.broker,
+                str(change.epoch),
+                seconds_text(change.took_ms / 1_000),
+                change.reason,
+            )
+    parts: list[RenderableType] = ["", records, "", members]
+    return [*parts, "", changes] if changes.row_count else parts
+
+
+@with_cluster
+def failover(
+    cluster: ClusterChoice,
+    broker_group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
+    ],
+    to: Annotated[
+        int | None,
+        typer.Option("--to", min=0, metavar="N", help="brokerId of the new master. Default: the nearest that may."),
+    ] = None,
+    home: Annotated[
+        bool, typer.Option("--home", help="To the broker that is master by its settings: brokerId 0.")
+    ] = False,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean",
+            help="Without a master: broker N becomes it although it may lack acknowledged messages. The others of the "
+            "in-sync set are given up.",
+        ),
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Make another member of a group its master, without losing a message. The master stops to take sends, the other
+    one reaches its end and takes over, and the old one follows it. Sends of that moment wait or are tried again.
+
+    Only a member of the in-sync set can take over; `tandemmq ha status` shows it. Waits until the new master serves.
+
+    Examples:
+
+      tandemmq failover broker-a --dry-run
+
+      tandemmq failover broker-a --to 1 --yes
+
+      tandemmq failover broker-a --home --yes
+
+      tandemmq failover broker-a --to 1 --unclean
+    """
+    if home and to is not None:
+        raise CommandError("--home and --to exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED)
+    wanted = MASTER_ID if home else to
+
+    def hand_over(dry: bool) -> HandOver:
+        return cluster.ask(
+            lambda operations: operations.failover(broker_group, to=wanted, unclean=unclean, dry_run=dry)
+        )
+
+    done = confirmed(
+        cluster,
+        hand_over,
+        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, _told(planned)),
+        lambda planned: "Give up what they have, and go on without?" if unclean else _question(planned),
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if done is not None:
+        emit(output, done, _told(done))
+
+
+def _question(planned: HandOver) -> str:
+    return "" if planned.from_broker == planned.to_broker else "Hand over?"
+
+
+def _told(done: HandOver) -> Text:
+    from rich.text import Text
+
+    if done.given_up:
+        return Text(
+            f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master in place of {done.from_broker}, "
+            f"and {', '.join(done.given_up)} given up: {bytes_text(done.lost_bytes)} more than it has are known to be "
+            f"there, and there may be more" + ("" if done.dry_run else f"; it serves in epoch {done.epoch}")
+        )
+    if done.from_broker == done.to_broker:
+        return Text(f"{done.to_broker} is the master already, in epoch {done.epoch}; nothing is to be done")
+    if done.dry_run:
+        return Text(f"planned: {done.from_broker}, master in epoch {done.epoch}, hands over to {done.to_broker}")
+    return Text(
+        f"{done.from_broker} handed over to {done.to_broker}, master in epoch {done.epoch}; the group took no sends "
+        f"for {seconds_text(done.no_sends_ms / 1_000)} at most"
     )

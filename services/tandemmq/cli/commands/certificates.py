@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option, lay_out, read_members
 from tandemmq.cli.options import OutputOption
@@ -180,7 +180,7 @@ def certs_names(
 
     Example: tandemmq certs names broker/broker-a/0 --cluster mq
     """
-    from tandemmq.service.certificate_authority import names_of
+    from tandemmq.service.certificates import names_of
 
     names = names_of(_identity(identity, cluster))
     typer.echo(f"URI: {names.uri}")
@@ -239,7 +239,7 @@ def _make_for(data: Path) -> list[Path]:
 
 def _make(identities: list[str], *, cluster: str, out: Path, days: float | None) -> list[Path]:
     from tandemmq.cli.local.certificates import LEAF_DAYS, authority_in
-    from tandemmq.service.certificate_authority import write_certificates
+    from tandemmq.service.certificates import write_certificates
 
     wanted = {text: _identity(text, cluster) for text in identities}
     authority = authority_in(out / "ca", name=f"TandemMQ {cluster}")

@@ -12,13 +12,12 @@ import typer
 
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterTarget, KubernetesPlace
-from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import runs_of_release
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import collect, read_groups
-from tandemmq.cli.options import parse_duration_s
+from tandemmq.cli.options import complete_group, complete_topic, parse_duration_s
 from tandemmq.service.texts import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
@@ -475,7 +474,7 @@ def consistency(
     Example: tandemmq check consistency --results configmap:mq-consistency --max-age 3h
     """
     from tandemmq.admin.consistency_runs import ConsistencyReading, standings
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     runs = tuple(_runs(cluster, results))
     reading = ConsistencyReading(

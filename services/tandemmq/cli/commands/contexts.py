@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterContext, ContextFile, KubernetesPlace, find_target
-from tandemmq.cli.completion import complete_context
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
-from tandemmq.cli.options import OutputOption
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.options import OutputOption, complete_context
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
 
 __all__ = ["context_app"]

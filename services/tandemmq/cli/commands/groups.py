@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import carry_out, collect, confirmed, tell_changes, tell_rest
 from tandemmq.cli.options import (
     MOMENT_HELP,
@@ -20,6 +19,8 @@ from tandemmq.cli.options import (
     SearchOption,
     TopicArgument,
     YesOption,
+    complete_group,
+    complete_topic,
     parse_moment_ms,
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
@@ -383,7 +384,7 @@ def clients(
 
 def _target(text: str) -> ResetTarget:
     from tandemmq.admin.operations.values import ResetTarget
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     if text == "earliest":
         return ResetTarget(earliest=True)

@@ -1,21 +1,37 @@
-"""`tandemmq message …`, `tandemmq tail` and `tandemmq send`."""
+"""`tandemmq message …`, `tandemmq tail`, `tandemmq send`, `tandemmq dlq …`, `tandemmq transaction …` and `tandemmq
+client …`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, BodyForm
-from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError, one_line
-from tandemmq.cli.options import MOMENT_HELP, OutputOption, TopicArgument, aged_text, moment_text, parse_moment_ms
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, one_line
+from tandemmq.cli.listing import collect, confirmed, tell_rest
+from tandemmq.cli.options import (
+    MOMENT_HELP,
+    DryRunOption,
+    GroupArgument,
+    LimitOption,
+    OutputOption,
+    SearchOption,
+    TopicArgument,
+    YesOption,
+    aged_text,
+    complete_broker_group,
+    complete_topic,
+    moment_text,
+    parse_moment_ms,
+)
 from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
-from tandemmq.service.texts import bytes_text
+from tandemmq.service.texts import age_text, bytes_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,10 +45,14 @@ if TYPE_CHECKING:
         MessageSummary,
         ReplicaCopy,
         TestReceipt,
+        Transaction,
+        TransactionPage,
     )
 
 __all__ = [
+    "client_app",
     "copies_table",
+    "dead_letter_app",
     "message_app",
     "message_line",
     "message_view",
@@ -42,6 +62,7 @@ __all__ = [
     "resend_table",
     "send",
     "tail",
+    "transaction_app",
 ]
 
 
@@ -248,7 +269,7 @@ def message_query(
       tandemmq message query orders --broker broker-a --queue 3 --offset 1000 --oldest-first
     """
     from tandemmq.admin.operations.values import MessageQuery, SearchOrder
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     now_ms = SystemClock().wall_ms()
     if queue >= 0 and not broker:
@@ -289,7 +310,7 @@ def message_find(
 
     Example: tandemmq message find 01A2B3C4D5E6F70001061C2F5A00000001
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     found = cluster.ask(lambda operations: operations.find_message(message_id, topic=topic))
     if not found and output is OutputFormat.TABLE:
@@ -326,7 +347,7 @@ def message_show(
 
       tandemmq message show --broker broker-a --physical-offset 1048576 -o json
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     by_queue = bool(topic and broker and queue >= 0 and offset >= 0)
     by_log = bool(broker and physical_offset >= 0)
@@ -462,3 +483,314 @@ def _no_such(message_id: str) -> CommandError:
         cause="it has expired, was never stored, or lies on a broker that is away",
         remedy="see `tandemmq status` for who is away; `tandemmq message query` searches by key and time",
     )
+
+
+# `tandemmq transaction …` and `tandemmq client …`: ending transactions nobody decided, and talking to clients.
+
+transaction_app = typer.Typer(no_args_is_help=True, help="Transactions that nobody has committed or rolled back.")
+client_app = typer.Typer(no_args_is_help=True, help="Tell a connected client something.")
+
+
+@transaction_app.command("list")
+@with_cluster
+def transaction_list(
+    cluster: ClusterChoice,
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", help="Only those of this topic.", autocompletion=complete_topic)
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="At most so many.")] = 200,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List undecided transactions, the oldest first.
+
+    Example: tandemmq transaction list --topic payments
+    """
+    page = cluster.ask(lambda operations: operations.transactions(topic=topic, limit=limit))
+    emit(output, page, or_text(_table(page.transactions), "no transaction is undecided"))
+    _tell_rest(page, output)
+
+
+@transaction_app.command("resolve")
+@with_cluster
+def transaction_resolve(
+    cluster: ClusterChoice,
+    transaction_id: Annotated[str, typer.Argument(metavar="ID", help="As `transaction list -o json` shows it.")],
+    commit: Annotated[bool, typer.Option("--commit/--rollback", help="Make its message visible, or drop it.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Commit a transaction, or roll it back, in its producer's place. It cannot be undone.
+
+    Example: tandemmq transaction resolve djEg… --rollback
+    """
+    end = "commit" if commit else "rollback"
+    result = confirmed(
+        cluster,
+        lambda dry: cluster.ask(lambda operations: operations.resolve_transaction(transaction_id, end, dry_run=dry)),
+        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, _table([planned])),
+        f"{end.capitalize()} it?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if result is not None:
+        emit(output, result, _table([result]))
+
+
+@client_app.command("stack")
+@with_cluster
+def client_stack(
+    cluster: ClusterChoice,
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT", help="Client id, see `tandemmq clients`.")],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show the stacks of a client's threads. Java and Go clients have them.
+
+    Example: tandemmq client stack host@123@1@abc
+    """
+    _tell(cluster, client_id, "print-stack", output)
+
+
+@client_app.command("reconnect")
+@with_cluster
+def client_reconnect(
+    cluster: ClusterChoice,
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT", help="Client id, see `tandemmq clients`.")],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Have a client connect anew. Java and Node clients do.
+
+    Example: tandemmq client reconnect host@123@1@abc
+    """
+    _tell(cluster, client_id, "reconnect", output)
+
+
+@client_app.command("verify")
+@with_cluster
+def client_verify(
+    cluster: ClusterChoice,
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT", help="A push consumer, see `tandemmq clients`.")],
+    broker: Annotated[
+        str,
+        typer.Option("--broker", "-b", metavar="NAME", help="Broker group.", autocompletion=complete_broker_group),
+    ],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic.", autocompletion=complete_topic)],
+    queue: Annotated[int, typer.Option("--queue", min=0, help="Queue of the message.")],
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Its offset there.")],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Hand a stored message to a client's listener and tell what came of it. Nothing is acknowledged.
+
+    Example: tandemmq client verify host@123@1@abc -b broker-a -t orders --queue 0 --offset 7
+    """
+    _tell(cluster, client_id, "verify-message", output, broker_name=broker, topic=topic, queue=queue, offset=offset)
+
+
+def _tell(
+    cluster: ClusterChoice,
+    client_id: str,
+    command: str,
+    output: OutputFormat,
+    *,
+    broker_name: str = "",
+    topic: str = "",
+    queue: int = 0,
+    offset: int = 0,
+) -> None:
+    replies = cluster.ask(
+        lambda operations: operations.command_client(
+            client_id, command, broker_name=broker_name, topic=topic, queue_id=queue, queue_offset=offset
+        )
+    )
+    table = new_table("broker", "answer", "")
+    for reply in replies:
+        plain_row(table, reply.broker, reply.code, reply.text)
+    emit(output, replies, table)
+
+
+def _table(transactions: Sequence[Transaction]) -> Table:
+    from tandemmq.service.event_loop import SystemClock
+
+    now_ms = SystemClock().wall_ms()
+    table = new_table("transaction", "broker", "topic", "message", "age", "asked", "producer", "size")
+    for one in transactions:
+        plain_row(
+            table,
+            one.transaction_id,
+            one.broker_name,
+            one.topic or "has ended before",
+            one.message_id,
+            age_text(max(0, now_ms - one.store_ms)) if one.store_ms > 0 else "-",
+            f"{one.checks} times",
+            one.producer or "-",
+            bytes_text(one.body_bytes),
+        )
+    return table
+
+
+def _tell_rest(page: TransactionPage, output: OutputFormat) -> None:
+    rest = page.total - len(page.transactions)
+    if rest > 0 and output is OutputFormat.TABLE:
+        typer.echo(f"and {rest:,} more; see --limit and --topic", err=True)
+    tell_unseen(page.unseen)
+
+
+# `tandemmq dlq …`: what consumers could not consume, and giving it to them again.
+
+dead_letter_app = typer.Typer(no_args_is_help=True, help="Dead letters: what a group could not consume.")
+
+# A broker takes so many at once.
+_RESEND_BATCH: Final = 100
+_RESEND_MAX: Final = 10_000
+_SEARCH_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """A group and its dead letters."""
+
+    group: str
+    topic: str
+    # Held by the masters that answered; -1: not known.
+    dead_letters: int
+
+
+@dead_letter_app.command("list")
+@with_cluster
+def dead_letter_list(
+    cluster: ClusterChoice,
+    search: SearchOption = "",
+    limit: LimitOption = 1_000,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the groups that have dead letters.
+
+    Example: tandemmq dlq list
+    """
+    from tandemmq.admin.operations.topics import DEAD_LETTER, DEAD_LETTER_PREFIX
+    from tandemmq.admin.operations.values import Page
+
+    topics = cluster.ask(
+        lambda operations: collect(
+            lambda page: operations.topics(search=search, categories=(DEAD_LETTER,), page=page), limit=limit
+        )
+    )
+    lines = [_Letters(each.name.removeprefix(DEAD_LETTER_PREFIX), each.name, each.held) for each in topics.items]
+    table = new_table("group", "dead letters")
+    for line in lines:
+        plain_row(table, line.group, f"{line.dead_letters:,}" if line.dead_letters >= 0 else "?")
+    found = Page(lines, topics.number, topics.size, topics.total, topics.unseen)
+    emit(output, found, or_text(table, "no group has dead letters"))
+    tell_rest(topics)
+
+
+@dead_letter_app.command("show")
+@with_cluster
+def dead_letter_show(
+    cluster: ClusterChoice,
+    group: GroupArgument,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="At most so many.")] = 20,
+    page: Annotated[str, typer.Option(metavar="TOKEN", help="Go on where the answer before ended.")] = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show a group's dead letters, the newest first.
+
+    Example: tandemmq dlq show billing --limit 50
+    """
+    from tandemmq.admin.operations.topics import dead_letter_topic
+    from tandemmq.admin.operations.values import MessageQuery
+    from tandemmq.service.event_loop import SystemClock
+
+    query = MessageQuery(dead_letter_topic(group), limit=limit, body_bytes=_PREVIEW_BYTES, page_token=page)
+    found = cluster.ask(lambda operations: operations.search(query))
+    table = messages_table(found.messages, now_ms=SystemClock().wall_ms())
+    emit(output, found, or_text(table, f"group {group} has no dead letters"))
+    if found.next_page_token and output is OutputFormat.TABLE:
+        typer.echo(f"more with --page {found.next_page_token}", err=True)
+    tell_unseen(found.unseen)
+
+
+@dead_letter_app.command("resend")
+@with_cluster
+def dead_letter_resend(
+    cluster: ClusterChoice,
+    group: GroupArgument,
+    broker: Annotated[
+        str,
+        typer.Option(
+            "--broker",
+            "-b",
+            metavar="NAME",
+            help="With --offset: broker group it lies on.",
+            autocompletion=complete_broker_group,
+        ),
+    ] = "",
+    offsets: Annotated[
+        list[int] | None, typer.Option("--offset", min=0, help="Offset of a dead letter on --broker; repeatable.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help=f"All of them, {_RESEND_MAX:,} at most.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Put dead letters back into the topics they came from, as new messages; all groups that read those topics get
+    them. The dead letters themselves stay until their files expire.
+
+    Exit code 0: all were sent. 1: some were not, each with its reason.
+
+    Examples:
+
+      tandemmq dlq resend billing --broker broker-a --offset 3 --offset 4 --dry-run
+
+      tandemmq dlq resend billing --all --yes
+    """
+    if every == bool(broker and offsets):
+        raise CommandError("which dead letters?", remedy="give --broker and --offset, or --all", exit_code=EXIT_REFUSED)
+    wanted = {broker: list(offsets or ())} if not every else cluster.ask(lambda operations: _all_of(operations, group))
+    results = confirmed(
+        cluster,
+        lambda dry: cluster.ask(lambda operations: _resend(operations, group, wanted, dry_run=dry)),
+        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, resend_table(planned)),
+        lambda planned: f"Send {sum(not each.problem for each in planned):,} of {len(planned):,} again?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if results is None:
+        return
+    emit(output, results, resend_table(results))
+    if any(each.problem for each in results):
+        raise typer.Exit(EXIT_FAILED)
+
+
+async def _resend(
+    operations: Operations, group: str, wanted: dict[str, list[int]], *, dry_run: bool
+) -> list[DeadLetterResult]:
+    results: list[DeadLetterResult] = []
+    for broker_name, offsets in wanted.items():
+        for start in range(0, len(offsets), _RESEND_BATCH):
+            batch: Sequence[int] = offsets[start : start + _RESEND_BATCH]
+            results += await operations.resend_dead_letters(group, broker_name, batch, dry_run=dry_run)
+    return results
+
+
+async def _all_of(operations: Operations, group: str) -> dict[str, list[int]]:
+    """Offsets of all dead letters of a group by broker name, oldest first."""
+    from tandemmq.admin.operations.topics import dead_letter_topic
+    from tandemmq.admin.operations.values import MessageQuery
+
+    found: dict[str, list[int]] = {}
+    token, count = "", 0
+    while True:
+        page = await operations.search(MessageQuery(dead_letter_topic(group), limit=_SEARCH_PAGE, page_token=token))
+        for message in page.messages:
+            found.setdefault(message.broker_name, []).append(message.queue_offset)
+        count += len(page.messages)
+        token = page.next_page_token
+        if not token:
+            return {name: sorted(offsets) for name, offsets in sorted(found.items())}
+        if count >= _RESEND_MAX:
+            raise CommandError(
+                f"group {group} has more than {_RESEND_MAX:,} dead letters",
+                remedy="send them in parts, with --broker and --offset",
+                exit_code=EXIT_REFUSED,
+            )

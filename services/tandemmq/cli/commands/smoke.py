@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.options import parse_duration_s
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ async def _round_trip(
 ) -> str:
     """The line to print. CommandError when a message is missing, damaged or not acknowledged in time."""
     from tandemmq.client import ClientOptions, Producer, SimpleConsumer
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     clock, counts = SystemClock(), SmokeCount()
     started_ms = clock.monotonic_ms()

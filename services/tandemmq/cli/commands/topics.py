@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import carry_out, collect, tell_changes, tell_rest
 from tandemmq.cli.options import (
     DryRunOption,
@@ -19,6 +18,7 @@ from tandemmq.cli.options import (
     TopicArgument,
     YesOption,
     aged_text,
+    complete_broker_group,
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 
@@ -238,7 +238,7 @@ def topic_lite(
 
     Example: tandemmq topic lite sessions --search user-7
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     page = cluster.ask(lambda operations: operations.lite_topics(topic, search=search, limit=limit))
     table = new_table("lite topic", "broker group", "messages", "newest", "subscribers", "lags of groups")
@@ -297,7 +297,7 @@ def topic_describe(cluster: ClusterChoice, topic: TopicArgument, output: OutputO
 
     Example: tandemmq topic describe orders
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     detail = cluster.ask(lambda operations: operations.topic(topic))
     emit(output, detail, topic_tables(detail, now_ms=SystemClock().wall_ms()))

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
-from tandemmq.cli.ending import OutputClosed
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError, OutputClosed
 from tandemmq.cli.options import TopicArgument
 
 if TYPE_CHECKING:
@@ -510,7 +509,7 @@ async def _produce(
 
     from tandemmq.client import ClientOptions, Producer
     from tandemmq.service.command_line import stop_requested
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     console = Console(stderr=True)
     access_points = await _prepare(connection, options.topic, console)
@@ -544,7 +543,7 @@ async def _consume(
 
     from tandemmq.client import BrokerRefused, ClientOptions, SimpleConsumer
     from tandemmq.service.command_line import stop_requested
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     console = Console(stderr=True)
     access_points = await _prepare(connection, topic, console)

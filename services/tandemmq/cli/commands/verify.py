@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.failure import EXIT_FAILED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, join_addresses
 from tandemmq.cli.output import new_table, table_console
 from tandemmq.core.audit.run_summary import Outcome, Tier

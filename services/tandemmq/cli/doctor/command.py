@@ -28,7 +28,7 @@ from tandemmq.cli.doctor.checks import (
     is_bad,
 )
 from tandemmq.cli.doctor.kubernetes import check_release, look_at_release
-from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import (
     KubeContextOption,
     NamespaceOption,
@@ -330,7 +330,7 @@ def _is_named(cluster: ClusterChoice) -> bool:
 
 
 async def _look(channels: Channels, cluster: ClusterAddress, *, dial_from_here: bool) -> ClusterLook:
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     try:
         return await look_at_cluster(channels, cluster, SystemClock(), dial_from_here=dial_from_here)

@@ -13,7 +13,7 @@ from tandemmq.service.kubernetes_api import GROUP_LABEL, AccessDenied
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerState, ClusterState
-    from tandemmq.cli.kube.release_objects import (
+    from tandemmq.cli.kube.release import (
         ClaimState,
         DisruptionBudgetState,
         KubernetesCluster,

@@ -18,20 +18,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.certificates import AUTHORITY_DAYS, is_good
 from tandemmq.core.access.identity import Identity
-from tandemmq.service.certificate_authority import CA_KEY_FILE, CertificateAuthority, write_certificates
 from tandemmq.service.certificates import (
     CA_FILE,
+    CA_KEY_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,
+    CertificateAuthority,
     CertificateFolder,
     CertificateUnusable,
     judged,
+    write_certificates,
 )
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.kubernetes_api import Document, Kind, ObjectConflict, ObjectMissing
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ import typer
 
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import (
     METADATA_PORT_NAME,
     KubeContextOption,
@@ -47,7 +47,7 @@ from tandemmq.cli.kube.release import (
 from tandemmq.cli.options import ContextOption, parse_duration_s
 
 if TYPE_CHECKING:
-    from tandemmq.cli.kube.release_objects import KubernetesCluster, PodState, StatefulSetState
+    from tandemmq.cli.kube.release import KubernetesCluster, PodState, StatefulSetState
     from tandemmq.core.clock import Clock
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
@@ -634,7 +634,7 @@ def rollout(
 
 
 async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, dry_run: bool) -> None:
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     cluster = await connect(place)
     name = await find_release(cluster, place.release or None)

@@ -12,12 +12,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, Member, MemberKind
 from tandemmq.core.access.identity import AdminLevel, Identity, Role, identity_of
-from tandemmq.service.certificate_authority import CertificateAuthority, write_certificates
-from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable, read_certificates
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.certificates import (
+    CertificateAuthority,
+    CertificateFolder,
+    Certificates,
+    CertificateUnusable,
+    read_certificates,
+    write_certificates,
+)
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls
 
 __all__ = [

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.commands.brokers import changes_of, check_cluster_name, find_broker
-from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.listing import confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -26,7 +25,7 @@ from tandemmq.cli.mqadmin.options import (
     refuse,
     repeat,
 )
-from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
+from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, complete_broker_group
 from tandemmq.cli.output import OutputFormat, tell_unseen
 from tandemmq.cli.rates import BrokerRates, read_with_rates
 
@@ -89,7 +88,7 @@ def cluster_list(
 
     Example: mqadmin clusterList -n 127.0.0.1:9876
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
         clock = SystemClock()
@@ -117,7 +116,7 @@ def broker_status(
 
       mqadmin brokerStatus -c DefaultCluster
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     if (broker_addr is None) == (cluster_name is None):
         raise refuse("which broker?", remedy="give -b for one, or -c for all")
@@ -506,7 +505,7 @@ def ha_status(
 
       mqadmin haStatus -b 127.0.0.1:10911 -i 5
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
         state, rates = await read_with_rates(connection, SystemClock(), interval_s=_RATE_INTERVAL_S)

@@ -207,7 +207,7 @@ def consumer_progress(
 
       mqadmin consumerProgress -g billing -t orders
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     async def check(connection: ClusterConnection) -> Operations:
         if cluster_name:
@@ -274,7 +274,7 @@ def reset_offset_by_time(
       mqadmin resetOffsetByTime -g billing -t orders -s now --yes
     """
     from tandemmq.admin.operations.values import ResetTarget
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     if (broker_addr is None) != (queue_id is None) or (offset is not None and queue_id is None):
         raise refuse("which queue?", remedy="-b and -q belong together, and -o needs both")

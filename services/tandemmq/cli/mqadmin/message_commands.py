@@ -9,7 +9,7 @@ import typer
 
 from tandemmq.cli.commands.brokers import check_cluster_name
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.failure import CommandError, one_line
+from tandemmq.cli.ending import CommandError, one_line
 from tandemmq.cli.mqadmin.options import (
     ClusterNameOption,
     Columns,
@@ -325,6 +325,6 @@ def _text(body: bytes, charset: str) -> str:
 
 
 def _moment(text: str) -> int:
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     return parse_moment_ms(text, now_ms=SystemClock().wall_ms()) if text else -1

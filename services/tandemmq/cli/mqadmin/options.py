@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.completion import complete_group, complete_topic
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.options import complete_group, complete_topic
 from tandemmq.cli.output import OutputFormat, emit
 
 if TYPE_CHECKING:

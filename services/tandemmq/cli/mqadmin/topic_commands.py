@@ -11,7 +11,7 @@ import typer
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.commands.topics import TOPIC_TYPES, permission_text
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.listing import collect, confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -138,7 +138,7 @@ def topic_status(
 
     Example: mqadmin topicStatus -t orders
     """
-    from tandemmq.service.loop_meter import SystemClock
+    from tandemmq.service.event_loop import SystemClock
 
     async def read(connection: ClusterConnection) -> tuple[TopicDetail, float]:
         if cluster_name:

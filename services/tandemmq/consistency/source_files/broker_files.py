@@ -1,4 +1,5 @@
-"""A replica read through its running broker: ReplicaReaderService. Here protobuf ends.
+"""A replica read through its running broker: ReplicaReaderService. And which brokers NameServers know. Here
+protobuf ends.
 
 Digests and checks are made beside the broker, so that a few bytes travel for each extent; raw bytes travel only where
 replicas differ. The broker limits how fast it reads, and says so when too many ask at once.
@@ -7,14 +8,16 @@ replicas differ. The broker limits how fast it reads, and says so when too many 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from tandemmq.consistency.source_files.posix_files import SourceSpec
+from tandemmq.consistency.discovery import Discovery
+from tandemmq.consistency.settings import NothingFound
+from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.record_check import RecordCheck
@@ -27,12 +30,18 @@ from tandemmq.core.audit.replica_store import (
     holes_of,
 )
 from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.route_table import merge_snapshots
+from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+from tandemmq.proto.nameserver.v1.name_server_service_pb2_grpc import NameServerServiceStub
+from tandemmq.service.route_messages import broker_value
 from tandemmq.service.service_channels import sync_channel
 
-__all__ = ["CHANNEL_OPTIONS", "BrokerSource"]
+__all__ = ["CHANNEL_OPTIONS", "BrokerSource", "registered_brokers"]
+
 
 AnswerT = TypeVar("AnswerT")
 
@@ -226,3 +235,54 @@ def _span(reply: reader_pb.QueueSpan) -> QueueSpan:
         first_offset=reply.first_offset,
         last_offset=reply.last_offset,
     )
+
+
+# The brokers of a cluster as its NameServers know them. Here protobuf ends.
+
+_TIMEOUT_S: Final = 3.0
+_WAIT_FOR_READY_S: Final = 10.0
+"""A NameServer pod that is being moved comes back within seconds, and the next run is an hour away."""
+
+
+def registered_brokers(name_servers: Sequence[str], *, cluster: str) -> Discovery:
+    """All live brokers that any of the NameServers knows, of one cluster if it is named. Raises NothingFound."""
+    answers = []
+    notes = []
+    for address in name_servers:
+        try:
+            answers.append(RouteSnapshot(0, {}, _registered_at(address)))
+        except grpc.RpcError as error:
+            notes.append(f"NameServer {address} does not answer: {error.code().name}")
+    if len(notes) == len(name_servers):
+        raise NothingFound(f"{'; '.join(notes)}; check namesrvAddr")
+    brokers = merge_snapshots(answers, revision=0).brokers
+    wanted = [broker for broker in brokers if not cluster or broker.identity.cluster == cluster]
+    names = sorted({broker.identity.cluster for broker in wanted})
+    if len(names) > 1:
+        raise NothingFound(f"the NameServers know the clusters {', '.join(names)}; choose one by clusterName")
+    return Discovery(cluster=", ".join(names), replicas=tuple(_specs(wanted)), notes=tuple(notes))
+
+
+def _registered_at(address: str) -> tuple[RegisteredBroker, ...]:
+    with sync_channel(address, CHANNEL_OPTIONS) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_WAIT_FOR_READY_S)
+        except grpc.FutureTimeoutError:
+            pass  # The call itself says why.
+        request = nameserver_pb.ListBrokersRequest()
+        reply: nameserver_pb.ListBrokersResponse = NameServerServiceStub(channel).ListBrokers(
+            request, timeout=_TIMEOUT_S
+        )
+        return tuple(broker_value(broker) for broker in reply.brokers)
+
+
+def _specs(brokers: Iterable[RegisteredBroker]) -> Iterable[SourceSpec]:
+    for broker in brokers:
+        identity = broker.identity
+        yield SourceSpec(
+            group=identity.broker_name,
+            broker_id=identity.broker_id,
+            kind=SourceKind.BROKER,
+            location=broker.endpoints.metadata,
+            is_master=broker.is_master,
+        )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from tandemmq.consistency.digest_algorithms import hash_maker
 from tandemmq.consistency.source_files.posix_files import PosixFiles, SourceKind, SourceSpec
 from tandemmq.core.audit.replica_store import (
     DigestingStore,
@@ -17,6 +16,7 @@ from tandemmq.core.audit.replica_store import (
     ReplicaStore,
     StoreEntry,
     digest_extents,
+    hash_maker,
     inspect_replica,
 )
 from tandemmq.core.replication.log_history import LogRange

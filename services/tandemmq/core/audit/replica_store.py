@@ -19,6 +19,7 @@ from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, s
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
+from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.consume_queue import ENTRY, QueueEntry, first_false
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKPOINT_BYTES",
+    "DIGEST_ALGORITHMS",
+    "DIGEST_BYTES",
     "EXTENT_BYTES",
     "MAX_RECORD_BYTES",
     "DigestingStore",
@@ -34,12 +37,14 @@ __all__ = [
     "Hash",
     "ReplicaFacts",
     "ReplicaFiles",
+    "ReplicaState",
     "ReplicaStore",
     "ReplicaUnreadable",
     "StoreEntry",
     "digest_extents",
     "disk_id",
     "extents_of",
+    "hash_maker",
     "holes_of",
     "inspect_replica",
     "metadata_texts",
@@ -681,3 +686,55 @@ class DigestingStore(ReplicaStore):
             self._start, self._next, self._end = start, start, end
             return
         self._start = self._next = self._end
+
+
+# What a broker says of its own replica to those who prove replicas equal.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """One replica at one moment. Offsets are bytes in the CommitLog; what they mean is said in the proto."""
+
+    identity: BrokerIdentity
+    min_offset: int
+    end_offset: int
+    flushed_offset: int
+    confirm_offset: int
+    segment_bytes: int
+    queues_offset: int
+    index_offset: int
+    lag_bytes: int
+    serving: bool
+
+    def facts(self) -> ReplicaFacts:
+        """The same for the checks. A running broker's files have no holes: it does not start with any."""
+        return ReplicaFacts(
+            group=self.identity.broker_name,
+            broker_id=self.identity.broker_id,
+            min_offset=self.min_offset,
+            end_offset=self.end_offset,
+            segment_bytes=self.segment_bytes,
+            is_running=True,
+            queues_offset=self.queues_offset,
+            index_offset=self.index_offset,
+            lag_bytes=self.lag_bytes,
+        )
+
+
+# The hash functions a digest may be made with. Imported where bytes are, which need not have both libraries.
+
+DIGEST_BYTES: Final = {"xxh3_128": 16, "blake3": 32}
+DIGEST_ALGORITHMS: Final = tuple(DIGEST_BYTES)
+
+
+def hash_maker(algorithm: str) -> Callable[[], Hash]:
+    """Makes empty hashes of that name. KeyError for an unknown one."""
+    if algorithm == "xxh3_128":
+        import xxhash
+
+        return xxhash.xxh3_128
+    if algorithm == "blake3":
+        import blake3
+
+        return blake3.blake3
+    raise KeyError(algorithm)

@@ -21,14 +21,14 @@ from typing import Final
 
 from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.message.properties import raw_property
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message.properties import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
+    raw_property,
 )
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicConfig, TopicTable, deduplication_window_ms

@@ -26,8 +26,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from tandemmq.core.delivery.timer_queue import OP_TAG, op_body, op_offsets
-from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message.properties import (
     PROPERTY_CHECK_IMMUNITY_S,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -38,6 +37,9 @@ from tandemmq.core.message.property_names import (
     PROPERTY_TRANSACTION_RESOLUTION,
     PROPERTY_TRANSACTION_UNDECIDED_FROM,
     PROPERTY_UNIQUE_KEY,
+    decode_properties,
+    encode_properties,
+    index_terms,
 )
 from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, tags_code
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS, TRANSACTION_COMMIT

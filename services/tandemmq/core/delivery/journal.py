@@ -33,12 +33,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from struct import Struct, pack, unpack_from
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
 from tandemmq.core.delivery.subscription import Subscription
-from tandemmq.core.metadata.offset_tables import OperatorActs
+
+if TYPE_CHECKING:
+    from tandemmq.core.metadata.offset_tables import OperatorActs
+
 
 __all__ = [
     "EntryKind",

@@ -20,11 +20,14 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.message.properties import decode_properties, encode_properties, java_map_order, raw_property
-from tandemmq.core.message.property_names import (
+from tandemmq.core.message.properties import (
     PROPERTY_LITE_TOPIC,
     PROPERTY_MULTI_DISPATCH,
     PROPERTY_MULTI_QUEUE_OFFSET,
+    decode_properties,
+    encode_properties,
+    java_map_order,
+    raw_property,
 )
 from tandemmq.core.message.record import MessageRecord, OutgoingMessage
 from tandemmq.core.message.stored_message import StoredMessage

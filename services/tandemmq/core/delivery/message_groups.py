@@ -15,7 +15,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Final
 
-from tandemmq.core.message.property_names import PROPERTY_SHARDING_KEY
+from tandemmq.core.message.properties import PROPERTY_SHARDING_KEY
 
 __all__ = ["MessageGroups", "message_group_of"]
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
-from tandemmq.core.message.property_names import PROPERTY_TAGS
+from tandemmq.core.message.properties import PROPERTY_TAGS
 from tandemmq.core.message.record import tags_code
+
+if TYPE_CHECKING:
+    from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
+
 
 __all__ = ["EVERY_TAG", "NO_PRIORITIES", "MessageFilter", "Subscription", "TagFilter"]
 

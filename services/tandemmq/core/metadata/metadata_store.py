@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from tandemmq.core.storage.disk import Disk
+if TYPE_CHECKING:
+    from tandemmq.core.storage.disk import Disk
+
 
 __all__ = [
     "ROCKETMQ_FILES",

@@ -52,8 +52,8 @@ from tandemmq.core.replication.frames import (
     Transfer,
 )
 from tandemmq.core.replication.log_history import ReplicatedLog
-from tandemmq.core.replication.master_session import MasterSession
 from tandemmq.core.replication.put_gate import PutGate, WaitingPut
+from tandemmq.core.replication.sessions import MasterSession
 from tandemmq.core.storage.put_result import PutStatus
 
 __all__ = ["MasterReplica", "SlaveView"]

@@ -39,23 +39,31 @@ The set stands still meanwhile, since it cannot be written.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
-
-from tandemmq.core.replication.group_record import NO_SUCCESSOR, GroupRecord, Replica
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = [
+    "NO_SUCCESSOR",
     "Claim",
     "FailoverOptions",
     "FailoverStep",
     "Follow",
+    "GroupRecord",
     "Hold",
+    "MasterAbsence",
     "Mastership",
+    "ReadsStep",
+    "RecordUnreadable",
     "Recover",
+    "Replica",
+    "Sight",
     "StepDown",
     "Write",
 ]
+
 
 _STAGGER_MS: Final = 500
 """So much later claims each further member of the set: two that claim at once cost a round."""
@@ -457,3 +465,182 @@ class Mastership:
             if len(in_sync) > max(1, self.options.min_in_sync):
                 in_sync.discard(replica)
         return frozenset(in_sync)
+
+
+# When a slave serves consumers by itself: while its group has no master, and nobody else does.
+#
+#     follows --no master for `grace_ms`--> serves --a master serves, or starts and has our promise--> follows
+#
+# Two that hand out deliver twice at worst, since each keeps its leases and the master takes the slave's when it starts.
+# So this may err, and a slave that does not know says no: without a NameServer nobody tells it that its master is gone.
+
+STAGGER_MS: Final = 1_000
+"""So much later each time for a slave that others go before."""
+
+
+class Sight(Enum):
+    """What a slave sees of its group."""
+
+    UNKNOWN = "no NameServer says anything"
+    MASTER = "a master serves, or its log flows to us"
+    STARTING = "a master starts, and waits perhaps for hours"
+    READER = "another slave serves reads, and goes before us"
+    NOBODY = "nobody serves"
+
+
+class ReadsStep(Enum):
+    """What to do now."""
+
+    BEGIN = "begin"
+    END = "end"
+    STAY = "stay"
+
+
+@dataclass(slots=True)
+class MasterAbsence:
+    """Times are monotonic ms."""
+
+    grace_ms: int
+    serves: bool = False
+    _alone_since_ms: int | None = None
+    _is_promised: bool = False
+
+    def look(self, sight: Sight, *, rank: int, now_ms: int) -> ReadsStep:
+        """What follows from what is seen. `rank`: how many other slaves should serve rather than this one."""
+        if sight is Sight.MASTER:
+            self._is_promised = False
+        if sight in (Sight.MASTER, Sight.READER) or (sight is Sight.STARTING and self._is_promised):
+            self._alone_since_ms = None
+            return self._set(serves=False)
+        if self.serves:
+            return ReadsStep.STAY
+        if sight is Sight.UNKNOWN:
+            self._alone_since_ms = None
+            return ReadsStep.STAY
+        if self._alone_since_ms is None:
+            self._alone_since_ms = now_ms
+        if now_ms - self._alone_since_ms < self.grace_ms + rank * STAGGER_MS:
+            return ReadsStep.STAY
+        self._is_promised = False
+        return self._set(serves=True)
+
+    def promised(self) -> ReadsStep:
+        """A master that starts was promised its epoch, and takes our leases now: none is given until it is gone."""
+        self._is_promised, self._alone_since_ms = True, None
+        return self._set(serves=False)
+
+    def ended(self) -> None:
+        """It stopped to serve for another reason, and begins no sooner for it."""
+        self.serves, self._alone_since_ms = False, None
+
+    def _set(self, *, serves: bool) -> ReadsStep:
+        if serves == self.serves:
+            return ReadsStep.STAY
+        self.serves = serves
+        return ReadsStep.BEGIN if serves else ReadsStep.END
+
+
+# The record of a broker group: who is its master, in which epoch, and which replicas hold all that is acknowledged.
+#
+# An authority outside the group keeps it (`tandemmq.broker.failover.authority`) and changes it by compare-and-swap
+# only. Whoever swaps has read the version that is replaced, so of two that want to be master one loses. The rules of
+# who may write what are in `mastership.py`; here is only what is written.
+#
+# As text, JSON:
+#
+# | key          | what                                                                                  |
+# |--------------|---------------------------------------------------------------------------------------|
+# | epoch        | counts the masters of the group, from 1                                               |
+# | master       | {brokerId, diskId} of the epoch's master                                              |
+# | nonce        | of the master's process: an epoch has one incarnation                                 |
+# | inSync       | [{brokerId, diskId}, ...]: the in-sync set, the master included                       |
+# | leaseMs      | how long the record stands still before another may claim                             |
+# | renewals     | grows with each renewal of the lease                                                  |
+# | successor    | broker id that may claim at once; -1: nobody is named                                 |
+# | reason       | why this epoch began, for people                                                      |
+# | changedMs    | when, by the wall clock of who wrote it, for people                                   |
+# | past         | [[epoch, start offset], ...]: earlier epochs and this one, newest last                |
+
+NO_SUCCESSOR: Final = -1
+PAST_MAX: Final = 32
+"""Epochs that the record remembers; replicas remember all of theirs."""
+
+
+class RecordUnreadable(ValueError):
+    """The text is no record of a group."""
+
+
+class Replica(NamedTuple):
+    """A member of the group and the disk it has. With another disk it is another replica."""
+
+    broker_id: int
+    disk_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """One version of the record; see the head."""
+
+    epoch: int
+    master: Replica
+    nonce: str
+    in_sync: frozenset[Replica]
+    lease_ms: int
+    renewals: int = 0
+    successor: int = NO_SUCCESSOR
+    reason: str = ""
+    changed_wall_ms: int = 0
+    past: tuple[tuple[int, int], ...] = ()
+
+    def with_past(self, epoch: int, start_offset: int) -> GroupRecord:
+        """With the place where an epoch's bytes begin."""
+        known = tuple(item for item in self.past if item[0] != epoch)
+        return replace(self, past=(*known, (epoch, start_offset))[-PAST_MAX:])
+
+    def to_text(self) -> str:
+        """As JSON."""
+        return json.dumps(
+            {
+                "epoch": self.epoch,
+                "master": _document(self.master),
+                "nonce": self.nonce,
+                "inSync": [_document(replica) for replica in sorted(self.in_sync)],
+                "leaseMs": self.lease_ms,
+                "renewals": self.renewals,
+                "successor": self.successor,
+                "reason": self.reason,
+                "changedMs": self.changed_wall_ms,
+                "past": [list(item) for item in self.past],
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> GroupRecord:
+        """Reads the JSON. RecordUnreadable: a key is missing, or it is something else."""
+        try:
+            document = json.loads(text)
+            record = cls(
+                epoch=int(document["epoch"]),
+                master=_replica(document["master"]),
+                nonce=str(document["nonce"]),
+                in_sync=frozenset(_replica(each) for each in document["inSync"]),
+                lease_ms=int(document["leaseMs"]),
+                renewals=int(document["renewals"]),
+                successor=int(document["successor"]),
+                reason=str(document["reason"]),
+                changed_wall_ms=int(document["changedMs"]),
+                past=tuple((int(epoch), int(start)) for epoch, start in document["past"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordUnreadable(f"no record of a broker group: {error!r}") from error
+        if record.epoch < 1 or record.lease_ms < 1 or record.master not in record.in_sync:
+            raise RecordUnreadable("the record names no epoch, no lease, or a master outside its in-sync set")
+        return record
+
+
+def _document(replica: Replica) -> dict[str, Any]:
+    return {"brokerId": replica.broker_id, "diskId": replica.disk_id}
+
+
+def _replica(document: dict[str, Any]) -> Replica:
+    return Replica(int(document["brokerId"]), str(document["diskId"]))

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tandemmq.core.message.properties import decode_properties, index_terms
 from tandemmq.core.message.record import record_tags_code
 from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanResult, scan_record
 from tandemmq.core.message.record_layout import enters_consume_queue, enters_index
-from tandemmq.core.storage.commit_log import MappedFileQueue
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import DiskFull
 from tandemmq.core.storage.index_table import IndexTable
 from tandemmq.core.storage.record_walk import IS_COMPILED, RecordWalk
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.commit_log import MappedFileQueue
+
 
 __all__ = ["BatchDone", "Dispatcher", "LogScan", "first_record", "record_at", "scan_log"]
 

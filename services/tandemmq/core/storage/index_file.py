@@ -40,7 +40,7 @@ from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.storage.disk import MappedSegment
 
 if TYPE_CHECKING:
-    from tandemmq.core.storage.index_columns import IndexColumns
+    from tandemmq.core.storage.record_batch import IndexColumns
 
 __all__ = [
     "HASH_BYTES",

@@ -32,7 +32,7 @@ from tandemmq.core.storage.index_file import (
 )
 
 if TYPE_CHECKING:
-    from tandemmq.core.storage.index_columns import IndexColumns
+    from tandemmq.core.storage.record_batch import IndexColumns
 
 __all__ = ["IndexTable", "PagesAhead", "PagesAheadJob"]
 
@@ -157,7 +157,7 @@ class IndexTable:
     def load_columns(self) -> None:
         """Has `enter_waiting` enter many records at once from now on, if numpy is there. Takes a tenth of a second."""
         if find_spec("numpy") is not None:
-            from tandemmq.core.storage.index_columns import IndexColumns
+            from tandemmq.core.storage.record_batch import IndexColumns
 
             self._columns = IndexColumns
 

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.property_names import PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
 from tandemmq.core.message.record import offset_message_id
 from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, decode_record, scan_record
 from tandemmq.core.message.record_layout import (

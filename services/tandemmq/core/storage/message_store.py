@@ -21,7 +21,14 @@ from mypy_extensions import mypyc_attr
 
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import MAX_PROPERTIES_BYTES
-from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, MessageRecord, OutgoingMessage, delay_tags_code
+from tandemmq.core.message.record import (
+    SCHEDULE_TOPIC,
+    Host,
+    MessageRecord,
+    OutgoingMessage,
+    RecordEncoder,
+    delay_tags_code,
+)
 from tandemmq.core.message.record_decoder import (
     Blank,
     Corrupt,
@@ -31,7 +38,6 @@ from tandemmq.core.message.record_decoder import (
     decode_record,
     scan_record,
 )
-from tandemmq.core.message.record_encoder import RecordEncoder
 from tandemmq.core.message.record_layout import MalformedRecord, enters_consume_queue, enters_index
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueRun

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from struct import Struct
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from mypy_extensions import i64
 
-from tandemmq.core.message.properties import java_hash
-from tandemmq.core.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, java_hash
 from tandemmq.core.message.record import SCHEDULE_TOPIC, tags_code
 from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
 from tandemmq.core.message.record_layout import (
@@ -34,7 +33,10 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import DiskFull
 from tandemmq.core.storage.index_file import ascii_extended, tag_hash, without_sign
-from tandemmq.core.storage.index_table import IndexTable
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.index_table import IndexTable
+
 
 __all__ = ["IS_COMPILED", "LogBytes", "RecordWalk", "record_boundaries", "record_boundary_before", "sound_end"]
 

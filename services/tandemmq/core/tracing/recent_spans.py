@@ -11,15 +11,16 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from tandemmq.core.tracing.attributes import (
+from tandemmq.core.tracing.send_spans import ResolvedSend, send_spans
+from tandemmq.core.tracing.span_data import (
     MESSAGE_IDS,
     MESSAGING_MESSAGE_ID,
     RETAINED_FOR,
+    AttributeValue,
     RetainedFor,
+    SpanData,
     message_ids_of,
 )
-from tandemmq.core.tracing.send_spans import ResolvedSend, send_spans
-from tandemmq.core.tracing.span_data import AttributeValue, SpanData
 
 __all__ = ["KeptTrace", "RecentSpans"]
 

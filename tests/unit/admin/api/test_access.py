@@ -8,8 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from support.manual_time import ManualTime
-from tandemmq.admin.api.access import Access, AccessRules, Refusal, Request, peer_host_of
-from tandemmq.admin.api.actors import SESSION_LIFE_S, SessionTable
+from tandemmq.admin.api.access import SESSION_LIFE_S, Access, AccessRules, Refusal, Request, SessionTable, peer_host_of
 from tandemmq.admin.audit_log import Actor, Role
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.service.settings import load_settings

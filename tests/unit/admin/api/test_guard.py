@@ -15,10 +15,9 @@ from pydantic import SecretStr
 from support.admin_in_memory import admin_in_memory
 from support.manual_time import ManualTime
 from tandemmq.admin.api import guard
-from tandemmq.admin.api.access import Access, AccessRules
-from tandemmq.admin.api.actors import SessionTable
+from tandemmq.admin.api.access import Access, AccessRules, SessionTable
 from tandemmq.admin.console.answers import Pages
-from tandemmq.admin.console.pages import CONSOLE_PAGES
+from tandemmq.admin.http_api import CONSOLE_PAGES
 
 _TOKEN = "correct-horse-battery"
 _VIEWER_TOKEN = "another-horse-battery"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.console_client import console_client
 from support.fake_operations import FakeOperations
-from tandemmq.admin.console.events import add_event_pages
+from tandemmq.admin.console.brokers import add_event_pages
 from tandemmq.admin.console.settings import add_settings_pages, setting_rows
 from tandemmq.admin.operations.values import Setting
 

@@ -13,9 +13,9 @@ import xxhash
 
 from tandemmq.broker.audit.jobs import CheckStagedJob, Job
 from tandemmq.broker.audit.range_repair import RangeOrder, RangeRepair, to_its_end
-from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.store_files import StoreFiles
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
+from tandemmq.core.audit.replica_store import ReplicaState
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.flush_jobs import FlushJob

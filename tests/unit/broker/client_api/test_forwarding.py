@@ -16,8 +16,8 @@ from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, Ca
 from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.loop_meter import SystemClock
 from tandemmq.service.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, StreamHandler, UnaryMethod
 
 SERVICE = "apache.rocketmq.v2.MessagingService"

@@ -11,9 +11,8 @@ import pytest
 from support.authority_places import LEASE, LeasePlace, lease_place
 from support.group_records import MASTER, RECORD
 from support.manual_time import ManualTime
-from tandemmq.broker.failover.authority import AuthorityUnavailable, SwapLost, open_authority
-from tandemmq.broker.failover.kubernetes_lease import LeaseAuthority
-from tandemmq.core.replication.group_record import Replica
+from tandemmq.broker.failover.authority import AuthorityUnavailable, LeaseAuthority, SwapLost, open_authority
+from tandemmq.core.replication.mastership import Replica
 from tandemmq.service.kubernetes_api import api_of_pod
 
 

@@ -14,7 +14,7 @@ from support.stores import new_store
 from tandemmq.broker.master.ha_listener import SLAVES_MAX, HaListener
 from tandemmq.core.replication.frames import REPORT, MasterOptions
 from tandemmq.core.replication.master_replica import MasterReplica
-from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.rpc import ListenError
 
 

@@ -11,7 +11,7 @@ from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from tandemmq.broker.tracing.send_tracer import BrokerTracing
-from tandemmq.core.tracing import attributes
+from tandemmq.core.tracing import span_data
 from tandemmq.core.tracing.span_data import SpanKind
 from tandemmq.core.tracing.trace_context import TraceContext
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -51,7 +51,7 @@ def test_receive_of_a_traced_message_is_kept_and_linked(
     assert span.context.trace_id != SENT.trace_id
     [link] = span.links
     assert link.context == SENT
-    assert link.attributes == {attributes.MESSAGING_MESSAGE_ID: message_id}
+    assert link.attributes == {span_data.MESSAGING_MESSAGE_ID: message_id}
     assert span.attributes == {
         "messaging.system": "rocketmq",
         "messaging.operation.name": "receive",
@@ -101,7 +101,7 @@ def test_send_that_the_broker_traced_is_linked(new_tracing: NewTracing, new_brok
 
     span = spans.only("ReceiveMessage")
     assert [link.context for link in span.links] == [SENT]
-    assert span.attributes[attributes.MESSAGING_BATCH_MESSAGE_COUNT] == 2
+    assert span.attributes[span_data.MESSAGING_BATCH_MESSAGE_COUNT] == 2
 
 
 def test_chance_keeps_a_receive_without_links(new_tracing: NewTracing, new_broker: NewBroker, spans: Spans) -> None:
@@ -163,8 +163,8 @@ def test_refusal_is_kept_with_its_cause(new_tracing: NewTracing, new_broker: New
 
     [span] = spans
     assert span.failure == "topic missing does not exist in this broker group"
-    assert span.attributes[attributes.ERROR_TYPE] == "TOPIC_NOT_FOUND"
-    assert span.attributes[attributes.RETAINED_FOR] == "failed"
+    assert span.attributes[span_data.ERROR_TYPE] == "TOPIC_NOT_FOUND"
+    assert span.attributes[span_data.RETAINED_FOR] == "failed"
 
 
 def test_refusals_are_kept_a_hundred_times_a_second_at_most(
@@ -192,7 +192,7 @@ def test_slow_lease_is_kept_and_a_long_wait_is_not(
     monkeypatch.setattr(broker, "persist_leases", lambda: time.advance(150))
     send(broker)
     receive(broker, receive_request())
-    assert spans.only("ReceiveMessage").attributes[attributes.RETAINED_FOR] == "slow"
+    assert spans.only("ReceiveMessage").attributes[span_data.RETAINED_FOR] == "slow"
     assert spans.only("lease").end_ns - spans.only("lease").start_ns == 150_000_000
 
 

@@ -11,7 +11,7 @@ from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from tandemmq.broker.tracing.send_tracer import BrokerTracing
-from tandemmq.core.tracing import attributes
+from tandemmq.core.tracing import span_data
 from tandemmq.core.tracing.span_data import SpanKind
 from tandemmq.core.tracing.trace_context import TraceContext
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -64,10 +64,10 @@ def test_acknowledgement_is_linked_to_the_send_and_to_the_receive(
     span = spans.only("AckMessage")
     assert (span.kind, span.parent_span_id) == (SpanKind.SERVER, 0)
     assert [link.context for link in span.links] == [SENT, spans.only("ReceiveMessage").context]
-    assert span.links[0].attributes == {attributes.MESSAGING_MESSAGE_ID: message_id}
-    assert span.attributes[attributes.MESSAGING_OPERATION_NAME] == "ack"
-    assert span.attributes[attributes.MESSAGING_OPERATION_TYPE] == "settle"
-    assert span.attributes[attributes.MESSAGING_MESSAGE_ID] == message_id
+    assert span.links[0].attributes == {span_data.MESSAGING_MESSAGE_ID: message_id}
+    assert span.attributes[span_data.MESSAGING_OPERATION_NAME] == "ack"
+    assert span.attributes[span_data.MESSAGING_OPERATION_TYPE] == "settle"
+    assert span.attributes[span_data.MESSAGING_MESSAGE_ID] == message_id
     journal = spans.only("lease journal write")
     assert journal.parent_span_id == span.context.span_id
     assert span.start_ns <= journal.start_ns <= journal.end_ns <= span.end_ns
@@ -97,7 +97,7 @@ def test_several_deliveries_of_one_receive_are_one_span(
         call(broker, "SendMessage", send_request(message()))
     ack(broker, *receive(broker, receive_request()).handles)
     span = spans.only("AckMessage")
-    assert span.attributes[attributes.MESSAGING_BATCH_MESSAGE_COUNT] == 3
+    assert span.attributes[span_data.MESSAGING_BATCH_MESSAGE_COUNT] == 3
     assert len(span.links) == 1
 
 
@@ -122,7 +122,7 @@ def test_refused_acknowledgement_is_kept_and_the_handle_stays_known(
 
     refused, done = spans.named("AckMessage")
     assert refused.failure == "the broker is stopping"
-    assert refused.attributes[attributes.ERROR_TYPE] == "FORBIDDEN"
+    assert refused.attributes[span_data.ERROR_TYPE] == "FORBIDDEN"
     assert done.failure == ""
     assert refused.links == done.links
 
@@ -171,7 +171,7 @@ def test_slow_forward_is_kept(new_tracing: NewTracing, new_broker: NewBroker, sp
     forward(broker, handle)
     time.advance(150)
     broker.release_puts()
-    assert spans.only("ForwardMessageToDeadLetterQueue").attributes[attributes.RETAINED_FOR] == "slow"
+    assert spans.only("ForwardMessageToDeadLetterQueue").attributes[span_data.RETAINED_FOR] == "slow"
 
 
 def test_of_acknowledgements_that_waited_long_for_the_journal_one_is_kept(
@@ -183,7 +183,7 @@ def test_of_acknowledgements_that_waited_long_for_the_journal_one_is_kept(
         call(broker, "AckMessage", ack_request(handle))
     monkeypatch.setattr(broker, "persist_leases", lambda: time.advance(150))
     broker.end_turn()
-    assert spans.only("AckMessage").attributes[attributes.RETAINED_FOR] == "slow"
+    assert spans.only("AckMessage").attributes[span_data.RETAINED_FOR] == "slow"
     assert spans.only("lease journal write").end_ns - spans.only("lease journal write").start_ns == 150_000_000
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.cli_cluster import FakeCluster
 from tandemmq.cli.connection import own_credentials
-from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 
 
 def test_a_secret_is_made_and_told_once() -> None:

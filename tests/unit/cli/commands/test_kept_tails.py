@@ -13,7 +13,7 @@ from support.fake_cluster import KEPT_TAIL
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
-from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED
 
 
 def test_tails_are_listed_with_why_they_were_cut_off() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from support.cli_cluster import FakeCluster
 from tandemmq.admin.operations.values import MessageSummary
-from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED
 
 
 def _first(cluster: FakeCluster, topic: str = "orders") -> MessageSummary:

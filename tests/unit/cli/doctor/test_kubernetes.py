@@ -9,7 +9,7 @@ from support.kubernetes_release import FakeRelease, pod, stateful_set
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.cli.doctor.checks import Check, Verdict
 from tandemmq.cli.doctor.kubernetes import ReleaseLook, check_release, look_at_release, pod_of
-from tandemmq.cli.kube.release_objects import ClaimState, DisruptionBudgetState, PodState
+from tandemmq.cli.kube.release import ClaimState, DisruptionBudgetState, PodState
 
 _BUDGET = DisruptionBudgetState("mq-broker-a", {"tandemmq.io/broker-group": "broker-a"}, 1, 2, 1, 2)
 _CLAIM = ClaimState("store-mq-broker-a-master-0", "Bound", "10Gi", "fast")

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.kubernetes_release import pod
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.certificate_secrets import CertificateSecrets
-from tandemmq.cli.kube.release import certificate_of
-from tandemmq.cli.kube.release_objects import ApiServerCluster, pod_state
+from tandemmq.cli.kube.release import ApiServerCluster, certificate_of, pod_state
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
 from tandemmq.service import service_channels
 from tandemmq.service.certificates import Certificates, judged

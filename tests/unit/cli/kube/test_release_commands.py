@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from support.kubernetes_release import FakeRelease
 from tandemmq.cli.app import app
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.release import find_release
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS
 from tandemmq.cli.options import parse_duration_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandemmq.cli.kube.release_objects import claim_state, disruption_budget_state, pod_state, stateful_set_state
+from tandemmq.cli.kube.release import claim_state, disruption_budget_state, pod_state, stateful_set_state
 
 _SET: dict[str, Any] = {
     "metadata": {"name": "mq-broker-a-slave", "generation": 3, "labels": {"app.kubernetes.io/component": "broker"}},

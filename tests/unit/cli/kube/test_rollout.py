@@ -6,7 +6,7 @@ import pytest
 
 from support.kubernetes_release import CLOSED, FakeRelease, pod, stateful_set
 from support.manual_time import ManualTime
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.rollout import CopyState, GroupState, MasterCopies, Rollout
 
 

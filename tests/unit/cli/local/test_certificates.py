@@ -10,12 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tandemmq.cli.app import app
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.local.certificates import ClusterCertificates, authority_in, caller_certificate, member_identity
 from tandemmq.cli.local.folder import ClusterFolder, Member, lay_out, read_members
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
-from tandemmq.service.certificate_authority import write_certificates
-from tandemmq.service.certificates import read_certificates
+from tandemmq.service.certificates import read_certificates, write_certificates
 
 runner = CliRunner()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandemmq.admin.cluster_state import ExpectedBroker
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, start_mark
 
 _BROKER = ExpectedBroker(

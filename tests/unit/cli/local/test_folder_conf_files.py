@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemmq.cli.failure import CommandError
+from tandemmq.cli.ending import CommandError
 from tandemmq.cli.local.folder import (
     ClusterFolder,
     free_ports,

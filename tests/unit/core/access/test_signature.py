@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +11,11 @@ from hypothesis import strategies as st
 
 from tandemmq.core.access.signature import (
     DATE_WINDOW_MS,
+    FAILURES_MAX,
+    FREE_FAILURES,
+    WINDOW_MS,
     Credential,
+    SignInLimit,
     date_problem,
     is_signed,
     parse_authorization,
@@ -103,3 +108,49 @@ def test_a_stated_offset_is_not_read_as_another_zone() -> None:
 )
 def test_zones(text: str, minutes: int | None) -> None:
     assert zone_offset(text) == minutes
+
+
+# Failed sign-ins slow their own address down.
+
+
+def test_the_first_failures_are_answered_at_once_and_later_ones_ever_later() -> None:
+    limit = SignInLimit()
+    delays = [limit.failed("10.0.0.1", now_ms=number) for number in range(20)]
+    assert delays[:FREE_FAILURES] == [0] * FREE_FAILURES
+    assert all(before <= after for before, after in itertools.pairwise(delays))
+    assert 1_000 <= delays[-1] < 3_000, "clients wait 3 s"
+
+
+def test_another_address_is_not_slowed_down() -> None:
+    limit = SignInLimit()
+    for number in range(FAILURES_MAX + 1):
+        limit.failed("10.0.0.1", now_ms=number)
+    assert limit.is_blocked("10.0.0.1", "ann", now_ms=500)
+    assert not limit.is_blocked("10.0.0.2", "ann", now_ms=500)
+    assert limit.failed("10.0.0.2", now_ms=500) == 0
+
+
+def test_a_user_that_signed_in_from_the_address_is_still_heard() -> None:
+    limit = SignInLimit()
+    limit.succeeded("10.0.0.1", "ann", now_ms=0)
+    for number in range(FAILURES_MAX):
+        limit.failed("10.0.0.1", now_ms=number)
+    assert not limit.is_blocked("10.0.0.1", "ann", now_ms=500)
+    assert limit.is_blocked("10.0.0.1", "bob", now_ms=500)
+
+
+def test_a_minute_later_all_is_forgiven() -> None:
+    limit = SignInLimit()
+    for number in range(FAILURES_MAX):
+        limit.failed("10.0.0.1", now_ms=number)
+    assert not limit.is_blocked("10.0.0.1", "bob", now_ms=WINDOW_MS + 1)
+    assert limit.failed("10.0.0.1", now_ms=WINDOW_MS + 1) == 0
+
+
+def test_very_many_addresses_take_bounded_memory() -> None:
+    limit = SignInLimit()
+    for number in range(20_000):
+        limit.failed(str(number), now_ms=number)
+        limit.succeeded(str(number), "ann", now_ms=number)
+    assert len(limit._failures) <= 10_000
+    assert len(limit._known) <= 10_000

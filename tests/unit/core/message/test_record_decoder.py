@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.messages import STORE_HOST, outgoing_message
-from tandemmq.core.message.record import Host
+from tandemmq.core.message.record import Host, encode_record
 from tandemmq.core.message.record_decoder import (
     RECORD_HEAD_BYTES_MAX,
     RECORD_TAIL_BYTES_MAX,
     decode_record,
     read_record_outline,
 )
-from tandemmq.core.message.record_encoder import encode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 
 PHYSICAL_OFFSET = 4_096

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.messages import STORE_HOST, outgoing_message
-from tandemmq.core.message.record import Host
+from tandemmq.core.message.record import Host, encode_record
 from tandemmq.core.message.record_decoder import decode_record
-from tandemmq.core.message.record_encoder import encode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.message.stored_message import read_store_timestamp_ms, read_stored_message
 

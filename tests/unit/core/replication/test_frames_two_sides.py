@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tandemmq.core.replication.frames import REPORT, AppendBytes, LinkClosed, MasterOptions, SlaveOptions
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.replication.put_gate import WaitingPut
-from tandemmq.core.replication.slave_session import SlaveSession
+from tandemmq.core.replication.sessions import SlaveSession
 from tandemmq.core.storage.put_result import PutStatus
 
 from .memory_log import MemoryLog

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tandemmq.core.replication.frames import AppendBytes, MasterOptions, RemoteProtocolError, SlaveOptions
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.replication.put_gate import WaitingPut
-from tandemmq.core.replication.slave_session import SlaveSession
+from tandemmq.core.replication.sessions import SlaveSession
 
 from .memory_log import MemoryLog
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, messages_by_key, new_store
 from tandemmq.core.message.properties import decode_properties, index_terms
-from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage
-from tandemmq.core.message.record_encoder import encode_record
+from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage, encode_record
 from tandemmq.core.message.record_layout import (
     COMPRESSED,
     INNER_BATCH,

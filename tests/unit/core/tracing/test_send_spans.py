@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from tandemmq.core.tracing.attributes import RetainedFor
 from tandemmq.core.tracing.send_spans import (
     AckPolicy,
     LinkTimeline,
@@ -19,7 +18,7 @@ from tandemmq.core.tracing.send_spans import (
     resolved_send,
     send_spans,
 )
-from tandemmq.core.tracing.span_data import SpanData
+from tandemmq.core.tracing.span_data import RetainedFor, SpanData
 from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext
 
 MS = 1_000_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import parser
@@ -15,6 +17,7 @@ from tandemmq.service.metrics.exposition import (
     MetricKind,
     MetricSamples,
     exposition_pieces,
+    process_families,
     text_exposition,
 )
 
@@ -104,3 +107,14 @@ def test_many_samples_come_in_many_pieces() -> None:
 
 def test_the_open_metrics_text_says_where_it_ends() -> None:
     assert "".join(exposition_pieces([], open_metrics=True)) == "# EOF\n"
+
+
+# What is told of any process.
+
+
+def test_this_process_is_told_of() -> None:
+    values = {family.info.name: family.samples[0][1] for family in process_families()}
+    assert 0 < values["process_resident_memory_bytes"] < values["process_virtual_memory_bytes"]  # type: ignore[operator]
+    assert time.time() - 3_600 < values["process_start_time_seconds"] < time.time() + 2  # type: ignore[operator]
+    assert 0 < values["process_open_fds"] <= values["process_max_fds"]  # type: ignore[operator]
+    assert values["process_cpu_seconds_total"] > 0  # type: ignore[operator]

@@ -1,0 +1,314 @@
+"""Damage planted into ConsumeQueue files, of each kind and anywhere: every group gets every message all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.messages import outgoing_message
+from support.stores import ManualClock, flush_all, new_store, with_options
+from tandemmq.broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
+from tandemmq.broker.audit.queue_repair import KeptEntries, QueueMending, QueueRepair
+from tandemmq.broker.audit.store_files import StoreFiles
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
+from tandemmq.core.audit.replica_store import ReplicaState
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.consume_queue import ENTRY
+from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.message_store import MessageStore
+
+QUEUES = 3
+TAGS = (None, "A", "B")
+OPTIONS = with_options(
+    commit_log_file_bytes=64 << 10, consume_queue_file_bytes=2000, index_enabled=False, max_message_bytes=4000
+)
+KINDS = ("zeros", "flip", "elsewhere", "size", "tags code", "other queue", "filler", "page", "junk")
+
+
+class _InlineHelper(AuditHelper):
+    """Does the jobs here."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root=root, bytes_per_second=1 << 40)
+        self._runner = JobRunner(root, pause=lambda _: None)
+
+    async def answers(self, job: Job) -> AsyncGenerator[dict[str, Any], None]:
+        for frame in self._runner.run(job):
+            if "failed" in frame:
+                raise JobFailed(JobFailure(frame["failed"]), frame["message"])
+            yield frame
+
+
+class _Shelf:
+    """A master with messages in its files, none of which anybody has received."""
+
+    def __init__(self, folder: Path, seed: int, *, count: int = 300) -> None:
+        self.chance = random.Random(seed)
+        self.folder = folder
+        self.store = self._open()
+        self.sent: dict[tuple[int, int], tuple[bytes, str | None]] = {}
+        for number in range(count):
+            body = b"%d:" % number + self.chance.randbytes(self.chance.randint(0, 60))
+            tag, queue_id = self.chance.choice(TAGS), self.chance.randrange(QUEUES)
+            result = self.store.put(outgoing_message(queue_id=queue_id, tag=tag, body=body, keys=(f"u{number}",)))
+            self.sent[queue_id, result.queue_offset] = (body, tag)
+        flush_all(self.store)
+        self.log = bytes(self.store.read_log(0, 1 << 20))
+        self.replica: bytes | None = None
+        self.failures: list[DiskError] = []
+
+    def _open(self) -> MessageStore:
+        store = new_store(PosixDisk(self.folder), ManualClock(), OPTIONS)
+        store.load()
+        return store
+
+    def restart(self, stop: str = "clean") -> None:
+        """What was in memory is read from the files from now on."""
+        if stop == "killed":
+            marks = {name: (self.folder / name).read_bytes() for name in ("abort", "boot", "checkpoint")}
+        self.store.close()
+        if stop == "killed":
+            for name, data in marks.items():
+                (self.folder / name).write_bytes(data)
+        self.store = self._open()
+
+    def write(self, queue_id: int, position: int, data: bytes) -> None:
+        """Into a queue's files, behind the store's back."""
+        for at, byte in enumerate(data, position):
+            path = self.folder / f"consumequeue/topic/{queue_id}/{at - at % 2000:020d}"
+            with path.open("r+b") as file:
+                file.seek(at % 2000)
+                file.write(bytes([byte]))
+
+    def entry_bytes(self, queue_id: int, place: int) -> bytes:
+        queue = self.store.consume_queue("topic", queue_id)
+        assert queue is not None
+        return ENTRY.pack(*queue.entry(place))
+
+    def plant(self, kind: str, stop: str = "clean") -> None:
+        """One damage of a kind, anywhere."""
+        chance = self.chance
+        queue_id, place = chance.choice(list(self.sent))
+        if kind in REST:
+            self.plant_in_files(kind, queue_id, stop)
+            return
+        entry = bytearray(self.entry_bytes(queue_id, place))
+        if kind == "zeros":
+            entry[:] = bytes(20)
+        elif kind == "flip":
+            entry[chance.randrange(20)] ^= 1 << chance.randrange(8)
+        elif kind == "elsewhere":
+            entry[:8] = chance.randrange(len(self.log)).to_bytes(8, "big")
+        elif kind == "size":
+            entry[8:12] = chance.randrange(1 << 31).to_bytes(4, "big")
+        elif kind == "tags code":
+            entry[12:] = chance.randrange(1 << 10).to_bytes(8, "big")
+        elif kind == "other queue":
+            entry[:] = self.entry_bytes(*chance.choice(list(self.sent)))
+        elif kind == "filler":
+            entry[8:] = (0x7FFFFFFF).to_bytes(4, "big") + bytes(8)
+        elif kind == "page":
+            last = max(n for q, n in self.sent if q == queue_id)
+            entry[:] = bytes(20 * max(1, min(chance.randint(2, 80), last + (stop == "clean") - place)))
+        else:
+            entry[:] = chance.randbytes(20)
+        self.write(queue_id, place * 20, bytes(entry))
+
+    def plant_in_files(self, kind: str, queue_id: int, stop: str) -> None:
+        """The same of a queue's files as such."""
+        folder = self.folder / f"consumequeue/topic/{queue_id}"
+        names = sorted(os.listdir(folder))
+        if kind == "behind the end":
+            end = max(n for q, n in self.sent if q == queue_id) + 1
+            if 0 < end % 100 < 90:
+                self.write(queue_id, (end + self.chance.randint(0, 3)) * 20, self.chance.randbytes(20))
+        elif len(names) > 2:
+            # Only an orderly stop knows where the last file was.
+            path = folder / self.chance.choice(names if stop == "clean" else names[1:-1])
+            if kind == "file gone":
+                path.unlink()
+            else:
+                os.truncate(path, self.chance.randrange(1, 2000))
+
+    async def read_from_replica(self, wanted: LogRange) -> bytes | None:
+        return None if self.replica is None else self.replica[wanted.start_offset : wanted.end_offset]
+
+    async def received(self, expression: str) -> dict[tuple[int, int], bytes]:
+        """All a group gets that wants these tags, while what is damaged is mended."""
+        store = self.store
+        damaged = DamagedEntries()
+        tag_filter = TagFilter.parse(expression)
+        assert tag_filter is not None
+        table = LeaseTable(
+            StoreQueueReader(store, damaged),
+            options=DeliveryOptions(consume_from_earliest=True),
+            broker_name="b",
+            nonce=lambda: 7,
+        )
+        woken = asyncio.Event()
+        self.damaged = damaged
+
+        @asynccontextmanager
+        async def alone() -> AsyncIterator[None]:
+            yield
+
+        repair = QueueRepair(
+            kept=KeptEntries(str(self.folder)),
+            store=store,
+            state=lambda: _state(store),
+            files=StoreFiles(str(self.folder)),
+            helper=_InlineHelper(str(self.folder)),
+            file_bytes=2000,
+            delay_levels_ms=OPTIONS.delay_levels_ms,
+            flushes_paused=alone,
+            failed=self.failures.append,
+        )
+        mending = QueueMending(
+            damaged=damaged,
+            store=store,
+            repair=repair,
+            read_from_replica=self.read_from_replica,
+            mended=lambda _: woken.set(),
+            failed=self.failures.append,
+            pause_s=0,
+        )
+        worker = asyncio.create_task(mending.run())
+        found: dict[tuple[int, int], bytes] = {}
+        try:
+            async with asyncio.timeout(60):
+                while True:
+                    woken.clear()
+                    got = table.receive(
+                        group="g",
+                        topic="topic",
+                        queue_ids=range(QUEUES),
+                        tag_filter=tag_filter,
+                        batch_size=32,
+                        invisible_ms=60_000,
+                        now_ms=0,
+                        max_attempts=16,
+                        auto_renew=False,
+                        client_id="c",
+                    )
+                    for delivery in got.deliveries:
+                        found[delivery.queue_id, delivery.queue_offset] = bytes(delivery.record.body)
+                        assert table.acknowledge(group="g", topic="topic", handle=delivery.handle, now_ms=0)
+                    if not got.deliveries and not got.more:
+                        if not damaged.has_some.is_set():
+                            break
+                        await woken.wait()
+        finally:
+            worker.cancel()
+            await asyncio.wait({worker})
+        assert not self.failures
+        return found
+
+    def wanted(self, expression: str) -> dict[tuple[int, int], bytes]:
+        tags = None if expression == "*" else set(expression.split("||"))
+        return {place: body for place, (body, tag) in self.sent.items() if tags is None or tag in tags}
+
+
+def _state(store: MessageStore) -> ReplicaState:
+    return ReplicaState(
+        identity=BrokerIdentity("c", "b", 0),
+        min_offset=store.min_offset,
+        end_offset=store.end_offset,
+        flushed_offset=store.flushed_offset,
+        confirm_offset=store.end_offset,
+        segment_bytes=store.segment_bytes,
+        queues_offset=store.saved_offset,
+        index_offset=store.min_offset,
+        lag_bytes=0,
+        serving=True,
+    )
+
+
+@pytest.mark.parametrize("expression", ["*", "A||B"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+async def test_damage_that_comes_while_the_broker_runs_hides_no_message(
+    tmp_path: Path, kind: str, seed: int, expression: str
+) -> None:
+    shelf = _Shelf(tmp_path, seed)
+    shelf.restart()
+    for _ in range(shelf.chance.randint(1, 4)):
+        shelf.plant(kind)
+    assert await shelf.received(expression) == shelf.wanted(expression)
+    assert await shelf.received(expression) == shelf.wanted(expression)
+    assert shelf.damaged.count == shelf.damaged.lost_count == 0, "the first group's reads have mended it"
+
+
+REST = ("file gone", "file cut", "behind the end")
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("kind", [*KINDS, *REST])
+@pytest.mark.parametrize("seed", range(3))
+async def test_damage_that_comes_while_the_broker_is_down_hides_no_message(
+    tmp_path: Path, kind: str, seed: int, stop: str
+) -> None:
+    shelf = _Shelf(tmp_path, seed, count=1_000)
+    for _ in range(shelf.chance.randint(1, 3)):
+        shelf.plant(kind, stop)
+    shelf.restart(stop)
+    # What is sent from now on must not take the places of what was there.
+    for number in range(20):
+        queue_id, body = number % QUEUES, b"new %d" % number
+        result = shelf.store.put(outgoing_message(queue_id=queue_id, body=body))
+        assert (queue_id, result.queue_offset) not in shelf.sent
+        shelf.sent[queue_id, result.queue_offset] = (body, None)
+    flush_all(shelf.store)
+    shelf.restart("clean")
+    assert await shelf.received("*") == shelf.wanted("*")
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_damage_hides_no_message_when_older_ones_expire(tmp_path: Path, seed: int) -> None:
+    shelf = _Shelf(tmp_path, seed)
+    shelf.restart()
+    for _ in range(3):
+        shelf.plant(shelf.chance.choice(KINDS))
+    log_min = 16 << 10
+    for queue in shelf.store.queues:
+        queue.correct_min_offset(log_min)
+        queue.remove_expired_files(log_min)
+        kept = [
+            n for (q, n), (body, _) in shelf.sent.items() if q == queue.queue_id and shelf.log.index(body) > log_min
+        ]
+        assert queue.min_offset <= min(kept)
+
+
+@pytest.mark.parametrize("has_replica", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_damaged_record_comes_from_a_replica_or_is_told(tmp_path: Path, seed: int, has_replica: bool) -> None:
+    shelf = _Shelf(tmp_path, seed)
+    shelf.restart()
+    (queue_id, place), (body, _) = shelf.chance.choice(list(shelf.sent.items()))
+    at = shelf.log.index(body) + shelf.chance.randrange(len(body))
+    with (tmp_path / f"commitlog/{0:020d}").open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([shelf.log[at] ^ 1]))
+    if shelf.chance.random() < 0.5:
+        shelf.write(queue_id, place * 20, bytes(20))
+    wanted = shelf.wanted("*")
+    if has_replica:
+        shelf.replica = shelf.log
+        assert await shelf.received("*") == wanted
+        assert bytes(shelf.store.read_log(0, 1 << 20)) == shelf.log
+        assert os.path.getsize(tmp_path / f"commitlog/{0:020d}") == 64 << 10
+    else:
+        del wanted[queue_id, place]
+        assert await shelf.received("*") == wanted
+        assert shelf.damaged.lost_count == 1
