@@ -24,6 +24,7 @@ SLAVES_ONLY = {
 }
 # There when there is something to tell: a client, a delivery, a refusal.
 NOT_YET = {
+    "rocketmq_broker_access_refused_total",
     "rocketmq_messages_out_total",
     "rocketmq_throughput_out_total",
     "rocketmq_send_to_dlq_messages_total",
