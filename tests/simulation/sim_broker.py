@@ -77,6 +77,7 @@ class _Parts:
     """See `tandemmq.broker.parts.BrokerParts`: what the roles take of it."""
 
     send_tracer: Final = None
+    ha_tls: Final = None
     proof_bytes: Final = TAIL_BYTES
 
     def __init__(

@@ -95,6 +95,9 @@ class SimSocket:
             raise BlockingIOError
         return sent
 
+    def fileno(self) -> int:
+        return -1 if self._closed else 0
+
     def close(self) -> None:
         self._closed = True
         if self._connection is not None:
