@@ -154,9 +154,10 @@ class OfficialLoad:
         for name, process in self._processes.items():
             if name == "java-sent":
                 done = Path(self._path(name) + ".done")
-                wait_until(done.exists, limit_s=_END_LIMIT_S, what="the last transactions are begun")
+                with suppress(AssertionError):
+                    wait_until(done.exists, limit_s=_END_LIMIT_S, what="the last transactions are begun")
             elif name.endswith("-sent"):
-                process.wait(_END_LIMIT_S)
+                _end_of(process, _END_LIMIT_S)
         (self._folder / "all-sent").touch()
         # What is missing then is told as such.
         with suppress(AssertionError):
@@ -167,7 +168,7 @@ class OfficialLoad:
             )
         (self._folder / "all-received").touch()
         for process in self._processes.values():
-            process.wait(_END_LIMIT_S + _DRAIN_LIMIT_S)
+            _end_of(process, _END_LIMIT_S + _DRAIN_LIMIT_S)
         return [self._felt(language) for language in ("python", *self._programs)]
 
     def _felt(self, language: str) -> Felt:
@@ -220,6 +221,15 @@ class OfficialLoad:
             self._processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
             )
+
+
+def _end_of(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    """One that stands still is killed, and told as failed."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _id_at(language: str) -> int:

@@ -118,8 +118,11 @@ class TelemetryHandler:
         self._asked: dict[str, Answered] = {}
 
     def publishers(self, topic: str) -> Sequence[TelemetryStream]:
-        """Streams of connected producers that publish the topic."""
-        return list(self._publishers.get(topic, ()))
+        """Streams of connected producers that publish the topic, the newest of each. Java's client (5.2.0) answers a
+        check on the thread that read it, and waits there: two that come by two streams at once stop one that has two
+        threads."""
+        newest = {stream.client_id: stream for stream in self._publishers.get(topic, ())}
+        return list(newest.values())
 
     def streams_of(self, client_id: str) -> Sequence[TelemetryStream]:
         """Those of one client: mostly one. Looks at all."""

@@ -341,6 +341,19 @@ def test_what_nobody_decides_is_put_aside_in_the_end(broker: BrokerAssembly) -> 
     assert bodies_in(broker) == []
 
 
+def test_a_producer_with_two_streams_is_asked_by_the_newest_alone(broker: BrokerAssembly) -> None:
+    """Java's, with two addresses of one broker, has one for each, and may stand still if both ask at once."""
+    older, newer = Producer(broker, TOPIC), Producer(broker, TOPIC)
+    other = Producer(broker, TOPIC, client_id="producer@2")
+    halves = [send_half(broker) for _ in range(40)]
+    pass_seconds(broker, 8)
+    assert not older.asked
+    assert newer.asked
+    assert other.asked
+    asked = [command.transaction_id for command in (*newer.asked, *other.asked)]
+    assert sorted(asked) == sorted(half.transaction_id for half in halves)
+
+
 def test_many_are_asked_after_in_turns(broker: BrokerAssembly, time: ManualTime) -> None:
     producer = Producer(broker, TOPIC)
     for _ in range(100):
