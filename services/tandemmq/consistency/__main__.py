@@ -83,6 +83,7 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     from tandemmq.consistency.progress import Progress
     from tandemmq.consistency.results_store import ResultsStore
 
+    stop = _StopOnSignals()
     log = get_logger()
     run_id = new_run_id(datetime.now(UTC), Random())
     log.info("run_starting", run_id=run_id, version=VERSION, settings=effective_settings(settings))
@@ -90,7 +91,7 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     discovery = discover(settings)
     results = ResultsStore(settings.results)
     with _runner(settings) as (runner, application_id):
-        stopping = _stop_on_signals(runner)
+        stop.ends(runner)
         with Progress(in_flight=runner.bytes_done, kind=settings.progress) as progress:
             report = audit(
                 settings,
@@ -100,7 +101,7 @@ def _run(settings: ConsistencySettings) -> RunSummary:
                 run_id=run_id,
                 application_id=application_id,
                 progress=progress,
-                is_stopping=stopping.is_set,
+                is_stopping=stop.is_set,
             )
     summary = report.summary
     place = write_report(results, report)
@@ -158,22 +159,36 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _stop_on_signals(runner: TaskRunner) -> threading.Event:
+class _StopOnSignals:
     """The first SIGTERM or SIGINT ends what runs, so that the report has what was found out so far; the second ends
-    the process.
+    the process. From the start on: one that comes while Spark starts is heeded, too.
     """
-    stopping = threading.Event()
 
-    def stop(_number: int, _frame: object) -> None:
-        if stopping.is_set():
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._runner: TaskRunner | None = None
+        self._listen()
+
+    def ends(self, runner: TaskRunner) -> None:
+        """It is what runs from now on."""
+        self._runner = runner
+        # Spark has taken SIGINT for itself.
+        self._listen()
+
+    def is_set(self) -> bool:
+        return self._stopping.is_set()
+
+    def _listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        if self._stopping.is_set():
             os._exit(_EXIT_BROKEN)
-        stopping.set()
-        # Not here: the thread that is interrupted may be talking to the JVM itself.
-        threading.Thread(target=runner.cancel, name="cancel", daemon=True).start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return stopping
+        self._stopping.set()
+        if self._runner is not None:
+            # Not here: the thread that is interrupted may be talking to the JVM itself.
+            threading.Thread(target=self._runner.cancel, name="cancel", daemon=True).start()
 
 
 def _announce(summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan) -> None:

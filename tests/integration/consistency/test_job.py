@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.audit_stores import copy_group
 from support.cluster_processes import wait_until
 from support.consistency_job import run_job
@@ -41,7 +43,8 @@ def test_job_names_the_damaged_message_and_clears_the_other_group(equal_group: l
     assert (run.folder / "report.html").stat().st_size > 1_000
 
 
-def test_stopped_job_reports_what_it_has(equal_group: list[Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["run_starting", "spark_started"])
+def test_stopped_job_reports_what_it_has(equal_group: list[Path], tmp_path: Path, when: str) -> None:
     copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
     settings = {"path": str(tmp_path / "groups"), "results": str(tmp_path / "results"), **_SMALL, "rateLimit": "10000"}
     command = [sys.executable, "-m", "tandemmq.consistency"]
@@ -49,9 +52,10 @@ def test_stopped_job_reports_what_it_has(equal_group: list[Path], tmp_path: Path
         command += ["--set", f"{key}={value}"]
     log = tmp_path / "job.log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as job:
-        wait_until(lambda: b'"event": "spark_started"' in log.read_bytes(), limit_s=90, what="tasks can run")
+        told = f'"event": "{when}"'.encode()
+        wait_until(lambda: told in log.read_bytes(), limit_s=90, what=when)
         job.send_signal(signal.SIGTERM)
-        code = job.wait(timeout=60)
+        code = job.wait(timeout=90)
 
     assert code == ExitCode.INCOMPLETE, log.read_text()
     assert list((tmp_path / "results" / "runs").glob("*/summary.json"))
