@@ -386,14 +386,15 @@ class MasterStart:
         of_us = self._memories_of_us()
         if any(memory.epoch > last_epoch or memory.end_offset > end_offset for memory in of_us):
             return False
-        if self.in_sync_epoch >= self._logged_epoch() and any(memory.epoch == last_epoch for memory in of_us):
+        is_witnessed = any(memory.epoch == last_epoch and memory.end_offset for memory in of_us)
+        if self.in_sync_epoch >= self._logged_epoch() and is_witnessed:
             return True
         if self._greatest_epoch() > last_epoch:
             return False
         if any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
             # What they have came from here: something is gone, and recovery took the gap for the end of the log.
             return False
-        return any(memory.epoch == last_epoch for memory in of_us)
+        return is_witnessed
 
     def _greatest_epoch(self) -> int:
         promised = [answer.promised_epoch for answer in self._answers.values()]

@@ -6,7 +6,8 @@ may be new or an old copy, so it asks who cannot have been replaced with it. Hen
 - An entry is a disk. A replaced disk stays beside its successor: that there was one is what a later start must learn.
 - What is known of a disk comes from its own words; others' words fill in what was not heard: of two, the greater run
   counts, then the greater end of the log. Epochs never go back.
-- The words of a broker that recovers take nothing away: an old copy of a disk must not become its own witness.
+- The words of a broker that recovers say nothing of where its log ends, nor does its goodbye: an old copy of a
+  disk must not become its own witness, where nothing was known of it either.
 - A slave's epoch is that of a master it followed. So each disk has a second one: in which it was master itself. Who
   asks for a later master is told of those only.
 - A goodbye changes an entry and never removes it. Only an operator does (`forget`), or a bound: the entry that is
@@ -86,6 +87,8 @@ class GroupMemory:
         self.made_wall_ms: Final = made_wall_ms
         # Each level from the entry heard of least recently to the newest.
         self._groups: dict[GroupName, dict[int, dict[str, ReplicaMemory]]] = {}
+        # Disks whose broker has not served since it started.
+        self._recovering: set[tuple[GroupName, str]] = set()
         self.changes = 0
         """Grows with everything but the ends of logs that merely grow."""
         self.progress = 0
@@ -148,6 +151,12 @@ class GroupMemory:
         """A broker that is registered now speaks of its own disk."""
         known = self._known(group, told)
         now = replace(told, live=True, left=False)
+        if is_recovering:
+            self._recovering.add((group, told.disk_id))
+        else:
+            self._recovering.discard((group, told.disk_id))
+        if is_recovering:
+            now = replace(now, end_offset=0)
         if known is not None:
             is_final = not is_recovering and told.run >= known.run
             now = replace(
@@ -155,7 +164,7 @@ class GroupMemory:
                 run=max(told.run, known.run),
                 epoch=max(told.epoch, known.epoch),
                 master_epoch=max(told.master_epoch, known.master_epoch),
-                end_offset=told.end_offset if is_final else max(told.end_offset, known.end_offset),
+                end_offset=told.end_offset if is_final else max(now.end_offset, known.end_offset),
                 metadata_endpoint=told.metadata_endpoint or known.metadata_endpoint,
             )
         self._put(group, now)
@@ -175,6 +184,8 @@ class GroupMemory:
             metadata_endpoint=base.metadata_endpoint or known.metadata_endpoint or told.metadata_endpoint,
             last_seen_wall_ms=max(told.last_seen_wall_ms, known.last_seen_wall_ms),
         )
+        if (group, told.disk_id) in self._recovering:
+            now = replace(now, end_offset=max(told.end_offset, now.end_offset))
         # Not heard here: its place in the order stays.
         self._put(group, now, keeps_place=True)
 
@@ -188,8 +199,10 @@ class GroupMemory:
         """Its process said goodbye, and where its log ends. A later process of the disk makes that old news."""
         known = self.replica(identity, disk_id)
         if known is not None and known.run == run and not known.live:
-            goodbye = replace(known, end_offset=end_offset, left=True)
-            self._put((identity.cluster, identity.broker_name), goodbye, keeps_place=True)
+            group = (identity.cluster, identity.broker_name)
+            is_recovering = (group, disk_id) in self._recovering
+            end_offset = known.end_offset if is_recovering else end_offset
+            self._put(group, replace(known, end_offset=end_offset, left=True), keeps_place=True)
 
     def forget(self, group: GroupName, *, broker_id: int | None = None, disk_id: str = "") -> tuple[ReplicaMemory, ...]:
         """An operator gives replicas up, all or those named; returns them. Live ones are kept."""
@@ -240,6 +253,7 @@ class GroupMemory:
             self.progress += 1
 
     def _drop(self, group: GroupName, replica: ReplicaMemory) -> None:
+        self._recovering.discard((group, replica.disk_id))
         by_id = self._groups[group]
         del by_id[replica.broker_id][replica.disk_id]
         if not by_id[replica.broker_id]:

@@ -169,6 +169,12 @@ class TestAWholeLog:
         assert _waits(_step(_own(), told=(), remembered=(SLAVE,))).missing == (SLAVE,)
         assert _waits(_step(_own(), told=None, remembered=(SLAVE,), now_ms=3_600_000)).missing == (SLAVE,)
 
+    def test_a_name_server_that_knows_only_that_the_disk_is_there_is_no_witness(self) -> None:
+        """It has lost its memory, and heard of this very start."""
+        echo = replace(US, end_offset=0, live=True)
+        assert _waits(_step(_own(), told=(echo, SLAVE), remembered=(SLAVE,))).missing == (SLAVE,)
+        assert _waits(_step(_own(), told=(echo,), remembered=(SLAVE,), in_sync_epoch=2)).missing == (SLAVE,)
+
     def test_waits_when_recovery_cut_something(self) -> None:
         assert _waits(_step(_own(whole=False), told=(US, SLAVE), remembered=(SLAVE,))).missing == (SLAVE,)
 

@@ -62,6 +62,27 @@ def test_an_old_copy_of_a_disk_does_not_become_its_own_witness() -> None:
     assert (only(memory).run, only(memory).epoch, only(memory).end_offset) == (6, 3, 900)
 
 
+def test_where_nothing_was_known_an_old_copy_does_not_become_its_own_witness_either() -> None:
+    memory = GroupMemory()
+    told(memory, replica(epoch=2, end_offset=400), is_recovering=True)
+    assert (only(memory).live, only(memory).epoch, only(memory).end_offset) == (True, 2, 0)
+    memory.told_of_another(GROUP, replica(epoch=2, end_offset=900))
+    assert only(memory).end_offset == 900, "others know more of it"
+    told(memory, replica(epoch=3, end_offset=950))
+    assert only(memory).end_offset == 950, "it serves"
+
+
+def test_the_goodbye_of_a_broker_that_only_waited_says_nothing_of_its_log() -> None:
+    """It waits for what was on its disk; whoever stops it in order must not make the next start believe less."""
+    memory = GroupMemory()
+    told(memory, replica(run=1, end_offset=900))
+    memory.gone(MASTER, "disk-1")
+    told(memory, replica(run=2, end_offset=400), is_recovering=True)
+    memory.gone(MASTER, "disk-1")
+    memory.left(MASTER, "disk-1", run=2, end_offset=400)
+    assert (only(memory).left, only(memory).end_offset) == (True, 900)
+
+
 def test_a_goodbye_tells_the_exact_end_and_a_later_start_makes_it_old_news() -> None:
     memory = GroupMemory()
     told(memory, replica(run=2))
@@ -307,6 +328,7 @@ class Cluster(RuleBasedStateMachine):
         member = self.live.pop(broker_id, None)
         if member is None:
             return
+        before = self.table.memory.replica(member.identity, member.disk_id)
         self.table.unregister(
             member.identity,
             incarnation=member.incarnation,
@@ -315,9 +337,11 @@ class Cluster(RuleBasedStateMachine):
             end_offset=end_offset,
         )
         known = self.table.memory.replica(member.identity, member.disk_id)
+        assert before is not None
         assert known is not None
         if end_offset is not None and known.run == member.run:
-            assert (known.left, known.end_offset) == (True, end_offset)
+            # Of the log a broker that only waits takes nothing away, and adds nothing.
+            assert (known.left, known.end_offset) == (True, before.end_offset if member.recovering else end_offset)
 
     @rule(broker_id=IDS)
     def lose_connection(self, broker_id: int) -> None:
