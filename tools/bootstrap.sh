@@ -33,7 +33,11 @@ fi
 if [ "$extra" = docs ] && [ -e build/docs-venv/.stamp ] && [ build/docs-venv/.stamp -nt tools/docs_requirements.txt ]; then
   exit 0
 fi
-if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
+if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then
+  # Stubs of older protos would serve older fields.
+  if [ -n "$(find proto -name '*.proto' -newer "$stamp")" ]; then .venv/bin/python proto/build_hook.py && touch "$stamp"; fi
+  exit 0
+fi
 
 # Debian's own Python before another that PATH names: it is built with profiles and link-time optimization, and a broker
 # costs a fifth less on it than on one that was compiled without them (benchmarks/RESULTS.md). Not if what compiles
