@@ -579,7 +579,7 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """One version of the record; see the head."""
+    """One version of the record; the table above has its fields."""
 
     epoch: int
     master: Replica

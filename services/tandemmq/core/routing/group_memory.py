@@ -87,8 +87,6 @@ class GroupMemory:
         self.made_wall_ms: Final = made_wall_ms
         # Each level from the entry heard of least recently to the newest.
         self._groups: dict[GroupName, dict[int, dict[str, ReplicaMemory]]] = {}
-        # Disks whose broker has not served since it started.
-        self._recovering: set[tuple[GroupName, str]] = set()
         self.changes = 0
         """Grows with everything but the ends of logs that merely grow."""
         self.progress = 0
@@ -150,11 +148,7 @@ class GroupMemory:
     def told_of_itself(self, group: GroupName, told: ReplicaMemory, *, is_recovering: bool) -> None:
         """A broker that is registered now speaks of its own disk."""
         known = self._known(group, told)
-        now = replace(told, live=True, left=False)
-        if is_recovering:
-            self._recovering.add((group, told.disk_id))
-        else:
-            self._recovering.discard((group, told.disk_id))
+        now = replace(told, live=True, left=False, recovering=is_recovering)
         if is_recovering:
             now = replace(now, end_offset=0)
         if known is not None:
@@ -179,13 +173,13 @@ class GroupMemory:
         base = replace(told, live=False) if is_news else known
         now = replace(
             base,
+            recovering=known.recovering,
+            end_offset=max(told.end_offset, known.end_offset) if known.recovering else base.end_offset,
             epoch=max(told.epoch, known.epoch),
             master_epoch=max(told.master_epoch, known.master_epoch),
             metadata_endpoint=base.metadata_endpoint or known.metadata_endpoint or told.metadata_endpoint,
             last_seen_wall_ms=max(told.last_seen_wall_ms, known.last_seen_wall_ms),
         )
-        if (group, told.disk_id) in self._recovering:
-            now = replace(now, end_offset=max(told.end_offset, now.end_offset))
         # Not heard here: its place in the order stays.
         self._put(group, now, keeps_place=True)
 
@@ -199,10 +193,8 @@ class GroupMemory:
         """Its process said goodbye, and where its log ends. A later process of the disk makes that old news."""
         known = self.replica(identity, disk_id)
         if known is not None and known.run == run and not known.live:
-            group = (identity.cluster, identity.broker_name)
-            is_recovering = (group, disk_id) in self._recovering
-            end_offset = known.end_offset if is_recovering else end_offset
-            self._put(group, replace(known, end_offset=end_offset, left=True), keeps_place=True)
+            goodbye = replace(known, end_offset=known.end_offset if known.recovering else end_offset, left=True)
+            self._put((identity.cluster, identity.broker_name), goodbye, keeps_place=True)
 
     def forget(self, group: GroupName, *, broker_id: int | None = None, disk_id: str = "") -> tuple[ReplicaMemory, ...]:
         """An operator gives replicas up, all or those named; returns them. Live ones are kept."""
@@ -253,7 +245,6 @@ class GroupMemory:
             self.progress += 1
 
     def _drop(self, group: GroupName, replica: ReplicaMemory) -> None:
-        self._recovering.discard((group, replica.disk_id))
         by_id = self._groups[group]
         del by_id[replica.broker_id][replica.disk_id]
         if not by_id[replica.broker_id]:
@@ -284,7 +275,7 @@ def _progress(replica: ReplicaMemory) -> tuple[int, int, bool]:
 
 def _structure(replica: ReplicaMemory) -> ReplicaMemory:
     """What changes seldom."""
-    return replace(replica, end_offset=0, last_seen_wall_ms=0)
+    return replace(replica, end_offset=0, last_seen_wall_ms=0, recovering=False)
 
 
 def _checksum(content: Any) -> int:  # as JSON has it

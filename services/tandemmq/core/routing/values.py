@@ -107,6 +107,8 @@ class ReplicaMemory:
     live: bool = False
     # Greatest epoch in which it was, or wanted to be, its group's master; 0: never. Below 0: not told, goes by its id.
     master_epoch: int = -1
+    # Its last process had not served yet: what is remembered of its log is of earlier ones.
+    recovering: bool = False
 
     def __post_init__(self) -> None:
         if self.master_epoch < 0:
