@@ -242,7 +242,7 @@ class ReplicaIdentity:
 # log. It follows each write and is never ahead of it, so a log that ends before its mark has lost something, unless the
 # machine lost its power: then the mark may be the newer of the two.
 
-FILE_NAME: Final = "logEnd"
+LOG_END_FILE: Final = "logEnd"
 _OFFSET: Final = Struct(">q")
 
 
@@ -258,7 +258,7 @@ class LogEndMark:
     """The mark of one store, from `open` to `close`. Nothing is synced: it tells of kills, not of power."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE_NAME
+        self._path = folder / LOG_END_FILE
         self._map: mmap.mmap | None = None
 
     def open(self) -> int:
