@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Iterator
@@ -67,7 +68,8 @@ class Kubernetes:
 def kubernetes() -> Iterator[Kubernetes]:
     """What runs is what the chart's defaults make: two groups."""
     started = Kubernetes()
-    started.objects = list(render().kind("StatefulSet").values())
+    # Copies: a rendering is kept for all tests, and some change what runs.
+    started.objects = copy.deepcopy(list(render().kind("StatefulSet").values()))
     yield started
     started.stop()
 
@@ -156,7 +158,7 @@ _EXPLICIT: Final = (
 
 def _running(step: int, *, whole: bool = True) -> list[Objects]:
     """The sets of a release that is at this step; not whole: pods of the revision before are still there."""
-    found = [json.loads(json.dumps(each)) for each in render("--set", _EXPLICIT[step]).kind("StatefulSet").values()]
+    found = copy.deepcopy(list(render("--set", _EXPLICIT[step]).kind("StatefulSet").values()))
     for each in found:
         each["metadata"]["generation"] = 2
         each["status"] = {"observedGeneration": 2, "currentRevision": "b", "updateRevision": "b"}
