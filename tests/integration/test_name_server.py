@@ -72,6 +72,7 @@ class Broker:
     end_offset: int = 0
     known_replicas: tuple[ReplicaMemory, ...] = ()
     recovering: str = ""
+    unproven: bool = False
 
     @property
     def identity(self) -> BrokerIdentity:
@@ -95,6 +96,7 @@ class Broker:
             self.end_offset,
             self.known_replicas,
             self.recovering,
+            unproven=self.unproven,
         )
 
 
@@ -293,7 +295,24 @@ async def test_broker_tells_of_replicas_that_this_name_server_never_met() -> Non
     broker = Broker(disk_id="disk-1", run=1, epoch=2, known_replicas=(other,))
     async with name_server() as server, linked(broker, server):
         await until(server.live, "registered")
-        assert server.registry.group_memory("DefaultCluster", "broker-a").replicas[1] == other
+        assert server.registry.group_memory("DefaultCluster", "broker-a").replicas[1] == replace(other, unproven=True)
+
+
+async def test_what_a_starting_broker_says_of_its_disk_is_marked_until_a_heartbeat_tells_that_it_is_proven() -> None:
+    broker = Broker(disk_id="disk-1", run=2, epoch=1, end_offset=500, unproven=True)
+    async with name_server() as server, linked(broker, server) as member:
+
+        def unproven() -> list[bool]:
+            return [each.unproven for each in server.registry.group_memory("DefaultCluster", "broker-a").replicas]
+
+        await until(unproven, "heard of")
+        assert unproven() == [True]
+        broker.unproven = False
+        await until(lambda: unproven() == [False], "proven")
+        broker.unproven = True
+        await member.links.unregister(is_log_closed=True)
+        [known] = server.registry.group_memory("DefaultCluster", "broker-a").replicas
+        assert (known.left, known.live) == (False, False), "where its log ends it did not say"
 
 
 async def test_goodbye_is_remembered_with_the_end_of_the_closed_log() -> None:

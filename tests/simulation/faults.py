@@ -78,6 +78,7 @@ class FaultInjector:
             self._replace_silent_master: 0,
             self._lose_power_after_cut: 0,
             self._lose_master_disk_within_record: 0,
+            self._put_back_slave_disk_alone: 0,
         }
         if cluster.settings.failover:
             # Somebody else with a member's very disk is no failure of a machine, but of whoever started it.
@@ -218,6 +219,23 @@ class FaultInjector:
         return (
             f"the disk of {member.name} {'as it was at its last stop' if is_clean else 'as it is now'} will be put back"
         )
+
+    def _put_back_slave_disk_alone(self) -> str | None:
+        """An older copy of a slave's disk takes the disk's place, and nobody else is there."""
+        slave = self._rng.choice(self._cluster.slaves)
+        image = slave.disk.image()
+
+        def put_back() -> None:
+            if self._stopped or self._cluster.master is slave:
+                return
+            self._cluster.journal.note("FAULT", f"{slave.name} gets its old disk back, the others are killed")
+            for member in self._cluster.members:
+                if member is not slave:
+                    member.kill(restart_after_ms=25_000)
+            slave.put_back_disk(image, reboots=self._rng.random() < 0.5, restart_after_ms=50)
+
+        self._later(self._rng.randint(1_500, 6_000), put_back)
+        return f"the disk of {slave.name} as it is now will be put back, with all others away"
 
     def _rot_slave(self) -> str | None:
         return self._rot(self._rng.choice(self._cluster.slaves))

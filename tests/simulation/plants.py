@@ -104,6 +104,8 @@ class Plant(Enum):
     """A master that shows consumers what no other member of the in-sync set holds."""
     SETTLED_BEFORE_COPIED = "settled-before-copied"
     """A master that answers acknowledgements which no other member of the in-sync set knows of."""
+    OLD_COPY_BELIEVED = "old-copy-believed"
+    """A NameServer that takes what a starting process says of its disk for what the disk held."""
     ACTS_WITHOUT_ITS_SLAVE = "acts-without-its-slave"
     """A master that acts for its whole lease although a member of the set that has left may claim sooner."""
 
@@ -364,6 +366,12 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.SHOWN_UNCONFIRMED: (
         ("tandemmq.core.replication.master_replica.MasterReplica.confirmed_offset", property(_everything)),
     ),
+    Plant.OLD_COPY_BELIEVED: (
+        (
+            "tandemmq.core.routing.group_memory.GroupMemory._unless_older",
+            staticmethod(lambda known, told: replace(told, unproven=False)),
+        ),
+    ),
     Plant.SETTLED_BEFORE_COPIED: (("tandemmq.broker.master.role.MasterRole.when_progress_held", _held_at_once),),
     Plant.ACTS_WITHOUT_ITS_SLAVE: ((f"{_MASTERSHIP}.slave_left", _ignore_slave),),
 }
@@ -449,6 +457,11 @@ _STEERING: dict[Plant, dict[str, Any]] = {
         "flush_disk_type": FlushDiskType.ASYNC_FLUSH,
         "fault_pause_ms": 6_000,
         "fault_weights": (("hand_over", 60),),
+    },
+    Plant.OLD_COPY_BELIEVED: {
+        "fault_pause_ms": 8_000,
+        "fault_weights": (("put_back_slave_disk_alone", 60),),
+        "name_server_remembers": True,
     },
     Plant.CLAIM_LATE: {"fault_pause_ms": 12_000, "fault_weights": (("isolate_master", 60), ("kill_master", 60))},
     Plant.LEASE_IGNORED: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},

@@ -41,9 +41,9 @@ SCAN_INTERVAL_MS: Final = 5_000
 CALL_TIMEOUT_MS: Final = 3_000
 RETRY_PAUSE_MS: Final = 500
 
-# One sign of life: broker_id i32 | incarnation, epoch, end of the log, the topic table's state version, time and
-# counter: i64 each. The answer is one byte.
-HEARTBEAT: Final = struct.Struct(">iqqqqqq")
+# One sign of life: broker_id i32 | unproven u8 | incarnation, epoch, end of the log, the topic table's state version,
+# time and counter: i64 each. The answer is one byte.
+HEARTBEAT: Final = struct.Struct(">iBqqqqqq")
 HEARD: Final = b"\x00"
 REGISTER_AGAIN: Final = b"\x01"
 SUPERSEDED: Final = b"\x02"
@@ -149,7 +149,7 @@ class SimNameServer:
         def readable() -> None:
             unread.extend(connection.receive(1_024))
             while len(unread) >= HEARTBEAT.size:
-                broker_id, incarnation, epoch, end_offset, *version = HEARTBEAT.unpack_from(unread)
+                broker_id, unproven, incarnation, epoch, end_offset, *version = HEARTBEAT.unpack_from(unread)
                 del unread[: HEARTBEAT.size]
                 answer = self._table.heartbeat(
                     BrokerIdentity(CLUSTER_NAME, BROKER_NAME, broker_id),
@@ -158,6 +158,7 @@ class SimNameServer:
                     connection=number,
                     epoch=epoch,
                     end_offset=end_offset,
+                    unproven=bool(unproven),
                     now_ms=self._process.clock.monotonic_ms(),
                     wall_ms=self._process.clock.wall_ms(),
                 )
@@ -237,7 +238,8 @@ class BrokerRegistration:
         self.announced = False
         self._changed.set()
         replica, end_offset = self.replica, self.store.dispatched_offset
-        last_words = (replica.disk_id, replica.run, end_offset) if is_log_closed else ("", 0, None)
+        has_last_words = is_log_closed and replica.is_proven
+        last_words = (replica.disk_id, replica.run, end_offset) if has_last_words else ("", 0, None)
         try:
             await self._ask(
                 lambda plane: plane.unregister(self.identity.broker_id, self.process.started_wall_ms, *last_words)
@@ -295,6 +297,7 @@ class BrokerRegistration:
             known_replicas=self.replica.replicas,
             recovering=self.recovering(),
             is_master=self.is_master(),
+            unproven=not self.replica.is_proven,
         )
         await self._ask(lambda plane: plane.register(registration))
 
@@ -325,6 +328,7 @@ class BrokerRegistration:
                 connection.send(
                     HEARTBEAT.pack(
                         self.identity.broker_id,
+                        not self.replica.is_proven,
                         self.process.started_wall_ms,
                         self.replica.history.last_epoch,
                         self.store.dispatched_offset,

@@ -116,6 +116,7 @@ class Registrant:
     incarnation = 1
     data_version = DataVersion()
     epoch = end_offset = 0
+    unproven = False
 
     def registration(self) -> Registration:
         return Registration(MASTER, BrokerEndpoints("host:8081"), 1, 1_000, DataVersion(), ())

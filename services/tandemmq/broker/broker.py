@@ -586,6 +586,11 @@ class Broker:
         """End of its log's last whole record."""
         return self._parts.store.dispatched_offset
 
+    @property
+    def unproven(self) -> bool:
+        """See `Registration`."""
+        return not self._parts.member.is_proven
+
     def registration(self) -> Registration:
         """What NameServers are told."""
         parts, settings = self._parts, self._settings
@@ -613,6 +618,7 @@ class Broker:
             known_replicas=parts.member.replicas,
             recovering=parts.role.waits_for,
             is_master=parts.role.is_master,
+            unproven=self.unproven,
         )
 
     def _endpoints(self) -> BrokerEndpoints:

@@ -53,6 +53,8 @@ class ReplicaIdentity:
         self._record = self._first_record("")
         self.history = LogHistory()
         """The epochs of our log."""
+        self.is_proven = False
+        """This process has served as a master, or has reached its master's end: its disk is no older copy."""
 
     @property
     def disk_id(self) -> str:

@@ -231,6 +231,7 @@ class RouteRegistry:
         connection: int,
         epoch: int = 0,
         end_offset: int | None = None,
+        unproven: bool = False,
     ) -> HeartbeatAnswer:
         self.activity.heartbeats += 1
         answer = self.table.heartbeat(
@@ -240,6 +241,7 @@ class RouteRegistry:
             connection=connection,
             epoch=epoch,
             end_offset=end_offset,
+            unproven=unproven,
             now_ms=self._clock.monotonic_ms(),
             wall_ms=self._clock.wall_ms(),
         )

@@ -101,6 +101,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
                     connection=connection,
                     epoch=request.epoch,
                     end_offset=request.end_offset,
+                    unproven=request.unproven,
                 )
                 if answer.status is HeartbeatStatus.BROKER_UNKNOWN:
                     await context.abort(grpc.StatusCode.NOT_FOUND, "this broker is not registered: register again")

@@ -103,6 +103,10 @@ class Registrant(Protocol):
     def end_offset(self) -> int:
         """End of its log."""
 
+    @property
+    def unproven(self) -> bool:
+        """See `Registration`."""
+
     def registration(self) -> Registration:
         """All of it, with the topic table."""
 
@@ -274,7 +278,8 @@ class NameServerLinks:
         if is_log_closed:
             registration = self._registrant.registration()
             request.disk_id, request.run = registration.disk_id, registration.run
-            request.end_offset = registration.end_offset
+            if not registration.unproven:
+                request.end_offset = registration.end_offset
         async with asyncio.TaskGroup() as tasks:
             for link in self._links:
                 tasks.create_task(self._leave(link, request))
@@ -518,6 +523,7 @@ async def _beat(
                 data_version=version_message(registrant.data_version),
                 epoch=registrant.epoch,
                 end_offset=registrant.end_offset,
+                unproven=registrant.unproven,
             )
         )
     answer = await heartbeats.read()

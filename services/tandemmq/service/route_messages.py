@@ -115,6 +115,7 @@ def registration_message(registration: Registration) -> pb.RegisterBrokerRequest
         known_replicas=[replica_message(replica) for replica in registration.known_replicas],
         recovering=registration.recovering[:_RECOVERING_CHARACTERS_MAX],
         role=_role_message(is_master=registration.is_master),
+        unproven=registration.unproven,
     )
 
 
@@ -144,6 +145,7 @@ def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
         known_replicas=tuple(_replica_value(replica) for replica in message.known_replicas),
         recovering=message.recovering[:_RECOVERING_CHARACTERS_MAX],
         is_master=is_master_value(message),
+        unproven=message.unproven,
     )
 
 
@@ -180,6 +182,7 @@ def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
         left=replica.left,
         live=replica.live,
         master_epoch=replica.master_epoch,
+        unproven=replica.unproven,
     )
     message.last_seen_time.FromMilliseconds(replica.last_seen_wall_ms)
     return message
@@ -343,6 +346,7 @@ def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
         left=message.left,
         live=message.live,
         master_epoch=message.master_epoch if message.HasField("master_epoch") else -1,
+        unproven=message.unproven,
     )
 
 

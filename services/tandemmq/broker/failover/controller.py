@@ -564,7 +564,7 @@ class Failover:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(ask_name_servers())
-            for other in self._member.others:
+            for other in sorted(self._member.others):
                 tasks.create_task(ask(other))
 
     async def _start_to_recover(self, reason: str) -> None:
@@ -707,7 +707,7 @@ class Failover:
     async def _all_withhold(self, duration_ms: int) -> bool:
         """Whether every member that could claim promises not to for so long."""
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(self._withholds(other, duration_ms)) for other in self._member.others]
+            asked = [tasks.create_task(self._withholds(other, duration_ms)) for other in sorted(self._member.others)]
         return all(task.result() for task in asked)
 
     async def _withholds(self, other: Replica, duration_ms: int) -> bool:
@@ -814,7 +814,7 @@ class Failover:
             for slave in role.slaves()
             if slave.broker_id is not None and slave.disk_id
         }
-        able = [replica for replica in record.in_sync - {record.master} if replica in connected]
+        able = [replica for replica in sorted(record.in_sync - {record.master}) if replica in connected]
         if to is not None:
             able = [replica for replica in able if replica.broker_id == to]
         if not able:
@@ -853,7 +853,7 @@ class Failover:
 
     async def _is_spread(self) -> bool:
         async with asyncio.TaskGroup() as tasks:
-            copies = [tasks.create_task(self._have_copied(member)) for member in self._member.required]
+            copies = [tasks.create_task(self._have_copied(member)) for member in sorted(self._member.required)]
         # The lease says that nobody has claimed meanwhile without the change.
         return all(copy.result() for copy in copies) and self.acts
 

@@ -460,6 +460,7 @@ class GroupRecovery:
         await self._replica.remember(*(memory_of(answer) for answer in answers))
         if step.given_up:
             await self._forget([memory.disk_id for memory in step.given_up])
+        self._replica.is_proven = True
         log.info(
             "epoch_begun",
             epoch=step.epoch,

@@ -225,7 +225,7 @@ class Follower:
         self._followed_since_ms = self._clock.monotonic_ms()
         self._followed_from = self._store.min_offset if self._extent().is_empty else self._store.end_offset
         if self._store.dispatched_offset == self._store.end_offset and not self.lag_bytes:
-            self.caught_up_epoch = self._replica.history.last_epoch
+            self._reached_the_end()
         watch = asyncio.create_task(self._leave_replaced(master))
         try:
             if self._extent().is_empty:
@@ -489,13 +489,17 @@ class Follower:
         """Says once a connection when everything the master had at its beginning is here and can be consumed."""
         if self._store.dispatched_offset == self._store.end_offset and not self.lag_bytes:
             self._has_caught_up = True
-            self.caught_up_epoch = self._replica.history.last_epoch
+            self._reached_the_end()
             log.info(
                 "caught_up_with_master",
                 end_offset=self._store.end_offset,
                 copied_bytes=self._store.end_offset - self._followed_from,
                 duration_ms=self._clock.monotonic_ms() - self._followed_since_ms,
             )
+
+    def _reached_the_end(self) -> None:
+        self.caught_up_epoch = self._replica.history.last_epoch
+        self._replica.is_proven = True
 
     def _schedule_dispatch(self) -> None:
         """Later, for a batch to gather; at once, if it is due: then before the next read, which waits in the kernel."""

@@ -16,12 +16,15 @@ need not be heard when our log is *whole* and *witnessed*. Whole: this very disk
 machine ran on, and recovery cut nothing but a torn record. Then it has all that it ever sent, and no slave can have
 more. Witnessed: somebody else remembers this disk in our last epoch with no more log than it has, so it is no older
 copy of itself; and no other disk is remembered with a better log than ours, so no damage at our log's end looks like
-the end. What is remembered is as old as the last heartbeat, about a second.
+the end. What is remembered is as old as the last heartbeat, about a second. Our own words since this start witness
+nothing (`ReplicaMemory.unproven`).
 
 In the in-sync set. Where an authority keeps a record of the group (`mastership.py`) that names our disk as a member of
 the in-sync set, all that was ever acknowledged was on this disk. It needs no other member then, if it is whole, and
 nobody remembers more of *this disk* than it has: what others had beyond it was acknowledged to nobody. That holds for a
-record as new as the newest log: whoever remembers a log of a later epoch has seen that the authority was put back.
+record as new as the newest log: whoever remembers a log of a later epoch has seen that the authority was put back. And
+for a disk that knows the record's epoch: it came into the set by following that epoch's master, so one that never heard
+of the epoch is an older copy.
 
 What groups have consumed does not follow the log. A master that was replaced, and has not heard of it, goes on writing
 to a log that nobody is promised; it may be the longer one, and its leases are older than those of who was master since.
@@ -386,7 +389,9 @@ class MasterStart:
         of_us = self._memories_of_us()
         if any(memory.epoch > last_epoch or memory.end_offset > end_offset for memory in of_us):
             return False
-        is_witnessed = any(memory.epoch == last_epoch and memory.end_offset for memory in of_us)
+        is_witnessed = any(memory.epoch == last_epoch and memory.end_offset and not memory.unproven for memory in of_us)
+        if last_epoch < self.in_sync_epoch:
+            return False
         if self.in_sync_epoch >= self._logged_epoch() and is_witnessed:
             return True
         if self._greatest_epoch() > last_epoch:

@@ -4,10 +4,11 @@ A master that starts must know whom to ask for a longer log, and whether its own
 may be new or an old copy, so it asks who cannot have been replaced with it. Hence the rules:
 
 - An entry is a disk. A replaced disk stays beside its successor: that there was one is what a later start must learn.
-- What is known of a disk comes from its own words; others' words fill in what was not heard: of two, the greater run
-  counts, then the greater end of the log. Epochs never go back.
-- The words of a broker that recovers say nothing of where its log ends, nor does its goodbye: an old copy of a
-  disk must not become its own witness, where nothing was known of it either.
+- What is known of a disk comes from its own words; others' words fill in what was not heard. Epochs and runs never go
+  back. Nor does the end of the log within an epoch, unless a process says so that is proven: since it started it has
+  served, or reached its master's end. Any other may run on an older copy of the disk.
+- An older copy must not become its own witness. So an end that is heard of an unproven process first, or of others, is
+  marked: whoever starts must ask about it, and does not count it as evidence of his own log.
 - A slave's epoch is that of a master it followed. So each disk has a second one: in which it was master itself. Who
   asks for a later master is told of those only.
 - A goodbye changes an entry and never removes it. Only an operator does (`forget`), or a bound: the entry that is
@@ -73,6 +74,7 @@ class GroupMemoryImage:
                     "lastSeenTime": replica.last_seen_wall_ms,
                     "left": replica.left,
                     "masterEpoch": replica.master_epoch,
+                    "unproven": replica.unproven,
                 }
                 for (cluster, broker_name), replica in self.replicas
             ],
@@ -115,6 +117,7 @@ class GroupMemory:
                     left=entry["left"],
                     # An earlier version knew roles by their ids.
                     master_epoch=entry.get("masterEpoch", -1),
+                    unproven=entry.get("unproven", False),
                 )
                 memory._put((entry["cluster"], entry["brokerName"]), replica)
         except (ValueError, KeyError, TypeError) as error:
@@ -145,36 +148,31 @@ class GroupMemory:
 
     # News
 
-    def told_of_itself(self, group: GroupName, told: ReplicaMemory, *, is_recovering: bool) -> None:
-        """A broker that is registered now speaks of its own disk."""
+    def told_of_itself(self, group: GroupName, told: ReplicaMemory) -> None:
+        """A broker that is registered now speaks of its own disk; `told.unproven`: so is its process."""
         known = self._known(group, told)
-        now = replace(told, live=True, left=False, recovering=is_recovering)
-        if is_recovering:
-            now = replace(now, end_offset=0)
+        now = replace(told, live=True, left=False)
         if known is not None:
-            is_final = not is_recovering and told.run >= known.run
             now = replace(
-                now,
+                self._unless_older(known, now) if told.unproven or told.run < known.run else now,
                 run=max(told.run, known.run),
                 epoch=max(told.epoch, known.epoch),
                 master_epoch=max(told.master_epoch, known.master_epoch),
-                end_offset=told.end_offset if is_final else max(now.end_offset, known.end_offset),
                 metadata_endpoint=told.metadata_endpoint or known.metadata_endpoint,
             )
         self._put(group, now)
 
     def told_of_another(self, group: GroupName, told: ReplicaMemory) -> None:
-        """A broker speaks of another replica that it knows."""
+        """A broker speaks of another replica that it knows: of where that one's log ended when they met."""
+        told = replace(told, live=False, unproven=True)
         known = self._known(group, told)
         if known is None:
-            self._put(group, replace(told, live=False))
+            self._put(group, told)
             return
         is_news = not known.live and _progress(told) > _progress(known)
-        base = replace(told, live=False) if is_news else known
+        base = self._unless_older(known, told) if is_news else known
         now = replace(
             base,
-            recovering=known.recovering,
-            end_offset=max(told.end_offset, known.end_offset) if known.recovering else base.end_offset,
             epoch=max(told.epoch, known.epoch),
             master_epoch=max(told.master_epoch, known.master_epoch),
             metadata_endpoint=base.metadata_endpoint or known.metadata_endpoint or told.metadata_endpoint,
@@ -190,10 +188,11 @@ class GroupMemory:
             self._put((identity.cluster, identity.broker_name), replace(known, live=False), keeps_place=True)
 
     def left(self, identity: BrokerIdentity, disk_id: str, *, run: int, end_offset: int) -> None:
-        """Its process said goodbye, and where its log ends. A later process of the disk makes that old news."""
+        """Its process, a proven one, said goodbye, and where its log ends. A later one of the disk makes that old
+        news."""
         known = self.replica(identity, disk_id)
         if known is not None and known.run == run and not known.live:
-            goodbye = replace(known, end_offset=known.end_offset if known.recovering else end_offset, left=True)
+            goodbye = replace(known, end_offset=end_offset, left=True, unproven=False)
             self._put((identity.cluster, identity.broker_name), goodbye, keeps_place=True)
 
     def forget(self, group: GroupName, *, broker_id: int | None = None, disk_id: str = "") -> tuple[ReplicaMemory, ...]:
@@ -214,6 +213,14 @@ class GroupMemory:
             for disks in by_id.values():
                 for replica in disks.values():
                     yield group, replica
+
+    @staticmethod
+    def _unless_older(known: ReplicaMemory, told: ReplicaMemory) -> ReplicaMemory:
+        """Words that prove nothing: they only add to the end of one epoch; a later epoch may have cut the log."""
+        if told.epoch > known.epoch:
+            return replace(told, unproven=True)
+        ends = (known.end_offset, told.end_offset if told.epoch == known.epoch else 0)
+        return replace(told, end_offset=max(ends), unproven=known.unproven)
 
     def _known(self, group: GroupName, told: ReplicaMemory) -> ReplicaMemory | None:
         return self._groups.get(group, {}).get(told.broker_id, {}).get(told.disk_id)
@@ -275,7 +282,7 @@ def _progress(replica: ReplicaMemory) -> tuple[int, int, bool]:
 
 def _structure(replica: ReplicaMemory) -> ReplicaMemory:
     """What changes seldom."""
-    return replace(replica, end_offset=0, last_seen_wall_ms=0, recovering=False)
+    return replace(replica, end_offset=0, last_seen_wall_ms=0)
 
 
 def _checksum(content: Any) -> int:  # as JSON has it

@@ -390,6 +390,7 @@ class RouteTable:
         now_ms: int,
         epoch: int = 0,
         end_offset: int | None = None,
+        unproven: bool = False,
         wall_ms: int = 0,
     ) -> HeartbeatAnswer:
         """Renews a member's life. `connection` is any number that names the stream it came on."""
@@ -408,7 +409,7 @@ class RouteTable:
         )
         if is_change:
             self._revision += 1
-        self._remember(member.broker, wall_ms=wall_ms)
+        self._remember(member.broker, unproven=unproven, wall_ms=wall_ms)
         is_table_known = member.broker.data_version == data_version
         status = HeartbeatStatus.ACCEPTED if is_table_known else HeartbeatStatus.TABLE_UNKNOWN
         refused = self._superseded(member.broker) if member.says_master else None
@@ -426,6 +427,7 @@ class RouteTable:
         """Takes a member out and returns it; None if it was not there. Incarnation 0 matches any process.
 
         With an `end_offset` the log of that disk and run ends there for good; that may be told after the member left.
+        Only of a process that is proven: see `Registration.unproven`.
         """
         member = _member(self._groups.get(identity.broker_name), identity, incarnation)
         if member is not None:
@@ -536,9 +538,9 @@ class RouteTable:
         for replica in registration.known_replicas:
             if (replica.broker_id, replica.disk_id) != (identity.broker_id, registration.disk_id):
                 self.memory.told_of_another((identity.cluster, identity.broker_name), replica)
-        self._remember(_broker_of(registration), wall_ms=wall_ms)
+        self._remember(_broker_of(registration), unproven=registration.unproven, wall_ms=wall_ms)
 
-    def _remember(self, broker: RegisteredBroker, *, wall_ms: int) -> None:
+    def _remember(self, broker: RegisteredBroker, *, unproven: bool, wall_ms: int) -> None:
         identity = broker.identity
         if not broker.disk_id:
             return
@@ -551,9 +553,10 @@ class RouteTable:
             metadata_endpoint=broker.endpoints.metadata,
             last_seen_wall_ms=wall_ms,
             master_epoch=broker.epoch if broker.is_master else 0,
+            # An older version says only that it recovers.
+            unproven=unproven or bool(broker.recovering),
         )
-        group = (identity.cluster, identity.broker_name)
-        self.memory.told_of_itself(group, told, is_recovering=bool(broker.recovering))
+        self.memory.told_of_itself((identity.cluster, identity.broker_name), told)
 
     def _superseded(self, broker: RegisteredBroker) -> RegistrationRefused | None:
         """A master that another one has followed, on another disk; one that recovers is about to learn it anyway."""

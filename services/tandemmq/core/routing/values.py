@@ -107,8 +107,9 @@ class ReplicaMemory:
     live: bool = False
     # Greatest epoch in which it was, or wanted to be, its group's master; 0: never. Below 0: not told, goes by its id.
     master_epoch: int = -1
-    # Its last process had not served yet: what is remembered of its log is of earlier ones.
-    recovering: bool = False
+    # Where its log ends was heard of nobody but a process that has not served nor reached its master's end since it
+    # started, or of others: it may be an older copy's, so it is no evidence that the disk is no older copy.
+    unproven: bool = False
 
     def __post_init__(self) -> None:
         if self.master_epoch < 0:
@@ -149,6 +150,8 @@ class Registration:
     recovering: str = ""
     # It is its group's master, or recovers to be it. None: not told, goes by its id.
     is_master: bool = None  # type: ignore[assignment]  # a bool from here on
+    # Since its process started it has not served, nor reached its master's end: its disk may be an older copy.
+    unproven: bool = False
 
     def __post_init__(self) -> None:
         if self.is_master is None:

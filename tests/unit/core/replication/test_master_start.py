@@ -196,14 +196,25 @@ class TestAWholeLog:
 
     def test_in_the_in_sync_set_it_needs_nobody_whatever_a_slave_has_more(self) -> None:
         longer = replace(SLAVE, end_offset=600)
-        for in_sync_epoch, step in ((0, Wait), (2, Serve), (3, Serve)):
+        for in_sync_epoch, step in ((0, Wait), (2, Serve)):
             assert isinstance(_step(_own(), told=(US, longer), in_sync_epoch=in_sync_epoch), step)
 
     def test_a_log_of_a_later_epoch_than_the_record_shows_that_the_authority_was_put_back(self) -> None:
         later = replace(SLAVE, epoch=3, end_offset=600)
         for told, remembered in (((US, later), ()), ((US,), (later,))):
             assert _waits(_step(_own(), told=told, remembered=remembered, in_sync_epoch=2)).missing == (later,)
-            assert isinstance(_step(_own(), told=told, remembered=remembered, in_sync_epoch=3), Serve)
+            here = _own(history=LogHistory.of([(1, 0), (2, 100), (3, 500)]))
+            ours = (replace(US, epoch=3), *told[1:])
+            assert isinstance(_step(here, told=ours, remembered=remembered, in_sync_epoch=3), Serve)
+
+    def test_in_a_set_of_an_epoch_that_it_never_heard_of_it_is_an_older_copy(self) -> None:
+        assert _waits(_step(_own(), told=(US, SLAVE), remembered=(SLAVE,), in_sync_epoch=3)).missing == (SLAVE,)
+
+    def test_what_this_start_said_of_itself_witnesses_nothing(self) -> None:
+        echo = replace(US, live=True, unproven=True)
+        for in_sync_epoch in (0, 2):
+            step = _step(_own(), told=(echo, SLAVE), remembered=(SLAVE,), in_sync_epoch=in_sync_epoch)
+            assert _waits(step).missing == (SLAVE,)
 
 
 class TestTwoSlaves:

@@ -24,9 +24,9 @@ def replica(disk_id: str = "disk-1", *, run: int = 1, epoch: int = 1, end_offset
     return ReplicaMemory(0, disk_id, run, epoch, end_offset, "host:10911", 1_000)
 
 
-def told(memory: GroupMemory, *replicas: ReplicaMemory, is_recovering: bool = False) -> None:
+def told(memory: GroupMemory, *replicas: ReplicaMemory, is_unproven: bool = False) -> None:
     for each in replicas:
-        memory.told_of_itself(GROUP, each, is_recovering=is_recovering)
+        memory.told_of_itself(GROUP, replace(each, unproven=is_unproven))
 
 
 def only(memory: GroupMemory) -> ReplicaMemory:
@@ -58,29 +58,40 @@ def test_an_old_copy_of_a_disk_does_not_become_its_own_witness() -> None:
     memory = GroupMemory()
     told(memory, replica(run=5, epoch=3, end_offset=900))
     memory.gone(MASTER, "disk-1")
-    told(memory, replica(run=6, epoch=2, end_offset=400), is_recovering=True)
-    assert (only(memory).run, only(memory).epoch, only(memory).end_offset) == (6, 3, 900)
+    for epoch, end_offset in ((2, 400), (3, 400), (2, 1_400)):
+        told(memory, replica(run=6, epoch=epoch, end_offset=end_offset), is_unproven=True)
+        assert (only(memory).run, only(memory).epoch, only(memory).end_offset) == (6, 3, 900)
+        assert not only(memory).unproven
 
 
 def test_where_nothing_was_known_an_old_copy_does_not_become_its_own_witness_either() -> None:
     memory = GroupMemory()
-    told(memory, replica(epoch=2, end_offset=400), is_recovering=True)
-    assert (only(memory).live, only(memory).epoch, only(memory).end_offset) == (True, 2, 0)
-    memory.told_of_another(GROUP, replica(epoch=2, end_offset=900))
-    assert only(memory).end_offset == 900, "others know more of it"
-    told(memory, replica(epoch=3, end_offset=950))
-    assert only(memory).end_offset == 950, "it serves"
+    told(memory, replica(epoch=2, end_offset=400), is_unproven=True)
+    assert (only(memory).live, only(memory).end_offset, only(memory).unproven) == (True, 400, True)
+    told(memory, replica(epoch=2, end_offset=500), is_unproven=True)
+    assert (only(memory).end_offset, only(memory).unproven) == (500, True)
+    told(memory, replica(epoch=2, end_offset=450))
+    assert (only(memory).end_offset, only(memory).unproven) == (450, False), "it has reached its master's end"
 
 
-def test_the_goodbye_of_a_broker_that_only_waited_says_nothing_of_its_log() -> None:
-    """It waits for what was on its disk; whoever stops it in order must not make the next start believe less."""
+def test_of_an_epoch_that_it_only_follows_its_words_prove_nothing() -> None:
     memory = GroupMemory()
-    told(memory, replica(run=1, end_offset=900))
+    told(memory, replica(epoch=3, end_offset=900))
+    told(memory, replica(run=2, epoch=4, end_offset=300), is_unproven=True)
+    assert (only(memory).epoch, only(memory).end_offset, only(memory).unproven) == (4, 300, True)
+
+
+def test_the_words_of_others_are_no_evidence() -> None:
+    memory = GroupMemory()
+    memory.told_of_another(GROUP, replica(end_offset=400))
+    assert only(memory).unproven
+    told(memory, replica(end_offset=300))
+    assert not only(memory).unproven
     memory.gone(MASTER, "disk-1")
-    told(memory, replica(run=2, end_offset=400), is_recovering=True)
-    memory.gone(MASTER, "disk-1")
-    memory.left(MASTER, "disk-1", run=2, end_offset=400)
-    assert (only(memory).left, only(memory).end_offset) == (True, 900)
+    memory.told_of_another(GROUP, replica(end_offset=350))
+    assert (only(memory).end_offset, only(memory).unproven) == (350, False), "more than it said, before it was killed"
+    memory.told_of_another(GROUP, replica(epoch=2, end_offset=360))
+    assert (only(memory).end_offset, only(memory).unproven) == (360, True), "of an epoch of which it said nothing"
 
 
 def test_a_goodbye_tells_the_exact_end_and_a_later_start_makes_it_old_news() -> None:
@@ -103,13 +114,13 @@ def test_a_goodbye_tells_the_exact_end_and_a_later_start_makes_it_old_news() -> 
 @pytest.mark.parametrize(
     ("heard", "run", "end_offset"),
     [
-        (replica(run=3, end_offset=10), 3, 10),
+        (replica(run=3, end_offset=10), 3, 100),
         (replica(run=2, end_offset=300), 2, 300),
         (replica(run=2, end_offset=50), 2, 100),
         (replica(run=1, end_offset=900), 2, 100),
     ],
 )
-def test_of_two_reports_the_greater_run_counts_then_the_greater_end(
+def test_of_two_reports_of_an_epoch_the_later_one_counts_and_the_greater_end(
     heard: ReplicaMemory, run: int, end_offset: int
 ) -> None:
     memory = GroupMemory()
@@ -183,6 +194,7 @@ def test_only_an_operator_makes_it_forget_and_never_who_lives() -> None:
 def test_a_text_is_the_memory_with_nobody_alive() -> None:
     memory = GroupMemory(made_wall_ms=77)
     told(memory, replica(), replica("disk-2", run=4))
+    told(memory, replica("disk-3"), is_unproven=True)
     memory.gone(MASTER, "disk-1")
     memory.left(MASTER, "disk-1", run=1, end_offset=120)
     restored = GroupMemory.restored(memory.image().text())
@@ -196,7 +208,7 @@ def test_a_text_of_an_earlier_version_goes_by_the_ids() -> None:
     told(memory, replica(epoch=4), replace(replica("disk-2", epoch=7), broker_id=1, master_epoch=7))
     content = json.loads(memory.image().text())["content"]
     for entry in content["replicas"]:
-        del entry["masterEpoch"]
+        del entry["masterEpoch"], entry["unproven"]
     crc32 = zlib.crc32(json.dumps(content, sort_keys=True).encode())
     restored = GroupMemory.restored(json.dumps({"crc32": crc32, "content": content}))
     assert [each.master_epoch for each in restored.replicas(GROUP)] == [4, 0]
@@ -254,6 +266,7 @@ class Cluster(RuleBasedStateMachine):
         incarnation=st.integers(1, 4),
         host=st.sampled_from(["host-1", "host-2"]),
         recovering=st.sampled_from(["", "", "waits for its slave"]),
+        unproven=st.booleans(),
         known=st.lists(st.tuples(IDS, DISKS, st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=2),
     )
     def register(
@@ -266,6 +279,7 @@ class Cluster(RuleBasedStateMachine):
         incarnation: int,
         host: str,
         recovering: str,
+        unproven: bool,
         known: list[tuple[int, str, int, int, bool]],
     ) -> None:
         identity = BrokerIdentity(*GROUP, broker_id)
@@ -284,7 +298,9 @@ class Cluster(RuleBasedStateMachine):
             end_offset,
             tuple(ReplicaMemory(id_, disk, 1, epoch, end, left=left) for id_, disk, epoch, end, left in known),
             recovering,
+            unproven=unproven,
         )
+        memory = self.table.memory.replica(identity, disk_id)
         answer = self.table.register(registration, now_ms=self.now_ms)
         # Who only waits keeps nobody out who serves.
         takes_over = before is not None and bool(before.recovering) and not recovering
@@ -306,10 +322,25 @@ class Cluster(RuleBasedStateMachine):
         for id_, disk, known_epoch in [(broker_id, disk_id, epoch), *others]:
             self.ever_told.add((id_, disk))
             self.epochs[id_, disk] = max(known_epoch, self.epochs.get((id_, disk), 0))
+        if unproven or recovering:
+            self.says_no_less(identity, disk_id, memory)
 
-    @rule(broker_id=IDS, epoch=st.integers(0, 5), end_offset=st.integers(0, 9))
-    def beat(self, broker_id: int, epoch: int, end_offset: int) -> None:
+    def says_no_less(self, identity: BrokerIdentity, disk_id: str, before: ReplicaMemory | None) -> None:
+        """What a process said that may run on an older copy: it neither takes away what was known, nor is evidence."""
+        now = self.table.memory.replica(identity, disk_id)
+        assert now is not None
+        if before is None:
+            assert now.unproven
+        elif now.epoch == before.epoch:
+            assert now.end_offset >= before.end_offset
+            assert now.unproven == before.unproven
+        else:
+            assert now.unproven
+
+    @rule(broker_id=IDS, epoch=st.integers(0, 5), end_offset=st.integers(0, 9), unproven=st.booleans())
+    def beat(self, broker_id: int, epoch: int, end_offset: int, unproven: bool) -> None:
         member = self.live.get(broker_id)
+        before = None if member is None else self.table.memory.replica(member.identity, member.disk_id)
         self.table.heartbeat(
             BrokerIdentity(*GROUP, broker_id),
             incarnation=member.incarnation if member is not None else 1,
@@ -318,17 +349,19 @@ class Cluster(RuleBasedStateMachine):
             now_ms=self.now_ms,
             epoch=epoch,
             end_offset=end_offset,
+            unproven=unproven,
         )
         if member is not None:
             key = (broker_id, member.disk_id)
             self.epochs[key] = max(epoch, self.epochs[key])
+            if unproven or member.recovering:
+                self.says_no_less(member.identity, member.disk_id, before)
 
     @rule(broker_id=IDS, end_offset=st.one_of(st.none(), st.integers(0, 9)))
     def leave(self, broker_id: int, end_offset: int | None) -> None:
         member = self.live.pop(broker_id, None)
         if member is None:
             return
-        before = self.table.memory.replica(member.identity, member.disk_id)
         self.table.unregister(
             member.identity,
             incarnation=member.incarnation,
@@ -337,11 +370,9 @@ class Cluster(RuleBasedStateMachine):
             end_offset=end_offset,
         )
         known = self.table.memory.replica(member.identity, member.disk_id)
-        assert before is not None
         assert known is not None
         if end_offset is not None and known.run == member.run:
-            # Of the log a broker that only waits takes nothing away, and adds nothing.
-            assert (known.left, known.end_offset) == (True, before.end_offset if member.recovering else end_offset)
+            assert (known.left, known.end_offset, known.unproven) == (True, end_offset, False)
 
     @rule(broker_id=IDS)
     def lose_connection(self, broker_id: int) -> None:
