@@ -73,6 +73,7 @@ class Broker:
     known_replicas: tuple[ReplicaMemory, ...] = ()
     recovering: str = ""
     unproven: bool = False
+    record_version: tuple[int, int] = (0, 0)
 
     @property
     def identity(self) -> BrokerIdentity:
@@ -97,6 +98,7 @@ class Broker:
             self.known_replicas,
             self.recovering,
             unproven=self.unproven,
+            record_version=self.record_version,
         )
 
 
@@ -469,7 +471,7 @@ async def test_registration_with_nonsense_about_disks_is_refused_by_field() -> N
     async with name_server() as server, stub(server) as calls:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await calls.RegisterBroker(registration_message(broken))
-    for field_name in ("disk_id", "run, epoch or end_offset", "known_replicas has more", "an entry of known_replicas"):
+    for field_name in ("disk_id", "run, epoch, end_offset", "known_replicas has more", "an entry of known_replicas"):
         assert field_name in str(caught.value.details())
 
 

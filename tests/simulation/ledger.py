@@ -66,7 +66,7 @@ class Ledger:
         self.acknowledgements.append(acknowledgement)
 
     def created(self, file: str, name: str) -> None:
-        """An operator was told that a topic or group is there."""
+        """A master answered an operator that a topic or group is there."""
         self.tables.setdefault(file, set()).add(name)
 
     def take_stock(self, held: Callable[[Answer], bool], *, cause: str) -> list[Answer]:

@@ -41,9 +41,9 @@ SCAN_INTERVAL_MS: Final = 5_000
 CALL_TIMEOUT_MS: Final = 3_000
 RETRY_PAUSE_MS: Final = 500
 
-# One sign of life: broker_id i32 | unproven u8 | incarnation, epoch, end of the log, the topic table's state version,
-# time and counter: i64 each. The answer is one byte.
-HEARTBEAT: Final = struct.Struct(">iBqqqqqq")
+# One sign of life: broker_id i32 | unproven u8 | incarnation, epoch, end of the log, epoch and renewals of the record,
+# the topic table's state version, time and counter: i64 each. The answer is one byte.
+HEARTBEAT: Final = struct.Struct(">iBqqqqqqqq")
 HEARD: Final = b"\x00"
 REGISTER_AGAIN: Final = b"\x01"
 SUPERSEDED: Final = b"\x02"
@@ -149,7 +149,9 @@ class SimNameServer:
         def readable() -> None:
             unread.extend(connection.receive(1_024))
             while len(unread) >= HEARTBEAT.size:
-                broker_id, unproven, incarnation, epoch, end_offset, *version = HEARTBEAT.unpack_from(unread)
+                broker_id, unproven, incarnation, epoch, end_offset, seen_epoch, renewals, *version = (
+                    HEARTBEAT.unpack_from(unread)
+                )
                 del unread[: HEARTBEAT.size]
                 answer = self._table.heartbeat(
                     BrokerIdentity(CLUSTER_NAME, BROKER_NAME, broker_id),
@@ -159,6 +161,7 @@ class SimNameServer:
                     epoch=epoch,
                     end_offset=end_offset,
                     unproven=bool(unproven),
+                    record_version=(seen_epoch, renewals),
                     now_ms=self._process.clock.monotonic_ms(),
                     wall_ms=self._process.clock.wall_ms(),
                 )
@@ -298,6 +301,7 @@ class BrokerRegistration:
             recovering=self.recovering(),
             is_master=self.is_master(),
             unproven=not self.replica.is_proven,
+            record_version=self.replica.record_version,
         )
         await self._ask(lambda plane: plane.register(registration))
 
@@ -332,6 +336,7 @@ class BrokerRegistration:
                         self.process.started_wall_ms,
                         self.replica.history.last_epoch,
                         self.store.dispatched_offset,
+                        *self.replica.record_version,
                         version.state_version,
                         version.timestamp_ms,
                         version.counter,

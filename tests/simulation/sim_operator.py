@@ -72,24 +72,21 @@ class SimOperator:
                 await self._create(MetadataFile.SUBSCRIPTION_GROUPS, f"group-{number:03d}")
 
     async def _create(self, file: MetadataFile, name: str, queue_count: int = QUEUE_COUNT) -> None:
+        async def create(master: AdminService) -> None:
+            if file is MetadataFile.TOPICS:
+                await master.create_topic(name, queue_count)
+            else:
+                await master.create_group(name)
+            # Before the answer travels: the disk may be gone when it is here.
+            self.ledger.created(file.value, name)
+
         while name in (TOPIC, GROUP) or not self.stopped:
             try:
                 host = await self._master()
-                await self.network.call(
-                    self.process,
-                    host,
-                    ADMIN,
-                    lambda master: (
-                        master.create_topic(name, queue_count)
-                        if file is MetadataFile.TOPICS
-                        else master.create_group(name)
-                    ),
-                    timeout_ms=CALL_TIMEOUT_MS,
-                )
+                await self.network.call(self.process, host, ADMIN, create, timeout_ms=CALL_TIMEOUT_MS)
             except PeerUnavailable:
                 await asyncio.sleep(RETRY_PAUSE_MS / 1000)
             else:
-                self.ledger.created(file.value, name)
                 return
 
     async def _master(self) -> str:

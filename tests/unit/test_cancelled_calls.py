@@ -117,6 +117,7 @@ class Registrant:
     data_version = DataVersion()
     epoch = end_offset = 0
     unproven = False
+    record_version = (0, 0)
 
     def registration(self) -> Registration:
         return Registration(MASTER, BrokerEndpoints("host:8081"), 1, 1_000, DataVersion(), ())

@@ -591,6 +591,11 @@ class Broker:
         """See `Registration`."""
         return not self._parts.member.is_proven
 
+    @property
+    def record_version(self) -> tuple[int, int]:
+        """See `Registration`."""
+        return self._parts.member.record_version
+
     def registration(self) -> Registration:
         """What NameServers are told."""
         parts, settings = self._parts, self._settings
@@ -619,6 +624,7 @@ class Broker:
             recovering=parts.role.waits_for,
             is_master=parts.role.is_master,
             unproven=self.unproven,
+            record_version=self.record_version,
         )
 
     def _endpoints(self) -> BrokerEndpoints:

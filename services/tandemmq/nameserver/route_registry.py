@@ -232,6 +232,7 @@ class RouteRegistry:
         epoch: int = 0,
         end_offset: int | None = None,
         unproven: bool = False,
+        record_version: tuple[int, int] = (0, 0),
     ) -> HeartbeatAnswer:
         self.activity.heartbeats += 1
         answer = self.table.heartbeat(
@@ -242,6 +243,7 @@ class RouteRegistry:
             epoch=epoch,
             end_offset=end_offset,
             unproven=unproven,
+            record_version=record_version,
             now_ms=self._clock.monotonic_ms(),
             wall_ms=self._clock.wall_ms(),
         )

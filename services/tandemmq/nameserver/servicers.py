@@ -102,6 +102,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
                     epoch=request.epoch,
                     end_offset=request.end_offset,
                     unproven=request.unproven,
+                    record_version=(request.record_epoch, request.record_renewals),
                 )
                 if answer.status is HeartbeatStatus.BROKER_UNKNOWN:
                     await context.abort(grpc.StatusCode.NOT_FOUND, "this broker is not registered: register again")
@@ -256,12 +257,15 @@ def _registration_problems(registration: Registration) -> list[str]:
         ),
         f"disk_id has more than {_DISK_ID_CHARACTERS_MAX} characters": len(registration.disk_id)
         > _DISK_ID_CHARACTERS_MAX,
-        "run, epoch or end_offset is negative": min(registration.run, registration.epoch, registration.end_offset) < 0,
+        "run, epoch, end_offset, record_epoch or record_renewals is negative": min(
+            registration.run, registration.epoch, registration.end_offset, *registration.record_version
+        )
+        < 0,
         f"known_replicas has more than {_KNOWN_REPLICAS_MAX} entries": len(registration.known_replicas)
         > _KNOWN_REPLICAS_MAX,
         "an entry of known_replicas has no disk_id, a longer one than allowed, or a negative number": any(
             not 0 < len(replica.disk_id) <= _DISK_ID_CHARACTERS_MAX
-            or min(replica.broker_id, replica.run, replica.epoch, replica.end_offset) < 0
+            or min(replica.broker_id, replica.run, replica.epoch, replica.end_offset, *replica.record_version) < 0
             for replica in registration.known_replicas
         ),
     }

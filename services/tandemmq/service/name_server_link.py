@@ -107,6 +107,10 @@ class Registrant(Protocol):
     def unproven(self) -> bool:
         """See `Registration`."""
 
+    @property
+    def record_version(self) -> tuple[int, int]:
+        """See `Registration`."""
+
     def registration(self) -> Registration:
         """All of it, with the topic table."""
 
@@ -524,6 +528,8 @@ async def _beat(
                 epoch=registrant.epoch,
                 end_offset=registrant.end_offset,
                 unproven=registrant.unproven,
+                record_epoch=registrant.record_version[0],
+                record_renewals=registrant.record_version[1],
             )
         )
     answer = await heartbeats.read()

@@ -116,6 +116,8 @@ def registration_message(registration: Registration) -> pb.RegisterBrokerRequest
         recovering=registration.recovering[:_RECOVERING_CHARACTERS_MAX],
         role=_role_message(is_master=registration.is_master),
         unproven=registration.unproven,
+        record_epoch=registration.record_version[0],
+        record_renewals=registration.record_version[1],
     )
 
 
@@ -146,6 +148,7 @@ def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
         recovering=message.recovering[:_RECOVERING_CHARACTERS_MAX],
         is_master=is_master_value(message),
         unproven=message.unproven,
+        record_version=(message.record_epoch, message.record_renewals),
     )
 
 
@@ -183,6 +186,8 @@ def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
         live=replica.live,
         master_epoch=replica.master_epoch,
         unproven=replica.unproven,
+        record_epoch=replica.record_version[0],
+        record_renewals=replica.record_version[1],
     )
     message.last_seen_time.FromMilliseconds(replica.last_seen_wall_ms)
     return message
@@ -347,6 +352,7 @@ def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
         live=message.live,
         master_epoch=message.master_epoch if message.HasField("master_epoch") else -1,
         unproven=message.unproven,
+        record_version=(message.record_epoch, message.record_renewals),
     )
 
 

@@ -543,8 +543,9 @@ class Failover:
         self._master_listens = None
 
     async def _hear_versions(self) -> None:
-        """Asks the other members which record they saw, and the NameServers of logs of a later epoch: the authority may
-        have been put back while we did not reach it. Who does not answer at once is as good as gone."""
+        """Asks the other members which record they saw, and the NameServers which they heard of, and of logs of a later
+        epoch: the authority may have been put back while we did not reach it. Who does not answer at once is as good as
+        gone."""
 
         async def ask(other: Replica) -> None:
             endpoint = self._host.member_metadata(other.broker_id)
@@ -561,6 +562,7 @@ class Failover:
                 async with asyncio.timeout(_VERSION_LIMIT_S):
                     for memory in await self._host.remembered():
                         self._member.heard_of(memory.epoch)
+                        self._member.others_saw(memory.record_version)
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(ask_name_servers())

@@ -48,6 +48,9 @@ ASK_PAUSE_S: Final = 0.2
 # While it waits for somebody, who may be away for hours.
 ASK_PAUSE_MAX_S: Final = 2.0
 _RETELL_MS: Final = 60_000
+UNHEARD_MAX_MS: Final = 10_000
+"""Of a log that goes on for longer behind what a NameServer heard of it, that NameServer knows nothing. Brokers send a
+heartbeat a second, and leave a NameServer that hangs after some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +252,16 @@ class GroupRecovery:
             extent=self._extent(),
             history=self._replica.history,
             is_whole=self._is_whole,
+            has_begun_epoch=self._replica.has_begun_epoch,
         )
+
+    def _as_evidence(self, memory: ReplicaMemory) -> ReplicaMemory:
+        """A NameServer that heard of this disk long before its log ended does not know what it held in the end."""
+        if memory.disk_id != self._replica.disk_id or memory.end_offset >= self._store.dispatched_offset:
+            return memory
+        unheard_ms = self._store.written_after_ms(memory.end_offset)
+        is_old = unheard_ms is None or unheard_ms > UNHEARD_MAX_MS
+        return replace(memory, unproven=True) if is_old else memory
 
     def _extent(self) -> LogExtent:
         return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
@@ -260,7 +272,8 @@ class GroupRecovery:
         }
         for address, memories in (await self._group.told()).items():
             if memories is not None:
-                start.name_server_told(address, memories, now_ms=self._clock.monotonic_ms())
+                evidence = [self._as_evidence(memory) for memory in memories]
+                start.name_server_told(address, evidence, now_ms=self._clock.monotonic_ms())
                 # Who is registered comes by another stream, which may not have said anything yet.
                 live |= {(each.broker_id, each.disk_id, each.metadata_endpoint) for each in memories if each.live}
         registered: set[str] = set()

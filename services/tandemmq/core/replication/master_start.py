@@ -92,6 +92,8 @@ class OwnReplica:
     history: LogHistory
     is_whole: bool
     """Stopped in order, or killed on a machine that ran on; and recovery cut nothing but a torn record."""
+    has_begun_epoch: bool = False
+    """It was the master of its log's last epoch: whatever another replica has of that came from here."""
 
     @property
     def rank(self) -> _Rank:
@@ -257,8 +259,9 @@ class MasterStart:
 
     @property
     def record_version(self) -> tuple[int, int]:
-        """The newest record of the group that anybody who answered has seen."""
-        return max((answer.record_version for answer in self._answers.values()), default=(0, 0))
+        """The newest record of the group that anybody who answered has seen, or a NameServer has heard of."""
+        seen = [answer.record_version for answer in self._answers.values()]
+        return max((*seen, *(memory.record_version for told in self._told.values() for memory in told)), default=(0, 0))
 
     def endpoints_remembered(self) -> list[str]:
         """Metadata endpoints at which members of the group were, for those who are not registered now."""
@@ -392,14 +395,13 @@ class MasterStart:
         is_witnessed = any(memory.epoch == last_epoch and memory.end_offset and not memory.unproven for memory in of_us)
         if last_epoch < self.in_sync_epoch:
             return False
+        others_have_more = any(self._knew_more(memory, self.own.rank) for memory in self._memories().values())
+        if others_have_more and self.own.has_begun_epoch:
+            # What they have came from here: this is an older copy, or recovery took a gap for the end of the log.
+            return False
         if self.in_sync_epoch >= self._logged_epoch() and is_witnessed:
             return True
-        if self._greatest_epoch() > last_epoch:
-            return False
-        if any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
-            # What they have came from here: something is gone, and recovery took the gap for the end of the log.
-            return False
-        return is_witnessed
+        return is_witnessed and not others_have_more and self._greatest_epoch() <= last_epoch
 
     def _greatest_epoch(self) -> int:
         promised = [answer.promised_epoch for answer in self._answers.values()]

@@ -75,6 +75,7 @@ class GroupMemoryImage:
                     "left": replica.left,
                     "masterEpoch": replica.master_epoch,
                     "unproven": replica.unproven,
+                    "recordVersion": replica.record_version,
                 }
                 for (cluster, broker_name), replica in self.replicas
             ],
@@ -118,6 +119,7 @@ class GroupMemory:
                     # An earlier version knew roles by their ids.
                     master_epoch=entry.get("masterEpoch", -1),
                     unproven=entry.get("unproven", False),
+                    record_version=_version_of(entry.get("recordVersion", (0, 0))),
                 )
                 memory._put((entry["cluster"], entry["brokerName"]), replica)
         except (ValueError, KeyError, TypeError) as error:
@@ -158,6 +160,7 @@ class GroupMemory:
                 run=max(told.run, known.run),
                 epoch=max(told.epoch, known.epoch),
                 master_epoch=max(told.master_epoch, known.master_epoch),
+                record_version=max(told.record_version, known.record_version),
                 metadata_endpoint=told.metadata_endpoint or known.metadata_endpoint,
             )
         self._put(group, now)
@@ -175,6 +178,7 @@ class GroupMemory:
             base,
             epoch=max(told.epoch, known.epoch),
             master_epoch=max(told.master_epoch, known.master_epoch),
+            record_version=max(told.record_version, known.record_version),
             metadata_endpoint=base.metadata_endpoint or known.metadata_endpoint or told.metadata_endpoint,
             last_seen_wall_ms=max(told.last_seen_wall_ms, known.last_seen_wall_ms),
         )
@@ -283,6 +287,11 @@ def _progress(replica: ReplicaMemory) -> tuple[int, int, bool]:
 def _structure(replica: ReplicaMemory) -> ReplicaMemory:
     """What changes seldom."""
     return replace(replica, end_offset=0, last_seen_wall_ms=0)
+
+
+def _version_of(values: Any) -> tuple[int, int]:
+    epoch, renewals = values
+    return int(epoch), int(renewals)
 
 
 def _checksum(content: Any) -> int:  # as JSON has it

@@ -391,6 +391,7 @@ class RouteTable:
         epoch: int = 0,
         end_offset: int | None = None,
         unproven: bool = False,
+        record_version: tuple[int, int] = (0, 0),
         wall_ms: int = 0,
     ) -> HeartbeatAnswer:
         """Renews a member's life. `connection` is any number that names the stream it came on."""
@@ -409,7 +410,7 @@ class RouteTable:
         )
         if is_change:
             self._revision += 1
-        self._remember(member.broker, unproven=unproven, wall_ms=wall_ms)
+        self._remember(member.broker, unproven=unproven, record_version=record_version, wall_ms=wall_ms)
         is_table_known = member.broker.data_version == data_version
         status = HeartbeatStatus.ACCEPTED if is_table_known else HeartbeatStatus.TABLE_UNKNOWN
         refused = self._superseded(member.broker) if member.says_master else None
@@ -538,9 +539,16 @@ class RouteTable:
         for replica in registration.known_replicas:
             if (replica.broker_id, replica.disk_id) != (identity.broker_id, registration.disk_id):
                 self.memory.told_of_another((identity.cluster, identity.broker_name), replica)
-        self._remember(_broker_of(registration), unproven=registration.unproven, wall_ms=wall_ms)
+        self._remember(
+            _broker_of(registration),
+            unproven=registration.unproven,
+            record_version=registration.record_version,
+            wall_ms=wall_ms,
+        )
 
-    def _remember(self, broker: RegisteredBroker, *, unproven: bool, wall_ms: int) -> None:
+    def _remember(
+        self, broker: RegisteredBroker, *, unproven: bool, record_version: tuple[int, int], wall_ms: int
+    ) -> None:
         identity = broker.identity
         if not broker.disk_id:
             return
@@ -555,6 +563,7 @@ class RouteTable:
             master_epoch=broker.epoch if broker.is_master else 0,
             # An older version says only that it recovers.
             unproven=unproven or bool(broker.recovering),
+            record_version=record_version,
         )
         self.memory.told_of_itself((identity.cluster, identity.broker_name), told)
 

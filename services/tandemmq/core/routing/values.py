@@ -110,6 +110,8 @@ class ReplicaMemory:
     # Where its log ends was heard of nobody but a process that has not served nor reached its master's end since it
     # started, or of others: it may be an older copy's, so it is no evidence that the disk is no older copy.
     unproven: bool = False
+    # Epoch and renewals of the newest record of the group that it has seen; (0, 0): none was told.
+    record_version: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         if self.master_epoch < 0:
@@ -152,6 +154,8 @@ class Registration:
     is_master: bool = None  # type: ignore[assignment]  # a bool from here on
     # Since its process started it has not served, nor reached its master's end: its disk may be an older copy.
     unproven: bool = False
+    # Epoch and renewals of the newest record of its group that its disk has seen.
+    record_version: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         if self.is_master is None:

@@ -645,6 +645,15 @@ class MessageStore:
             raise RecordCorrupt(physical_offset, "another record lies there")
         return record
 
+    def written_after_ms(self, physical_offset: int) -> int | None:
+        """How long after the record at this offset the last one was written, by store times; None: there is none."""
+        try:
+            first = self.message_at(physical_offset)
+            last = self.message_at(self._last_record_offset)
+        except RecordCorrupt:
+            return None
+        return last.store_timestamp_ms - first.store_timestamp_ms
+
     def index_walk(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Where records with `key` may start, newest first, None in between: see `IndexTable.walk`. Whoever reads them
         compares key and time. Nothing at all when there is no index."""

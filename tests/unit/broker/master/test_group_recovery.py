@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,12 +12,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.fake_brokers import rpc_error
+from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master import group_recovery
 from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView
 from tandemmq.broker.peer_client import PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.core.replication.log_history import LogHistory
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 
@@ -29,18 +32,20 @@ class _Start:
         """How often tables had been asked for when progress was cut."""
         self.told = 0
         self._failures = iter(failures)
-        clock, identity = ManualClock(), BrokerIdentity("C", "broker-a", 0)
-        disk = SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms)
-        store, replica = new_store(disk, clock), ReplicaIdentity(disk, identity, new_disk_id=lambda: "M", nonce="N")
-        store.load()
-        replica.read()
+        self.name_server_memories: list[ReplicaMemory] = []
+        self.clock, identity = ManualClock(), BrokerIdentity("C", "broker-a", 0)
+        clock, disk = self.clock, SimulatedDisk(random.Random(1), wall_ms=self.clock.wall_ms)
+        self.store = new_store(disk, clock)
+        self.replica = ReplicaIdentity(disk, identity, new_disk_id=lambda: "M", nonce="N")
+        self.store.load()
+        self.replica.read()
         self.recovery = GroupRecovery(
-            store=store,
-            replica=replica,
+            store=self.store,
+            replica=self.replica,
             identity=identity,
             clock=clock,
             group=GroupView(
-                name_servers=frozenset(), own_endpoint=str, members=list, told=self._nothing, forget=self._forget
+                name_servers=frozenset(), own_endpoint=str, members=list, told=self._told, forget=self._forget
             ),
             total_replicas=1,
             recovery_timeout_ms=1_000,
@@ -55,8 +60,8 @@ class _Start:
     async def _alone(self) -> AsyncIterator[None]:
         yield
 
-    async def _nothing(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
-        return {}
+    async def _told(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
+        return {"ns:9876": self.name_server_memories} if self.name_server_memories else {}
 
     async def _forget(self, disk_id: str) -> None:
         raise AssertionError(disk_id)
@@ -101,3 +106,28 @@ async def test_progress_beyond_the_log_is_cut_once_every_replica_told_what_it_kn
     start = _Start(["late"] * 3)
     assert await start.recovery.run(is_whole=True)
     assert start.cuts == [4]
+
+
+@pytest.mark.parametrize(
+    ("heard", "silence_ms", "serves"), [(1, 10_000, True), (1, 10_001, False), (2, 60_000, True), (3, 60_000, True)]
+)
+async def test_a_name_server_that_heard_nothing_of_the_end_of_the_log_is_no_witness(
+    heard: int, silence_ms: int, serves: bool
+) -> None:
+    """It heard of so many of three messages; the third came `silence_ms` after the second. The slave is away."""
+    start, ends = _Start([]), [0]
+    for pause_ms in (0, 1_500, silence_ms):
+        start.clock.now_ms += pause_ms
+        ends.append(start.store.put(outgoing_message()).end_offset)
+    await start.replica.begin_epoch(LogHistory.of([(1, 0)]))
+    await start.replica.remember(ReplicaMemory(1, "S", epoch=1, end_offset=ends[1]))
+    start.name_server_memories = [ReplicaMemory(0, "M", run=1, epoch=1, end_offset=ends[heard])]
+    running = asyncio.create_task(start.recovery.run(is_whole=True))
+    while not running.done() and start.recovery.waiting is None:
+        await asyncio.sleep(0)
+    assert running.done() == serves
+    if not serves:
+        assert start.recovery.waiting is not None
+        assert [each.disk_id for each in start.recovery.waiting.missing] == ["S"]
+    running.cancel()
+    await asyncio.wait([running])

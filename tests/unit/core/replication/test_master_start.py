@@ -199,6 +199,12 @@ class TestAWholeLog:
         for in_sync_epoch, step in ((0, Wait), (2, Serve)):
             assert isinstance(_step(_own(), told=(US, longer), in_sync_epoch=in_sync_epoch), step)
 
+    def test_what_others_have_of_an_epoch_that_it_has_begun_came_from_here(self) -> None:
+        longer = replace(SLAVE, end_offset=600)
+        own = replace(_own(), has_begun_epoch=True)
+        assert _waits(_step(own, told=(US, longer), in_sync_epoch=2)).missing == (longer,)
+        assert isinstance(_step(own, told=(US, replace(longer, end_offset=500)), in_sync_epoch=2), Serve)
+
     def test_a_log_of_a_later_epoch_than_the_record_shows_that_the_authority_was_put_back(self) -> None:
         later = replace(SLAVE, epoch=3, end_offset=600)
         for told, remembered in (((US, later), ()), ((US,), (later,))):

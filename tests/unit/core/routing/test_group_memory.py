@@ -145,6 +145,14 @@ def test_others_tell_of_a_goodbye_that_was_not_heard_here() -> None:
     assert only(memory).left
 
 
+def test_the_newest_record_that_anybody_saw_is_remembered() -> None:
+    memory = GroupMemory()
+    told(memory, replace(replica(), record_version=(2, 7)), replace(replica(), record_version=(2, 6)))
+    assert only(memory).record_version == (2, 7)
+    memory.told_of_another(GROUP, replace(replica(), record_version=(3, 0)))
+    assert GroupMemory.restored(memory.image().text()).replicas(GROUP)[0].record_version == (3, 0)
+
+
 # Bounds
 
 
@@ -208,7 +216,7 @@ def test_a_text_of_an_earlier_version_goes_by_the_ids() -> None:
     told(memory, replica(epoch=4), replace(replica("disk-2", epoch=7), broker_id=1, master_epoch=7))
     content = json.loads(memory.image().text())["content"]
     for entry in content["replicas"]:
-        del entry["masterEpoch"], entry["unproven"]
+        del entry["masterEpoch"], entry["unproven"], entry["recordVersion"]
     crc32 = zlib.crc32(json.dumps(content, sort_keys=True).encode())
     restored = GroupMemory.restored(json.dumps({"crc32": crc32, "content": content}))
     assert [each.master_epoch for each in restored.replicas(GROUP)] == [4, 0]

@@ -598,6 +598,25 @@ class TestReading:
         assert store.digest(0, store.end_offset) != store.digest(0, store.end_offset - 1)
 
 
+def test_the_time_from_a_record_to_the_last_one_survives_a_kill() -> None:
+    clock, disk = ManualClock(), SimulatedDisk(random.Random(1))
+    store = new_store(disk, clock)
+    store.load()
+    assert store.written_after_ms(0) is None
+    offsets = []
+    for pause_ms in (0, 1_000, 20_000):
+        clock.now_ms += pause_ms
+        offsets.append(store.put(outgoing_message()).physical_offset)
+    expected = [21_000, 20_000, 0]
+    assert [store.written_after_ms(offset) for offset in offsets] == expected
+    assert store.written_after_ms(offsets[1] + 1) is None
+    assert store.written_after_ms(store.end_offset) is None
+    disk.crash(power_loss=False)
+    restarted = new_store(disk, clock)
+    restarted.load()
+    assert [restarted.written_after_ms(offset) for offset in offsets] == expected
+
+
 def test_saved_offset_follows_what_is_in_the_files(store: MessageStore) -> None:
     assert store.saved_offset == store.min_offset
     first = store.put(outgoing_message(keys=("a",)))
