@@ -105,12 +105,6 @@ class ReplicaIdentity:
         """Disk id of the master that began `greatest_epoch`, or to which it was promised; empty: not known."""
         return self._record.promised_to if self._record.promised_epoch >= self.history.last_epoch else ""
 
-    @property
-    def has_begun_epoch(self) -> bool:
-        """The group's record said that this disk is the master of its log's last epoch."""
-        known = self._record
-        return (known.promised_epoch, known.promised_to) == (self.history.last_epoch, known.disk_id)
-
     async def adopt_history(self, history: LogHistory, *, owner: str = "") -> None:
         """Takes over the master's history, before a byte of its epoch is taken. `owner` is its disk id."""
         if owner and history.last_epoch > self._record.promised_epoch:

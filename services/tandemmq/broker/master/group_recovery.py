@@ -252,7 +252,6 @@ class GroupRecovery:
             extent=self._extent(),
             history=self._replica.history,
             is_whole=self._is_whole,
-            has_begun_epoch=self._replica.has_begun_epoch,
         )
 
     def _as_evidence(self, memory: ReplicaMemory) -> ReplicaMemory:

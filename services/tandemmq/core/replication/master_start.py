@@ -20,11 +20,10 @@ the end. What is remembered is as old as the last heartbeat, about a second. Our
 nothing (`ReplicaMemory.unproven`).
 
 In the in-sync set. Where an authority keeps a record of the group (`mastership.py`) that names our disk as a member of
-the in-sync set, all that was ever acknowledged was on this disk. It needs no other member then, if it is whole, and
-nobody remembers more of *this disk* than it has: what others had beyond it was acknowledged to nobody. That holds for a
-record as new as the newest log: whoever remembers a log of a later epoch has seen that the authority was put back. And
-for a disk that knows the record's epoch: it came into the set by following that epoch's master, so one that never heard
-of the epoch is an older copy.
+the in-sync set, all that was ever acknowledged was on this disk: an epoch that was only promised counts for nothing.
+That holds for a record as new as the newest log: whoever remembers a log of a later epoch has seen that the authority
+was put back. And for a disk that knows the record's epoch: it came into the set by following that epoch's master, so
+one that never heard of the epoch is an older copy.
 
 What groups have consumed does not follow the log. A master that was replaced, and has not heard of it, goes on writing
 to a log that nobody is promised; it may be the longer one, and its leases are older than those of who was master since.
@@ -92,8 +91,6 @@ class OwnReplica:
     history: LogHistory
     is_whole: bool
     """Stopped in order, or killed on a machine that ran on; and recovery cut nothing but a torn record."""
-    has_begun_epoch: bool = False
-    """It was the master of its log's last epoch: whatever another replica has of that came from here."""
 
     @property
     def rank(self) -> _Rank:
@@ -364,10 +361,11 @@ class MasterStart:
             is_gone = memory.broker_id == self.own.broker_id or memory.broker_id in answered_ids
             if not (is_gone or memory.left) or self._knew_more(memory, best_rank):
                 missing.append(memory)
-        if self.own.is_whole:
-            # Then this disk was rolled back: the newer copy of it is not here. After a loss of power less is expected.
-            missing += [memory for memory in self._memories_of_us() if self._knew_more(memory, best_rank)][:1]
-        return missing
+        # Then this disk was rolled back: the newer copy of it is not here. After a loss of power less of the log is
+        # expected; of an epoch that was begun, or followed, that is known.
+        last_epoch = self.own.history.last_epoch
+        of_us = [memory for memory in self._memories_of_us() if self.own.is_whole or memory.epoch > last_epoch]
+        return missing + [memory for memory in of_us if self._knew_more(memory, best_rank)][:1]
 
     def _knew_more(self, memory: ReplicaMemory, best_rank: _Rank) -> bool:
         """The disk held more than the best log in reach, or some of an epoch that nobody in reach has heard of."""
@@ -395,13 +393,11 @@ class MasterStart:
         is_witnessed = any(memory.epoch == last_epoch and memory.end_offset and not memory.unproven for memory in of_us)
         if last_epoch < self.in_sync_epoch:
             return False
-        others_have_more = any(self._knew_more(memory, self.own.rank) for memory in self._memories().values())
-        if others_have_more and self.own.has_begun_epoch:
-            # What they have came from here: this is an older copy, or recovery took a gap for the end of the log.
+        if not is_witnessed or any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
+            # Of a master's log others have what came from here: this is an older copy, or recovery took a gap for the
+            # end of the log. Of a slave's log others may have what was acknowledged to nobody, or it is an older copy.
             return False
-        if self.in_sync_epoch >= self._logged_epoch() and is_witnessed:
-            return True
-        return is_witnessed and not others_have_more and self._greatest_epoch() <= last_epoch
+        return self.in_sync_epoch >= self._logged_epoch() or self._greatest_epoch() <= last_epoch
 
     def _greatest_epoch(self) -> int:
         promised = [answer.promised_epoch for answer in self._answers.values()]

@@ -24,6 +24,7 @@ from tandemmq.core.routing.values import ReplicaMemory
 NAME_SERVER = "ns:9876"
 HISTORY = LogHistory.of([(1, 0), (2, 100)])
 SLAVE = ReplicaMemory(broker_id=1, disk_id="S", run=1, epoch=2, end_offset=500, metadata_endpoint="slave:10911")
+OTHER = replace(SLAVE, broker_id=2, disk_id="S2", metadata_endpoint="slave-2:10911")
 US = ReplicaMemory(broker_id=0, disk_id="M", run=1, epoch=2, end_offset=500)
 
 
@@ -151,6 +152,11 @@ class TestAnOlderCopyOfTheDisk:
         answer = _answer(700, Relation.EXTENDS, history=LogHistory.of([(1, 0), (2, 100), (3, 500)]))
         assert _step(_own(), answer, told=(replace(US, epoch=3, end_offset=700), SLAVE)) == Fetch(answer)
 
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_of_an_epoch_that_it_has_not_heard_of_more_was_on_it_also_after_a_loss_of_power(self, whole: bool) -> None:
+        newer = replace(US, epoch=3, end_offset=400)
+        assert _waits(_step(_own(whole=whole), _answer(), told=(newer, SLAVE))).missing == (newer,)
+
     def test_the_slave_was_away_when_the_newer_copy_ran(self) -> None:
         step = _waits(_step(_own(), _answer(500), told=(replace(US, epoch=3, end_offset=700), SLAVE)))
         assert step.lost_bytes == 200
@@ -194,24 +200,23 @@ class TestAWholeLog:
         later = ReplicaMemory(broker_id=0, disk_id="M2", epoch=3, end_offset=100)
         assert _waits(_step(_own(), told=(US, later, SLAVE), remembered=(SLAVE,))).missing
 
-    def test_in_the_in_sync_set_it_needs_nobody_whatever_a_slave_has_more(self) -> None:
-        longer = replace(SLAVE, end_offset=600)
+    def test_in_the_in_sync_set_it_needs_nobody_though_a_later_epoch_was_promised(self) -> None:
+        promised = replace(_answer(400), promised_epoch=3)
         for in_sync_epoch, step in ((0, Wait), (2, Serve)):
-            assert isinstance(_step(_own(), told=(US, longer), in_sync_epoch=in_sync_epoch), step)
+            assert isinstance(
+                _step(_own(), promised, told=(US, OTHER), remembered=(SLAVE, OTHER), in_sync_epoch=in_sync_epoch), step
+            )
 
-    def test_what_others_have_of_an_epoch_that_it_has_begun_came_from_here(self) -> None:
+    def test_in_the_in_sync_set_others_with_more_show_that_it_may_be_an_older_copy(self) -> None:
         longer = replace(SLAVE, end_offset=600)
-        own = replace(_own(), has_begun_epoch=True)
-        assert _waits(_step(own, told=(US, longer), in_sync_epoch=2)).missing == (longer,)
-        assert isinstance(_step(own, told=(US, replace(longer, end_offset=500)), in_sync_epoch=2), Serve)
+        assert _waits(_step(_own(), told=(US, longer), in_sync_epoch=2)).missing == (longer,)
 
     def test_a_log_of_a_later_epoch_than_the_record_shows_that_the_authority_was_put_back(self) -> None:
-        later = replace(SLAVE, epoch=3, end_offset=600)
+        later = replace(SLAVE, epoch=3, end_offset=400)
         for told, remembered in (((US, later), ()), ((US,), (later,))):
             assert _waits(_step(_own(), told=told, remembered=remembered, in_sync_epoch=2)).missing == (later,)
-            here = _own(history=LogHistory.of([(1, 0), (2, 100), (3, 500)]))
-            ours = (replace(US, epoch=3), *told[1:])
-            assert isinstance(_step(here, told=ours, remembered=remembered, in_sync_epoch=3), Serve)
+        here = _own(history=LogHistory.of([(1, 0), (2, 100), (3, 450)]))
+        assert isinstance(_step(here, told=(replace(US, epoch=3), later), in_sync_epoch=3), Serve)
 
     def test_in_a_set_of_an_epoch_that_it_never_heard_of_it_is_an_older_copy(self) -> None:
         assert _waits(_step(_own(), told=(US, SLAVE), remembered=(SLAVE,), in_sync_epoch=3)).missing == (SLAVE,)
@@ -224,20 +229,14 @@ class TestAWholeLog:
 
 
 class TestTwoSlaves:
-    OTHER = replace(SLAVE, broker_id=2, disk_id="S2", metadata_endpoint="slave-2:10911")
-
     @pytest.mark.parametrize("total", [2, 3])
     def test_the_shorter_one_is_not_enough(self, total: int) -> None:
-        step = _step(
-            _own(300, whole=False), _answer(400, Relation.EXTENDS), remembered=(SLAVE, self.OTHER), total=total
-        )
-        assert _waits(step).missing == (self.OTHER,)
+        step = _step(_own(300, whole=False), _answer(400, Relation.EXTENDS), remembered=(SLAVE, OTHER), total=total)
+        assert _waits(step).missing == (OTHER,)
 
     def test_the_longer_one_is_fetched(self) -> None:
         longer = _answer(500, Relation.EXTENDS, disk="S2", broker_id=2)
-        step = _step(
-            _own(300, whole=False), _answer(400, Relation.EXTENDS), longer, remembered=(SLAVE, self.OTHER), total=3
-        )
+        step = _step(_own(300, whole=False), _answer(400, Relation.EXTENDS), longer, remembered=(SLAVE, OTHER), total=3)
         assert step == Fetch(longer)
 
     def test_a_byte_of_a_later_epoch_counts_more_than_length(self) -> None:
