@@ -486,7 +486,8 @@ class SimBroker:
         self.parts.is_whole = True
 
     def refuse(self, reason: str | None) -> None:
-        self.parts.refusal = self.parts.role.client_refusal if reason is None else reason
+        if reason is not None or not self.is_stopping:
+            self.parts.refusal = self.parts.role.client_refusal if reason is None else reason
 
     def fail(self, failure: str) -> None:
         self.parts.fail(failure)

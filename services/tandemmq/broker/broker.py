@@ -390,7 +390,9 @@ class Broker:
 
     def refuse(self, reason: str | None) -> None:
         parts = self._parts
-        parts.refusal = parts.role.client_refusal if reason is None else reason
+        if reason is not None or not self.is_stopping:
+            # A hand-over that fails as the broker stops gives nothing back: no lease is watched from there on.
+            parts.refusal = parts.role.client_refusal if reason is None else reason
         if self._is_changing():
             parts.client_plane.forward(self._forwarder)
         elif parts.role.is_master and reason is None:

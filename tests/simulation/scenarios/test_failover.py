@@ -80,6 +80,13 @@ def _forgetful_slave_stops_in_order(cluster: Cluster) -> None:
     cluster.slaves[0].stop_in_order(limit_ms=5_000, restart_after_ms=100)
 
 
+def _cut_off_and_stopped(cluster: Cluster) -> None:
+    """The hand-over of its last moments fails: nobody hears it."""
+    _isolate(cluster)
+    cluster.run_for(200)
+    cluster.master.stop_in_order(limit_ms=20_000, restart_after_ms=None)
+
+
 def _clocks_jump(cluster: Cluster) -> None:
     for number, member in enumerate(cluster.members):
         member.machine.wall_skew_ms = (-1) ** number * 3_600_000
@@ -111,6 +118,7 @@ ROWS: Final = (
     Row("master gone while alone in the set", _lonely_master_goes, ALWAYS),
     Row("link between them cut", lambda c: _isolate(c, from_authority=False), 3_000),
     Row("master cut off from slave and authority", _isolate, LEASE_MS + 1_500, master=1),
+    Row("master cut off, and stopped in order", _cut_off_and_stopped, LEASE_MS + 1_500, master=1),
     Row("master cut off from the authority", lambda c: _link(c, c.master.name, AUTHORITY), 0),
     Row("authority away", lambda c: c.stop_authority(for_ms=ALWAYS), 0),
     Row("authority away, and then the slave", _authority_then_slave, ALWAYS),

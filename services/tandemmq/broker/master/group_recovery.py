@@ -48,9 +48,9 @@ ASK_PAUSE_S: Final = 0.2
 # While it waits for somebody, who may be away for hours.
 ASK_PAUSE_MAX_S: Final = 2.0
 _RETELL_MS: Final = 60_000
-UNHEARD_MAX_MS: Final = 10_000
+UNHEARD_MAX_MS: Final = 3_000
 """Of a log that goes on for longer behind what a NameServer heard of it, that NameServer knows nothing. Brokers send a
-heartbeat a second, and leave a NameServer that hangs after some seconds."""
+heartbeat a second."""
 
 
 @dataclass(frozen=True, slots=True)
