@@ -129,9 +129,13 @@ def last_boundary(store: MessageStore, offset: int) -> int:
 def end_of_filler(store: MessageStore) -> int:
     """Where the log ends once the filler at a file's end counts as whole, which its first eight bytes decide."""
     start = store.dispatched_offset
-    data = store.read_log(start, store.segment_bytes)
-    found = scan_record(data, 0, len(data), physical_offset=start)
-    return start + found.size if isinstance(found, Blank) else store.end_offset
+    while start < store.end_offset:
+        data = store.read_log(start, store.segment_bytes)
+        found = scan_record(data, 0, len(data), physical_offset=start)
+        if not isinstance(found, Blank | RecordFound):
+            break
+        start += found.size
+    return max(start, store.end_offset)
 
 
 def check_acknowledged(log: WalkedLog, ledger: Ledger) -> int:
