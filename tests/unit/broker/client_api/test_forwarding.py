@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from support.manual_time import ManualTime
-from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls
+from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -388,6 +388,12 @@ async def until_held(forwarder: CallForwarder, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
+def ended(forwarder: CallForwarder) -> dict[str, int]:
+    """Without those that none has; nothing waits any more."""
+    assert forwarder.held_count == 0
+    return {outcome: count for outcome, count in forwarder.held_counts.items() if count}
+
+
 async def test_a_call_waits_for_the_new_master_and_is_passed_on() -> None:
     change = Change()
     seen: list[dict[str, str]] = []
@@ -397,6 +403,29 @@ async def test_a_call_waits_for_the_new_master_and_is_passed_on() -> None:
         assert not call.done()
         change.master, change.is_under_way = master, False
         assert await call == "master"
+        assert ended(forwarder) == {HeldOutcome.TAKEN: 1}
+
+
+async def test_a_call_is_refused_when_a_change_ends_without_a_master() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        call = asyncio.create_task(heartbeat(channel))
+        await until_held(forwarder, 1)
+        change.is_under_way = False
+        assert await call == "member"
+        assert ended(forwarder) == {HeldOutcome.NO_MASTER: 1}
+
+
+async def test_what_waits_when_the_broker_stops_is_refused() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        call = asyncio.create_task(heartbeat(channel))
+        await until_held(forwarder, 1)
+        await forwarder.close()
+        assert await call == "member"
+        assert ended(forwarder) == {HeldOutcome.NO_MASTER: 1}
 
 
 async def test_calls_that_waited_are_this_brokers_own_when_it_became_master_in_their_order() -> None:
@@ -411,6 +440,7 @@ async def test_calls_that_waited_are_this_brokers_own_when_it_became_master_in_t
         forwarder.let_go()
         assert await asyncio.gather(*calls) == ["member"] * 20
         assert [headers["x-number"] for headers in seen] == [f"{number}" for number in range(20)]
+        assert ended(forwarder) == {HeldOutcome.TAKEN: 20}
 
 
 async def test_a_call_is_answered_before_its_deadline_where_no_master_comes() -> None:
@@ -418,7 +448,7 @@ async def test_a_call_is_answered_before_its_deadline_where_no_master_comes() ->
     seen: list[dict[str, str]] = []
     async with changing_member(change, seen) as (channel, forwarder, _):
         assert await heartbeat(channel, limit_s=3.0) == "member"
-        assert forwarder.held_count == 1
+        assert ended(forwarder) == {HeldOutcome.NO_MASTER: 1}
 
 
 async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_not_wait() -> None:
@@ -432,7 +462,7 @@ async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_n
         )
         assert (await query(pb.QueryRouteRequest(), timeout=60)).status.message == "member"
         assert await heartbeat(channel, x_tandemmq_forwarded="1") == "member"
-        assert forwarder.held_count == 0
+        assert ended(forwarder) == {}
 
 
 async def test_what_waits_is_bounded() -> None:
@@ -445,6 +475,7 @@ async def test_what_waits_is_bounded() -> None:
             assert await heartbeat(channel) == "member"
             change.is_under_way = False
             assert await asyncio.gather(*waiting) == ["member"] * 3
+        assert ended(forwarder) == {HeldOutcome.NO_ROOM: 1, HeldOutcome.NO_MASTER: 3}
 
 
 async def test_a_caller_that_went_away_is_not_answered_later() -> None:
@@ -459,3 +490,7 @@ async def test_a_caller_that_went_away_is_not_answered_later() -> None:
         change.is_under_way = False
         assert await heartbeat(channel) == "member"
         assert len(seen) == 2
+        async with asyncio.timeout(60):
+            while forwarder.held_count:
+                await asyncio.sleep(0.005)
+        assert ended(forwarder) == {HeldOutcome.CALLER_GONE: 1}
