@@ -71,6 +71,20 @@ _LIMIT_S: Final = 30.0
 _MESSAGE_BYTES_MAX: Final = 64 << 20
 
 
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+    # A machine that falls silent closes no connection. Its deadline does not end a call whose request gRPC is writing
+    # when the kernel takes no more; the end of the connection does.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # One ping is under way at a time, be it the keepalive's or one that measures the way: by default that has 60 s.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+)
+
 Vouch: TypeAlias = Callable[[Call], str]
 """What tells another broker where a call, which is passed on to it, came from."""
 
@@ -96,13 +110,7 @@ class _Calls:
             if len(self._channels) >= self._channels_max:
                 oldest = next(iter(self._channels))
                 self.spawn(_closed(self._channels.pop(oldest)))
-            options = [
-                ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1_000),
-                ("grpc.enable_retries", 0),
-            ]
-            channel = grpc.aio.insecure_channel(endpoint, options=options)
+            channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
         self._channels[endpoint] = channel
         return channel
 

@@ -131,6 +131,63 @@ async def test_without_a_master_the_member_answers_at_once() -> None:
         assert await heartbeat(channel) == "member"
 
 
+class Link:
+    """Passes bytes on to `endpoint`, and falls silent: connections stay open, and nothing comes through them."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._host, _, self._port = endpoint.rpartition(":")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open: list[asyncio.Event] = []
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def fall_silent(self) -> None:
+        """Connections that are made from now on are sound."""
+        for passes in self._open:
+            passes.clear()
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(self._host, int(self._port))
+        passes = asyncio.Event()
+        passes.set()
+        self._open.append(passes)
+        for one, other in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._pass(one, other, passes)))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
+        try:
+            while data := await reader.read(65_536):
+                await passes.wait()
+                writer.write(data)
+        finally:
+            writer.close()
+
+
+async def test_calls_to_a_master_that_falls_silent_end_long_before_their_deadline() -> None:
+    async with front("master", []) as (_, endpoint):
+        link = Link(endpoint)
+        address = await link.start()
+        async with member(lambda: address, []) as (channel, _):
+            assert await heartbeat(channel) == "master"
+            # Right now a ping of gRPC that measures the way is under way, too.
+            link.fall_silent()
+            async with asyncio.timeout(300):
+                with pytest.raises(grpc.aio.AioRpcError, match="the group's master did not answer") as refused:
+                    await heartbeat(channel, limit_s=3_600)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            # The next one dials.
+            assert await heartbeat(channel) == "master"
+        await link.close()
+
+
 async def test_where_roles_are_fixed_the_master_ends_deliveries_and_gets_nothing_else() -> None:
     async with (
         front("master", []) as (_, endpoint),
