@@ -40,7 +40,9 @@ NOT_YET = {
 }
 # Where the group fails over.
 FAILOVER_ONLY = {name for metric in BROKER_METRICS if "failover" in (name := metric.name)} | {
-    "rocketmq_store_ha_in_sync_replicas"
+    "rocketmq_store_ha_in_sync_replicas",
+    "rocketmq_broker_held_calls",
+    "rocketmq_broker_held_calls_ended_total",
 }
 
 

@@ -144,6 +144,7 @@ class Broker:
             retention=self._retention,
             problem_count=lambda: self._report.problem_count,
             failover=self._failover,
+            forwarder=self._forwarder,
             service_refusals=self._metadata_server.refused,
         )
         self._metric_exports = MetricExports(
@@ -433,6 +434,7 @@ class Broker:
             parts.refusal = role.client_refusal
             if role.is_master:
                 parts.client_plane.forward(None)
+                self._forwarder.let_go()
                 await self._forwarder.close()
             self._links.registration_changed()
             await self._tell_readiness()

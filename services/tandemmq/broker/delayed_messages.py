@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
@@ -22,6 +23,7 @@ import structlog
 from tandemmq.broker.message_timers import RELEASE_BYTES_MAX, MessageTimers
 from tandemmq.broker.put import PutMessages
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.timer_queue import RecallKey, recall_key
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.message.properties import (
     PROPERTY_REAL_QUEUE_ID,
@@ -40,7 +42,7 @@ from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MAS
 from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
-__all__ = ["LATENESS_BOUNDS_S", "DelayedMessages", "delivered_copy", "timer_message"]
+__all__ = ["LATENESS_BOUNDS_S", "DelayedMessages", "RecallRefusal", "delivered_copy", "timer_message"]
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +64,15 @@ _PRECISION_MS: Final = 1_000
 """RocketMQ's timerPrecisionMs."""
 _JAVA_MAP_CAPACITY: Final = 128
 _KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
+_CONFIRMED_RECALLS_MAX: Final = 10_000
 _HELD_NAMES: Final = frozenset({PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID})
+
+
+class RecallRefusal(StrEnum):
+    """Why a recall changes nothing."""
+
+    NOT_WAITING = "the message was delivered or recalled before, or its time has come"
+    RECALLED_BEFORE = "the message was recalled before; it is never delivered"
 
 
 @lru_cache(maxsize=1_024)
@@ -150,6 +160,9 @@ class DelayedMessages:
         self._next_roll_ms = 0
         self._is_refused = False
         self._must_pause = False
+        self._recalls: Final[dict[RecallKey, asyncio.Task[PutStatus | RecallRefusal]]] = {}
+        """Under way: as many as callers wait for."""
+        self._confirmed_recalls: Final[dict[RecallKey, None]] = {}
         self.delivered_count = 0
         self.recalled_count = 0
         self.rolled_count = 0
@@ -298,30 +311,59 @@ class DelayedMessages:
 
     # Recall
 
-    async def recall(self, topic: str, deliver_ms: int, message_id: str) -> PutStatus | None:
-        """Ends the timers of a message before their time. What became of the op record; None: nothing waits, or it is
-        being delivered. Several are ended if the sender repeated itself."""
+    async def recall(self, topic: str, deliver_ms: int, message_id: str) -> PutStatus | RecallRefusal:
+        """Ends the timers of a message before their time. What became of the op record; PUT_OK: it is never delivered.
+        Several timers are ended if the sender repeated itself.
+
+        Who asks again while the first answer is on its way gets the same one. Who asks again as it was not confirmed
+        has it confirmed: another op record, behind the first one, waits for slaves and disk.
+        """
+        key = recall_key(topic, deliver_ms, message_id)
+        under_way = self._recalls.get(key)
+        if under_way is None:
+            under_way = asyncio.get_running_loop().create_task(self._recall(topic, deliver_ms, message_id, key))
+            self._recalls[key] = under_way
+            under_way.add_done_callback(lambda _: self._recalls.pop(key))
+        return await asyncio.shield(under_way)
+
+    async def _recall(self, topic: str, deliver_ms: int, message_id: str, key: RecallKey) -> PutStatus | RecallRefusal:
         if not await self.timers.follow():
             return PutStatus.SERVICE_NOT_AVAILABLE
-        if deliver_ms <= self._clock.wall_ms():
-            return None
-        taken = [offset for offset in self._queue.find(deliver_ms, message_id) if self._queue.take(offset)]
-        recalled: list[int] = []
-        for offset, record in zip(taken, await self.timers.records(taken)):
-            properties = {} if record is None else decode_properties(record.properties)
-            if properties.get(PROPERTY_UNIQUE_KEY) == message_id and properties.get(PROPERTY_REAL_TOPIC) == topic:
-                recalled.append(offset)
-            else:
-                self._queue.put_back(offset, deliver_ms)
-        if not recalled:
-            return None
+        offsets: list[int] = []
+        if deliver_ms > self._clock.wall_ms():
+            offsets = await self._take(topic, deliver_ms, message_id)
+        if offsets:
+            self._confirmed_recalls.pop(key, None)  # It was sent once more.
+        else:
+            if not self._queue.is_recalled(key):
+                return RecallRefusal.NOT_WAITING
+            if key in self._confirmed_recalls:
+                return RecallRefusal.RECALLED_BEFORE
         settled: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
 
         def done(results: list[AppendResult]) -> None:
             if results[0].status is PutStatus.PUT_OK:
-                self.recalled_count += len(recalled)
+                self.recalled_count += max(1, len(offsets))
+                self._confirmed(key)
             if not settled.done():
                 settled.set_result(results[0].status)
 
-        self.timers.release((), recalled, put=self._put, retry_ms=deliver_ms, done=done)
+        self.timers.release((), offsets, put=self._put, retry_ms=deliver_ms, done=done, recalled=key)
         return await settled
+
+    async def _take(self, topic: str, deliver_ms: int, message_id: str) -> list[int]:
+        """Its timers, given out."""
+        taken = [offset for offset in self._queue.find(deliver_ms, message_id) if self._queue.take(offset)]
+        found: list[int] = []
+        for offset, record in zip(taken, await self.timers.records(taken)):
+            properties = {} if record is None else decode_properties(record.properties)
+            if properties.get(PROPERTY_UNIQUE_KEY) == message_id and properties.get(PROPERTY_REAL_TOPIC) == topic:
+                found.append(offset)
+            else:
+                self._queue.put_back(offset, deliver_ms)
+        return found
+
+    def _confirmed(self, key: RecallKey) -> None:
+        self._confirmed_recalls[key] = None
+        if len(self._confirmed_recalls) > _CONFIRMED_RECALLS_MAX:
+            del self._confirmed_recalls[next(iter(self._confirmed_recalls))]

@@ -28,7 +28,7 @@ import structlog
 from tandemmq.broker.put import PutDone, PutMessages
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.delivery.timer_queue import OP_TAG, TimerQueue, op_body
+from tandemmq.core.delivery.timer_queue import OP_TAG, RecallKey, TimerQueue, op_body, recall_properties
 from tandemmq.core.message.properties import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
@@ -241,13 +241,14 @@ class MessageTimers:
         is_same = theirs.get(PROPERTY_UNIQUE_KEY) == own.get(PROPERTY_UNIQUE_KEY)
         return timer.queue_offset if is_copy and is_same else None
 
-    def op_record(self, offsets: Sequence[int]) -> OutgoingMessage:
-        """Finishes these once it is in the log."""
+    def op_record(self, offsets: Sequence[int], recalled: RecallKey | None = None) -> OutgoingMessage:
+        """Finishes these once it is in the log, and says what was `recalled` by that."""
+        told = [] if recalled is None else recall_properties(recalled)
         return OutgoingMessage(
             topic=TIMER_OP_TOPIC,
             queue_id=0,
             body=op_body(offsets),
-            properties=encode_properties([(PROPERTY_TAGS, OP_TAG)]),
+            properties=encode_properties([(PROPERTY_TAGS, OP_TAG), *told]),
             tags_code=tags_code(OP_TAG),
             index_keys=(),
             tag=OP_TAG,
@@ -278,10 +279,11 @@ class MessageTimers:
         retry_ms: int,
         done: PutDone,
         call: Call | None = None,
+        recalled: RecallKey | None = None,
     ) -> None:
         """Delivers copies and finishes the entries `offsets`, which are given out, in one put; without copies it only
-        finishes them. `done` is told as by any put, the op record's result last; what is refused is put back first,
-        to be given out again at `retry_ms`.
+        finishes them, or says once more that a message is `recalled`. `done` is told as by any put, the op record's
+        result last; what is refused is put back first, to be given out again at `retry_ms`.
 
         Copies have at most RELEASE_BYTES_MAX in all, or are one; each names its timer by
         `prepared_transaction_offset`.
@@ -295,7 +297,7 @@ class MessageTimers:
                     self.queue.put_back(offset, retry_ms)
             done(results)
 
-        put([*copies, self.op_record(offsets)], answered, call)
+        put([*copies, self.op_record(offsets, recalled)], answered, call)
 
 
 def _first_behind(queue: ConsumeQueue, physical_offset: int) -> int:

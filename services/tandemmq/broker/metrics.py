@@ -45,6 +45,7 @@ from tandemmq.service.metrics.exposition import OTHER, MetricFamily, MetricSampl
 if TYPE_CHECKING:
     # Its roles are built on this module.
     from tandemmq.broker.client_api.client_api import ClientApi
+    from tandemmq.broker.client_api.forwarding import CallForwarder
     from tandemmq.broker.client_api.plane import ClientPlane
     from tandemmq.broker.failover.controller import Failover
     from tandemmq.broker.parts import BrokerParts
@@ -613,7 +614,7 @@ def _permission(parts: BrokerParts) -> int:
     return PERM_READ if parts.store.refusal is not None else PERM_READ_WRITE
 
 
-def tell_failover(samples: MetricSamples, failover: Failover) -> None:
+def tell_failover(samples: MetricSamples, failover: Failover, forwarder: CallForwarder) -> None:
     """Of a group that fails over."""
     record = failover.record
     samples.add("rocketmq_store_ha_failover_epoch", 0 if record is None else record.epoch)
@@ -623,6 +624,8 @@ def tell_failover(samples: MetricSamples, failover: Failover) -> None:
         samples.add("rocketmq_store_ha_in_sync_replicas", len(record.in_sync))
     samples.add_counts("rocketmq_store_ha_failovers_total", failover.claim_counts)
     samples.add_histogram("rocketmq_store_ha_failover_duration_seconds", failover.claim_seconds.reading())
+    samples.add("rocketmq_broker_held_calls", forwarder.held_count)
+    samples.add_counts("rocketmq_broker_held_calls_ended_total", forwarder.held_counts)
 
 
 class BrokerMetrics:
@@ -638,6 +641,7 @@ class BrokerMetrics:
         settings: RuntimeSettings,
         retention: RetentionFigures,
         problem_count: Callable[[], int],
+        forwarder: CallForwarder,
         failover: Failover | None = None,
         service_refusals: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
@@ -646,6 +650,7 @@ class BrokerMetrics:
         self._parts = parts
         self._problem_count = problem_count
         self._failover = failover
+        self._forwarder = forwarder
         self._service_refusals = service_refusals
         self._started_ms = parts.clock.monotonic_ms()
         self._base = (identity.cluster, NODE_TYPE, identity.broker_name, str(identity.broker_id))
@@ -702,7 +707,7 @@ class BrokerMetrics:
         samples.add("rocketmq_store_log_damaged", bool(parts.log_damage))
         samples.add("rocketmq_store_ha_epoch", parts.member.history.last_epoch)
         if self._failover is not None:
-            tell_failover(samples, self._failover)
+            tell_failover(samples, self._failover, self._forwarder)
         samples.add("rocketmq_topic_number", len(parts.topics))
         samples.add("rocketmq_consumer_group_number", len(parts.groups))
         samples.add("rocketmq_broker_permission", _permission(parts))

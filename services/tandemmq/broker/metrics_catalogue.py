@@ -223,7 +223,7 @@ _REPLICATION: Final = (
     _gauge(
         "rocketmq_store_ha_failover_epoch",
         "1",
-        "Epoch of the group's record: it grows by one with each master. It and the next five are "
+        "Epoch of the group's record: it grows by one with each master. It and the next seven are "
         "told where failoverAuthority is set.",
     ),
     _gauge(
@@ -252,6 +252,18 @@ _REPLICATION: Final = (
         "rocketmq_store_ha_failover_duration_seconds",
         "s",
         "From the moment that this broker knew that it becomes master until it served.",
+    ),
+    _gauge(
+        "rocketmq_broker_held_calls",
+        "{call}",
+        "Clients' calls that this member holds back now, while its group changes its master.",
+    ),
+    _counter(
+        "rocketmq_broker_held_calls_ended_total",
+        "{call}",
+        "What became of such calls: `taken` by the next master, this broker or another; `no_master` came in time, so "
+        "they were refused; `caller_gone` did not wait; `no_room`: too many waited, so they were refused at once.",
+        "outcome",
     ),
     _gauge(
         "rocketmq_store_ha_start_waiting_seconds",

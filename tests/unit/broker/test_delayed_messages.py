@@ -189,7 +189,8 @@ async def test_a_recalled_message_is_never_delivered(broker: BrokerAssembly) -> 
     handle = send_later(broker, 5_000, message_id="ID-1").recall_handle
     send_later(broker, 5_000, message_id="ID-2")
     assert (await recall(broker, handle)).code == Code.OK
-    assert (await recall(broker, handle)).code == Code.NOT_FOUND
+    again = await recall(broker, handle)
+    assert (again.code, again.message) == (Code.NOT_FOUND, "the message was recalled before; it is never delivered")
     time_of(broker).advance(10_000)
     await deliver(broker)
     assert [decode_properties(record.properties)["UNIQ_KEY"] for record in delivered(broker)] == ["ID-2"]
@@ -215,6 +216,107 @@ async def test_a_recall_that_is_not_confirmed_is_no_success(broker: BrokerAssemb
     handle = send_later(broker, 5_000).recall_handle
     broker.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT
     assert (await recall(broker, handle)).code == Code.SLAVE_PERSISTENCE_TIMEOUT
+
+
+UNCONFIRMED = (PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE)
+
+
+async def test_a_recall_that_was_not_confirmed_is_confirmed_when_it_is_asked_again(broker: BrokerAssembly) -> None:
+    handle = send_later(broker, 5_000, message_id="ID-1").recall_handle
+    other = send_later(broker, 5_000, message_id="ID-2").recall_handle
+    for _ in range(2):
+        broker.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT
+        assert (await recall(broker, handle)).code == Code.SLAVE_PERSISTENCE_TIMEOUT
+    broker.put_status = PutStatus.PUT_OK
+    # Its time is no reason: the log says that it was recalled before.
+    time_of(broker).advance(10_000)
+    assert (await recall(broker, handle)).code == Code.OK
+    assert (await recall(broker, other)).code == Code.NOT_FOUND
+    await deliver(broker)
+    assert [decode_properties(record.properties)["UNIQ_KEY"] for record in delivered(broker)] == ["ID-2"]
+    again = await recall(broker, other)
+    assert "recalled before;" not in again.message
+    assert broker.delayed.recalled_count == 1
+
+
+async def test_recalls_at_once_are_one_and_have_one_answer(broker: BrokerAssembly) -> None:
+    handle = send_later(broker, 5_000).recall_handle
+    answers = await asyncio.gather(*[recall(broker, handle) for _ in range(5)])
+    assert [answer.code for answer in answers] == [Code.OK] * 5
+    assert broker.store.queue_max_offset(f"{TIMER_TOPIC}_op", 0) == 1
+    assert broker.delayed.recalled_count == 1
+
+
+async def test_what_is_sent_once_more_after_its_recall_is_another_message(broker: BrokerAssembly) -> None:
+    due_ms = broker.clock.wall_ms() + 5_000
+    handle = send_later(broker, 5_000, message_id="ID-1").recall_handle
+    assert (await recall(broker, handle)).code == Code.OK
+    assert send_later(broker, 5_000, message_id="ID-1").recall_handle == handle
+    broker.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert (await recall(broker, handle)).code == Code.SLAVE_PERSISTENCE_TIMEOUT
+    broker.put_status = PutStatus.PUT_OK
+    assert (await recall(broker, handle)).code == Code.OK
+    assert send_later(broker, 5_000, message_id="ID-1").recall_handle == handle
+    time_of(broker).advance(due_ms - broker.clock.wall_ms())
+    await deliver(broker)
+    assert "recalled before;" not in (await recall(broker, handle)).message
+    assert len(delivered(broker)) == 1
+
+
+async def test_another_time_of_the_same_message_was_not_recalled(broker: BrokerAssembly) -> None:
+    first = send_later(broker, 5_000, message_id="ID-1").recall_handle
+    second = send_later(broker, 6_000, message_id="ID-1").recall_handle
+    broker.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT
+    await recall(broker, first)
+    broker.put_status = PutStatus.PUT_OK
+    time_of(broker).advance(6_000)
+    await deliver(broker)
+    assert (await recall(broker, second)).code == Code.NOT_FOUND
+    assert (await recall(broker, first)).code == Code.OK
+    assert len(delivered(broker)) == 1
+
+
+STATUSES = st.sampled_from([PutStatus.PUT_OK, *UNCONFIRMED])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(STATUSES, st.booleans(), st.booleans()), min_size=2, max_size=6), st.booleans())
+def test_whoever_repeats_a_recall_is_told_that_it_is_recalled_whoever_is_master(
+    attempts: list[tuple[PutStatus, bool, bool]], is_sent_twice: bool
+) -> None:
+    """Each attempt: how its put ends, whether another process is master from then on, and whether the time passes."""
+
+    async def play() -> None:
+        disk, time = SimulatedDisk(random.Random(0)), ManualTime()
+        broker = new_broker(disk, time)
+        handle = send_later(broker, 5_000, message_id="ID-1").recall_handle
+        if is_sent_twice:
+            send_later(broker, 5_000, message_id="ID-1")
+        is_confirmed_here = False
+        for status, is_changed, is_late in attempts:
+            broker.put_status = status
+            answer = await recall(broker, handle)
+            if is_confirmed_here:
+                assert (answer.code, "recalled before;" in answer.message) == (Code.NOT_FOUND, True)
+            else:
+                assert (answer.code == Code.OK) == (status is PutStatus.PUT_OK)
+                assert answer.code != Code.NOT_FOUND
+                is_confirmed_here = status is PutStatus.PUT_OK
+            if is_changed:
+                broker.store.close()
+                image, disk = disk.image(), SimulatedDisk(random.Random(0))
+                disk.put_back(image)
+                broker, is_confirmed_here = new_broker(disk, time), False
+                await broker.message_timers.take_over()
+            if is_late:
+                time.advance(10_000)
+                await deliver(broker)
+        time.advance(10_000)
+        await deliver(broker)
+        assert delivered(broker) == []
+        broker.store.close()
+
+    asyncio.run(play())
 
 
 async def test_a_refused_recall_leaves_the_message_waiting(broker: BrokerAssembly) -> None:

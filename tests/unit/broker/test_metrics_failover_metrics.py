@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tandemmq.broker.client_api.forwarding import HeldOutcome
 from tandemmq.broker.metrics import tell_failover
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.core.histogram import Histogram
@@ -34,8 +36,9 @@ def _told(**changes: object) -> dict[str, Any]:
         "claim_seconds": seconds,
     }
     samples = MetricSamples(BROKER_METRICS, base=_BASE)
-    tell_failover(samples, cast("Any", SimpleNamespace(**member | changes)))
-    return {family.info.name.removeprefix("rocketmq_store_ha_"): family for family in samples.families()}
+    forwarder = SimpleNamespace(held_count=3, held_counts=dict.fromkeys(HeldOutcome, 0) | {HeldOutcome.TAKEN: 5})
+    tell_failover(samples, cast("Any", SimpleNamespace(**member | changes)), cast("Any", forwarder))
+    return {re.sub("^rocketmq_(store_ha|broker)_", "", family.info.name): family for family in samples.families()}
 
 
 def _values(family: Any) -> list[float]:
@@ -56,3 +59,11 @@ def test_another_member_tells_no_set(record: GroupRecord | None) -> None:
     told = _told(acts=False, is_authority_away=True, record=record)
     assert "in_sync_replicas" not in told
     assert _values(told["failover_authority_away"]) == [1]
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_each_member_tells_the_calls_that_it_holds_and_how_they_end_from_the_first_moment(acts: bool) -> None:
+    told = _told(acts=acts)
+    assert _values(told["held_calls"]) == [3]
+    ended = {labels[-1]: value for labels, value in told["held_calls_ended_total"].samples}
+    assert ended == {"taken": 5, "no_master": 0, "caller_gone": 0, "no_room": 0}

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -33,7 +34,15 @@ import structlog
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.service.rpc import Call, StreamHandler
 
-__all__ = ["CALLER_HEADER", "FORWARDED_HEADER", "SETTLING", "CallForwarder", "GroupCalls", "came_from_group"]
+__all__ = [
+    "CALLER_HEADER",
+    "FORWARDED_HEADER",
+    "SETTLING",
+    "CallForwarder",
+    "GroupCalls",
+    "HeldOutcome",
+    "came_from_group",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +71,20 @@ _LIMIT_S: Final = 30.0
 _MESSAGE_BYTES_MAX: Final = 64 << 20
 
 
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+    # A machine that falls silent closes no connection. Its deadline does not end a call whose request gRPC is writing
+    # when the kernel takes no more; the end of the connection does.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # One ping is under way at a time, be it the keepalive's or one that measures the way: by default that has 60 s.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+)
+
 Vouch: TypeAlias = Callable[[Call], str]
 """What tells another broker where a call, which is passed on to it, came from."""
 
@@ -87,13 +110,7 @@ class _Calls:
             if len(self._channels) >= self._channels_max:
                 oldest = next(iter(self._channels))
                 self.spawn(_closed(self._channels.pop(oldest)))
-            options = [
-                ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1_000),
-                ("grpc.enable_retries", 0),
-            ]
-            channel = grpc.aio.insecure_channel(endpoint, options=options)
+            channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
         self._channels[endpoint] = channel
         return channel
 
@@ -154,6 +171,18 @@ async def _answers(
 # From a member to its group's master.
 
 
+class HeldOutcome(StrEnum):
+    """What became of a call while its group changed its master."""
+
+    TAKEN = "taken"
+    """By the next master, this broker or another."""
+    NO_MASTER = "no_master"
+    """There was none before the time was over; it was refused."""
+    CALLER_GONE = "caller_gone"
+    NO_ROOM = "no_room"
+    """Too many waited; it was refused at once."""
+
+
 class _HeldCall:
     """A call that waits for the end of a change of master."""
 
@@ -196,7 +225,13 @@ class CallForwarder:
         self._look: asyncio.TimerHandle | None = None
         self._holds = True
         self.forwarded_count = 0
-        self.held_count = 0
+        self.held_counts: Final[dict[str, int]] = dict.fromkeys(HeldOutcome, 0)
+        """Calls that wait no more, and those there was no room for."""
+
+    @property
+    def held_count(self) -> int:
+        """Calls that wait now."""
+        return len(self._held)
 
     def takes(self, path: str, call: Call, data: bytes, again: Callable[[bytes], None]) -> bool:
         """Answers the call later, by the master's answer. False: it is this broker's to answer. `again` has a call that
@@ -219,12 +254,12 @@ class CallForwarder:
         return _ForwardedStream(self._calls, channel, path, call)
 
     def let_go(self) -> None:
-        """Has all that is held back taken anew now."""
-        self._let_go(self._held)
+        """Has all that is held back taken anew now: this broker is the master."""
+        self._let_go(self._held, HeldOutcome.TAKEN)
 
     async def close(self) -> None:
-        """Ends all that is under way: this broker is the master now, or stops. What was held back it answers itself."""
-        self.let_go()
+        """Ends all that is under way: this broker is the master now, or stops. What is still held back it refuses."""
+        self._let_go(self._held, HeldOutcome.NO_MASTER)
         await self._calls.close()
 
     # Inside
@@ -236,13 +271,14 @@ class CallForwarder:
         deadline_ms = now_ms + _HELD_LIMIT_MS
         if call.deadline_ms is not None:
             deadline_ms = min(deadline_ms, call.deadline_ms - _HELD_MARGIN_MS)
-        is_full = len(self._held) >= _HELD_MAX or self._held_bytes + len(data) > _HELD_BYTES_MAX
-        if is_full or deadline_ms <= now_ms or _BY_MEMBER in call.header(FORWARDED_HEADER):
+        if deadline_ms <= now_ms or _BY_MEMBER in call.header(FORWARDED_HEADER):
+            return False
+        if len(self._held) >= _HELD_MAX or self._held_bytes + len(data) > _HELD_BYTES_MAX:
+            self.held_counts[HeldOutcome.NO_ROOM] += 1
             return False
         held = _HeldCall(data, again, deadline_ms)
         self._held.append(held)
         self._held_bytes += len(data)
-        self.held_count += 1
         call.on_cancel(held.gone)
         if self._look is None:
             self._look = asyncio.get_running_loop().call_later(_HELD_LOOK_S, self._look_again)
@@ -251,21 +287,25 @@ class CallForwarder:
     def _look_again(self) -> None:
         self._look = None
         if not self._is_changing():
-            self._let_go(self._held)
+            # A change also ends when nobody has become master for too long.
+            self._let_go(self._held, HeldOutcome.TAKEN if self._master() else HeldOutcome.NO_MASTER)
         else:
             now_ms = self._now_ms()
-            self._let_go([held for held in self._held if held.is_gone or held.deadline_ms <= now_ms])
+            due = [held for held in self._held if held.is_gone or held.deadline_ms <= now_ms]
+            self._let_go(due, HeldOutcome.NO_MASTER)
         if self._held:
             self._look = asyncio.get_running_loop().call_later(_HELD_LOOK_S, self._look_again)
 
-    def _let_go(self, due: list[_HeldCall]) -> None:
-        """In the order in which they came; none of them is held a second time."""
+    def _let_go(self, due: list[_HeldCall], outcome: HeldOutcome) -> None:
+        """In the order in which they came; none of them is held a second time. `outcome` is for those whose callers
+        still wait."""
         over = set(map(id, due))
         calls, self._held = due, [held for held in self._held if id(held) not in over]
         self._holds = False
         try:
             for held in calls:
                 self._held_bytes -= len(held.data)
+                self.held_counts[HeldOutcome.CALLER_GONE if held.is_gone else outcome] += 1
                 if not held.is_gone:
                     held.again(held.data)
         finally:

@@ -39,7 +39,7 @@ from tandemmq.broker.client_api.validation import (
     ok_status,
     status_of,
 )
-from tandemmq.broker.delayed_messages import DelayedMessages, timer_message
+from tandemmq.broker.delayed_messages import DelayedMessages, RecallRefusal, timer_message
 from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.deduplication import Deduplication, Window
@@ -730,11 +730,8 @@ class RecallHandler:
         return None
 
     async def _recall(self, handle: RecallHandle, call: Call) -> None:
-        status = await self._services.delayed.recall(handle.topic, handle.deliver_ms, handle.message_id)
-        if status is None:
-            outcome = Outcome(Code.NOT_FOUND, "the message was delivered or recalled before, or its time has come")
-        else:
-            outcome = PUT_OUTCOMES[status]
+        found = await self._services.delayed.recall(handle.topic, handle.deliver_ms, handle.message_id)
+        outcome = Outcome(Code.NOT_FOUND, str(found)) if isinstance(found, RecallRefusal) else PUT_OUTCOMES[found]
         _answer(call, outcome, handle.message_id if outcome is OK else "")
 
 

@@ -15,6 +15,10 @@ another time. For a timer that time is when it is due. For a half message it is 
 the producer, and puts it back; when the client decides, `take` gives it out at once, a commit is the copy and the op
 record in one put, a rollback the op record alone.
 
+The op record of a recall also names the message that it takes back (`recall_properties`, RocketMQ's names in its delete
+messages), so every replica that follows can tell who asks again: the newest recalls are remembered, until the process
+ends or the log is cut.
+
 Memory: an entry costs some 30 bytes while it is far, 80 in the two minutes before its time. Offsets are those of the
 timer queue; times are milliseconds of the wall clock, which is an argument.
 """
@@ -27,20 +31,41 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, TypeAlias
 from zlib import crc32
 
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.message.properties import raw_property
+from tandemmq.core.message.properties import (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DEL_UNIQKEY,
+    PROPERTY_TIMER_DELIVER_MS,
+    raw_property,
+)
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
 
-__all__ = ["OP_TAG", "TimerQueue", "TimerQueueState", "key_of", "op_body", "op_offsets", "timer_due_ms"]
+__all__ = [
+    "OP_TAG",
+    "RecallKey",
+    "TimerQueue",
+    "TimerQueueState",
+    "key_of",
+    "op_body",
+    "op_offsets",
+    "recall_key",
+    "recall_properties",
+    "timer_due_ms",
+]
 
 OP_TAG: Final = "d"
 """Of every op record (RocketMQ's TransactionalMessageUtil.REMOVE_TAG)."""
 _QUEUE_ID: Final = 0
 _UNIQUE_KEY: Final = b"UNIQ_KEY"
+_REAL_TOPIC: Final = PROPERTY_REAL_TOPIC.encode()
+_DELIVER_MS: Final = PROPERTY_TIMER_DELIVER_MS.encode()
+_RECALLED: Final = PROPERTY_TIMER_DEL_UNIQKEY.encode()
+_RECALLS_MAX: Final = 10_000
+"""Remembered, in some 3 MB."""
 
 _RUN_BITS: Final = 12
 _RUN_PLACES: Final = 1 << _RUN_BITS
@@ -73,6 +98,21 @@ def op_offsets(body: bytes) -> list[int]:
 def key_of(message_id: str) -> int:
     """By which `find` looks for a message: 32 bits, to be compared with the record."""
     return crc32(message_id.encode())
+
+
+RecallKey: TypeAlias = tuple[bytes, bytes]
+"""A message that can be recalled: `topic+message id`, and when it is due, in digits."""
+
+
+def recall_key(topic: str, deliver_ms: int, message_id: str) -> RecallKey:
+    """Of the message that a handle names."""
+    return f"{topic}+{message_id}".encode(), b"%d" % deliver_ms
+
+
+def recall_properties(key: RecallKey) -> list[tuple[str, str]]:
+    """What the op record of its recall says besides."""
+    name, deliver_ms = key
+    return [(PROPERTY_TIMER_DEL_UNIQKEY, name.decode()), (PROPERTY_TIMER_DELIVER_MS, deliver_ms.decode())]
 
 
 def timer_due_ms(message: StoredMessage) -> int:
@@ -181,7 +221,8 @@ class TimerQueue:
     Nothing is given out before the owner has called `follow` until there is nothing left to read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, recalls_max: int = _RECALLS_MAX) -> None:
+        self._recalls_max = recalls_max
         self.clear()
 
     def clear(self) -> None:
@@ -202,6 +243,8 @@ class TimerQueue:
         self._near: list[int] = []
         """Heap of due time << 40 | offset. A pair that is not the entry's own any more is passed over."""
         self._out: set[int] = set()
+        self._recalled: dict[RecallKey, None] = {}
+        """The newest at the end. A message that was sent once more since is not among them."""
         self.waiting_count = 0
         """Those that are given out count, too."""
         self.expired_count = 0
@@ -238,6 +281,8 @@ class TimerQueue:
         timers = self._read(queues, TIMER_TOPIC, self.timer_next, max_records)
         for message in timers:
             if message is not None:
+                if self._recalled:
+                    self._recalled.pop(_recall_key_of(message.properties), None)
                 self._add(message.queue_offset, timer_due_ms(message), _key(message.properties))
                 self._timer_mark = _mark(message)
         self.timer_next += len(timers)
@@ -250,6 +295,8 @@ class TimerQueue:
                     break
                 for offset in op_offsets(bytes(message.body)):
                     self._finish(offset)
+                if name := raw_property(message.properties, _RECALLED):
+                    self._note_recalled(bytes(name), bytes(raw_property(message.properties, _DELIVER_MS)))
                 self._op_mark = _mark(message)
             self.op_next += 1
             count += 1
@@ -329,7 +376,21 @@ class TimerQueue:
         if not run.waiting_count:
             del self._runs[number]
 
+    def _note_recalled(self, name: bytes, deliver_ms: bytes) -> None:
+        message_id = name.partition(b"+")[2]
+        if not deliver_ms.isdigit() or self._find(int(deliver_ms), crc32(message_id)):
+            return  # Sent once more: timers are read ahead of op records.
+        recalled = self._recalled
+        recalled.pop((name, deliver_ms), None)
+        recalled[name, deliver_ms] = None
+        if len(recalled) > self._recalls_max:
+            del recalled[next(iter(recalled))]
+
     # What waits
+
+    def is_recalled(self, key: RecallKey) -> bool:
+        """Whether the log says that it was recalled, and it was not sent since. False also if that is forgotten."""
+        return key in self._recalled
 
     @property
     def out_count(self) -> int:
@@ -378,10 +439,12 @@ class TimerQueue:
 
     def find(self, due_ms: int, message_id: str) -> list[int]:
         """Entries due at that time that may be the message, which their records tell; none of them is given out."""
+        return [offset for offset in self._find(due_ms, key_of(message_id)) if offset not in self._out]
+
+    def _find(self, due_ms: int, key: int) -> list[int]:
         bucket = self._buckets.get(due_ms >> _WINDOW_BITS)
         if bucket is None:
             return []
-        key = key_of(message_id)
         found: list[int] = []
         index = -1
         while True:
@@ -390,7 +453,7 @@ class TimerQueue:
             except ValueError:
                 return found
             offset = bucket.offsets[index]
-            if self.due_ms(offset) == due_ms and offset not in self._out:
+            if self.due_ms(offset) == due_ms:
                 found.append(offset)
 
     # Giving out
@@ -529,6 +592,11 @@ class TimerQueue:
 
 def _key(properties: bytes) -> int:
     return crc32(raw_property(properties, _UNIQUE_KEY))
+
+
+def _recall_key_of(properties: bytes) -> RecallKey:
+    topic, message_id = raw_property(properties, _REAL_TOPIC), raw_property(properties, _UNIQUE_KEY)
+    return b"%b+%b" % (topic, message_id), bytes(raw_property(properties, _DELIVER_MS))
 
 
 def _mark(message: StoredMessage) -> _Mark:

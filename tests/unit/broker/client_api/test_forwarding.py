@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from support.manual_time import ManualTime
-from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls
+from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -129,6 +129,63 @@ async def test_a_call_goes_one_hop() -> None:
 async def test_without_a_master_the_member_answers_at_once() -> None:
     async with member(lambda: None, []) as (channel, _):
         assert await heartbeat(channel) == "member"
+
+
+class Link:
+    """Passes bytes on to `endpoint`, and falls silent: connections stay open, and nothing comes through them."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._host, _, self._port = endpoint.rpartition(":")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open: list[asyncio.Event] = []
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def fall_silent(self) -> None:
+        """Connections that are made from now on are sound."""
+        for passes in self._open:
+            passes.clear()
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(self._host, int(self._port))
+        passes = asyncio.Event()
+        passes.set()
+        self._open.append(passes)
+        for one, other in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._pass(one, other, passes)))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
+        try:
+            while data := await reader.read(65_536):
+                await passes.wait()
+                writer.write(data)
+        finally:
+            writer.close()
+
+
+async def test_calls_to_a_master_that_falls_silent_end_long_before_their_deadline() -> None:
+    async with front("master", []) as (_, endpoint):
+        link = Link(endpoint)
+        address = await link.start()
+        async with member(lambda: address, []) as (channel, _):
+            assert await heartbeat(channel) == "master"
+            # Right now a ping of gRPC that measures the way is under way, too.
+            link.fall_silent()
+            async with asyncio.timeout(300):
+                with pytest.raises(grpc.aio.AioRpcError, match="the group's master did not answer") as refused:
+                    await heartbeat(channel, limit_s=3_600)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            # The next one dials.
+            assert await heartbeat(channel) == "master"
+        await link.close()
 
 
 async def test_where_roles_are_fixed_the_master_ends_deliveries_and_gets_nothing_else() -> None:
@@ -388,6 +445,12 @@ async def until_held(forwarder: CallForwarder, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
+def ended(forwarder: CallForwarder) -> dict[str, int]:
+    """Without those that none has; nothing waits any more."""
+    assert forwarder.held_count == 0
+    return {outcome: count for outcome, count in forwarder.held_counts.items() if count}
+
+
 async def test_a_call_waits_for_the_new_master_and_is_passed_on() -> None:
     change = Change()
     seen: list[dict[str, str]] = []
@@ -397,6 +460,29 @@ async def test_a_call_waits_for_the_new_master_and_is_passed_on() -> None:
         assert not call.done()
         change.master, change.is_under_way = master, False
         assert await call == "master"
+        assert ended(forwarder) == {HeldOutcome.TAKEN: 1}
+
+
+async def test_a_call_is_refused_when_a_change_ends_without_a_master() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        call = asyncio.create_task(heartbeat(channel))
+        await until_held(forwarder, 1)
+        change.is_under_way = False
+        assert await call == "member"
+        assert ended(forwarder) == {HeldOutcome.NO_MASTER: 1}
+
+
+async def test_what_waits_when_the_broker_stops_is_refused() -> None:
+    change = Change()
+    seen: list[dict[str, str]] = []
+    async with changing_member(change, seen) as (channel, forwarder, _):
+        call = asyncio.create_task(heartbeat(channel))
+        await until_held(forwarder, 1)
+        await forwarder.close()
+        assert await call == "member"
+        assert ended(forwarder) == {HeldOutcome.NO_MASTER: 1}
 
 
 async def test_calls_that_waited_are_this_brokers_own_when_it_became_master_in_their_order() -> None:
@@ -411,6 +497,7 @@ async def test_calls_that_waited_are_this_brokers_own_when_it_became_master_in_t
         forwarder.let_go()
         assert await asyncio.gather(*calls) == ["member"] * 20
         assert [headers["x-number"] for headers in seen] == [f"{number}" for number in range(20)]
+        assert ended(forwarder) == {HeldOutcome.TAKEN: 20}
 
 
 async def test_a_call_is_answered_before_its_deadline_where_no_master_comes() -> None:
@@ -418,7 +505,7 @@ async def test_a_call_is_answered_before_its_deadline_where_no_master_comes() ->
     seen: list[dict[str, str]] = []
     async with changing_member(change, seen) as (channel, forwarder, _):
         assert await heartbeat(channel, limit_s=3.0) == "member"
-        assert forwarder.held_count == 1
+        assert ended(forwarder) == {HeldOutcome.NO_MASTER: 1}
 
 
 async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_not_wait() -> None:
@@ -432,7 +519,7 @@ async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_n
         )
         assert (await query(pb.QueryRouteRequest(), timeout=60)).status.message == "member"
         assert await heartbeat(channel, x_tandemmq_forwarded="1") == "member"
-        assert forwarder.held_count == 0
+        assert ended(forwarder) == {}
 
 
 async def test_what_waits_is_bounded() -> None:
@@ -445,6 +532,7 @@ async def test_what_waits_is_bounded() -> None:
             assert await heartbeat(channel) == "member"
             change.is_under_way = False
             assert await asyncio.gather(*waiting) == ["member"] * 3
+        assert ended(forwarder) == {HeldOutcome.NO_ROOM: 1, HeldOutcome.NO_MASTER: 3}
 
 
 async def test_a_caller_that_went_away_is_not_answered_later() -> None:
@@ -459,3 +547,7 @@ async def test_a_caller_that_went_away_is_not_answered_later() -> None:
         change.is_under_way = False
         assert await heartbeat(channel) == "member"
         assert len(seen) == 2
+        async with asyncio.timeout(60):
+            while forwarder.held_count:
+                await asyncio.sleep(0.005)
+        assert ended(forwarder) == {HeldOutcome.CALLER_GONE: 1}

@@ -14,7 +14,15 @@ from support.messages import STORE_HOST
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.core.delivery.timer_queue import OP_TAG, TimerQueue, op_body, op_offsets
+from tandemmq.core.delivery.timer_queue import (
+    OP_TAG,
+    RecallKey,
+    TimerQueue,
+    op_body,
+    op_offsets,
+    recall_key,
+    recall_properties,
+)
 from tandemmq.core.message.properties import encode_properties, raw_property
 from tandemmq.core.message.record import OutgoingMessage, tags_code
 from tandemmq.core.storage.options import StoreOptions
@@ -27,12 +35,12 @@ OPTIONS = StoreOptions(
 
 
 def timer(due_ms: int, message_id: str = "id") -> OutgoingMessage:
-    pairs = [("UNIQ_KEY", message_id), ("TIMER_DELIVER_MS", str(due_ms))]
+    pairs = [("UNIQ_KEY", message_id), ("TIMER_DELIVER_MS", str(due_ms)), ("REAL_TOPIC", "reminders")]
     return OutgoingMessage(HELD, 0, b"body", encode_properties(pairs), 0, (message_id,), None, T0, STORE_HOST)
 
 
-def op(offsets: list[int]) -> OutgoingMessage:
-    properties = encode_properties([("TAGS", OP_TAG)])
+def op(offsets: list[int], recalled: RecallKey | None = None) -> OutgoingMessage:
+    properties = encode_properties([("TAGS", OP_TAG), *([] if recalled is None else recall_properties(recalled))])
     return OutgoingMessage(OP, 0, op_body(offsets), properties, tags_code(OP_TAG), (), OP_TAG, T0, STORE_HOST)
 
 
@@ -279,3 +287,57 @@ class LogHistories(RuleBasedStateMachine):
 
 
 TestLogHistories = LogHistories.TestCase
+
+
+# Recalls
+
+
+def test_the_newest_recalls_are_remembered() -> None:
+    log = Log()
+    queue = TimerQueue(recalls_max=3)
+    keys = [recall_key("reminders", T0 + number, f"id-{number}") for number in range(5)]
+    for number, key in enumerate(keys):
+        [offset] = log.put(timer(T0 + number, f"id-{number}"))
+        log.put(op([offset], key))
+    log.put(op([], keys[2]))
+    log.follow(queue)
+    assert [queue.is_recalled(key) for key in keys] == [False, False, True, True, True]
+    log.put(timer(T0 + 9, "id-9"), op([5], recall_key("reminders", T0 + 9, "id-9")))
+    log.follow(queue)
+    assert [queue.is_recalled(key) for key in keys] == [False, False, True, False, True]
+
+
+@given(st.lists(st.sampled_from(["send", "recall", "deliver", "read"]), max_size=12), st.integers(1, 4))
+def test_a_message_is_recalled_until_it_is_sent_once_more_however_much_is_read_at_once(
+    steps: list[str], max_records: int
+) -> None:
+    log, key = Log(), recall_key("reminders", T0 + 1, "id")
+    waiting_offsets: list[int] = []
+    is_recalled = False
+    for step in steps:
+        if step == "send":
+            waiting_offsets += log.put(timer(T0 + 1))
+            is_recalled = False
+        elif step == "deliver":
+            log.put(op(waiting_offsets))
+            waiting_offsets = []
+        elif step == "recall" and (waiting_offsets or is_recalled):
+            log.put(op(waiting_offsets, key))
+            waiting_offsets, is_recalled = [], True
+        elif step == "read":
+            assert log.follow(max_records=max_records).is_recalled(key) == is_recalled
+    assert log.follow(max_records=max_records).is_recalled(key) == is_recalled
+    assert not log.queue.is_recalled(recall_key("reminders", T0 + 2, "id"))
+    assert not log.queue.is_recalled(recall_key("others", T0 + 1, "id"))
+
+
+def test_a_cut_log_s_recall_is_forgotten() -> None:
+    log = Log()
+    key = recall_key("reminders", T0 + 1, "id")
+    log.put(timer(T0 + 1))
+    end_offset = log.store.end_offset
+    log.put(op([0], key))
+    assert log.follow().is_recalled(key)
+    log.store.truncate(end_offset)
+    assert not log.follow().is_recalled(key)
+    assert waiting(log.queue) == {0}
