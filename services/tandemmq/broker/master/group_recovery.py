@@ -444,7 +444,7 @@ class GroupRecovery:
     async def _metadata_wait(self, start: MasterStart) -> Wait | None:
         """Takes tables and leases over from those that answered; what it has to wait for, if it cannot begin so."""
         try:
-            parted = {answer.endpoint for answer in start.answers if answer.relation is Relation.PARTED}
+            parted = {answer.endpoint for answer in start.answers if self._has_parted(answer)}
             await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind, parted)
         except PeerUnavailable as error:
             reason = f"a replica does not give its topics, groups and offsets: {error}"
@@ -457,6 +457,13 @@ class GroupRecovery:
             log.warning("metadata_given_up", tables=sorted(damaged), kept="beside it, as .damaged")
             self._accept_damage()
         return None
+
+    def _has_parted(self, answer: ReplicaAnswer) -> bool:
+        """Its log differs from ours, or a later master that it has followed began below our end: groups have consumed
+        other messages there."""
+        last_epoch, end_offset = self._replica.history.last_epoch, self._store.end_offset
+        later = (start_offset for epoch, start_offset in answer.history.epochs if epoch > last_epoch)
+        return answer.relation is Relation.PARTED or min(later, default=end_offset) < end_offset
 
     async def begin_claimed(self, epoch: int) -> None:
         """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked."""

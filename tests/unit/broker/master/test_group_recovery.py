@@ -19,7 +19,8 @@ from tandemmq.broker.master import group_recovery
 from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView
 from tandemmq.broker.peer_client import PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.core.replication.log_history import LogHistory
+from tandemmq.core.replication.log_history import LogExtent, LogHistory
+from tandemmq.core.replication.master_start import Relation, ReplicaAnswer
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 
@@ -131,3 +132,27 @@ async def test_a_name_server_that_heard_nothing_of_the_end_of_the_log_is_no_witn
         assert [each.disk_id for each in start.recovery.waiting.missing] == ["S"]
     running.cancel()
     await asyncio.wait([running])
+
+
+@pytest.mark.parametrize(
+    ("relation", "epochs", "parted"),
+    [
+        (Relation.PARTED, [(1, 0)], True),
+        (Relation.WITHIN, [(1, 0)], False),
+        (Relation.WITHIN, [(1, 0), (2, 50)], True),
+        (Relation.WITHIN, [(1, 0), (2, 50), (3, 70)], True),
+    ],
+)
+async def test_of_a_replica_that_followed_a_later_master_below_our_end_no_progress_is_taken(
+    relation: Relation, epochs: list[tuple[int, int]], parted: bool
+) -> None:
+    """An operator has given up the disk of that master; what groups consumed there were other messages."""
+    start = _Start([])
+    store = start.store
+    for _ in range(3):
+        store.put(outgoing_message())
+    await start.replica.begin_epoch(LogHistory.of([(1, 0)]))
+    at_end = LogHistory.of([*epochs, (9, store.end_offset)])
+    for history in (LogHistory.of(epochs), at_end):
+        answer = ReplicaAnswer(1, "slave:1", "S", LogExtent(0, 50), history, relation)
+        assert start.recovery._has_parted(answer) == parted
