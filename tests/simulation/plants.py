@@ -315,6 +315,8 @@ def _ignore_slave(self: Mastership, replica: Replica, *, now_ms: int) -> None:
 
 
 _START = "tandemmq.core.replication.master_start.MasterStart"
+# What is remembered of the others would keep it from serving, whatever it lacks.
+_OTHERS_MORE_IGNORED = (f"{_START}._knew_more", lambda self, memory, best_rank: False)
 _TABLE_NOT_FETCHED = ("tandemmq.broker.master.group_recovery.recover_metadata", _nothing)
 
 _MASTERSHIP = "tandemmq.core.replication.mastership.Mastership"
@@ -351,7 +353,10 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.NEXT_MASTER_IGNORED: ((f"{_MASTERSHIP}.next_write", _write_on),),
     Plant.UNKNOWN_SWAP_FORGOTTEN: ((f"{_MASTERSHIP}.others", property(_known_set)),),
     Plant.CONNECTED_ONLY: (("tandemmq.core.replication.master_replica.MasterReplica.require", _require_connected),),
-    Plant.GROWS_AT_ONCE: ((f"{_MASTERSHIP}._next_set", _grown_set),),
+    Plant.GROWS_AT_ONCE: (
+        (f"{_MASTERSHIP}._next_set", _grown_set),
+        _OTHERS_MORE_IGNORED,
+    ),
     Plant.CLAIM_BY_ANYBODY: (
         (f"{_MASTERSHIP}.next_step", _step_as_member),
         (f"{_MASTERSHIP}.may_claim", lambda self: self._is_heard),
@@ -371,6 +376,7 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
             "tandemmq.core.routing.group_memory.GroupMemory._unless_older",
             staticmethod(lambda known, told: replace(told, unproven=False)),
         ),
+        _OTHERS_MORE_IGNORED,
     ),
     Plant.SETTLED_BEFORE_COPIED: (("tandemmq.broker.master.role.MasterRole.when_progress_held", _held_at_once),),
     Plant.ACTS_WITHOUT_ITS_SLAVE: ((f"{_MASTERSHIP}.slave_left", _ignore_slave),),

@@ -323,6 +323,13 @@ class Failover:
         return record.epoch if record is not None and self._member.me in record.in_sync else 0
 
     @property
+    def others_in_sync(self) -> Sequence[ReplicaMemory]:
+        """See `FailoverSeat`."""
+        record, me = self.record, self._member.me
+        others = sorted(record.in_sync - {me}) if record is not None and me in record.in_sync else ()
+        return [ReplicaMemory(replica.broker_id, replica.disk_id, master_epoch=0) for replica in others]
+
+    @property
     def refusal(self) -> str | None:
         """See `FailoverSeat`."""
         return self._refusal

@@ -79,7 +79,7 @@ class GroupRecovery:
     with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the master of an epoch, of
     the given one or a later one, which it returns; 0: somebody else is master, or the authority has an older record
     than those who answered have seen, the second argument. `in_sync_epoch`: of the group's record, if it has our disk
-    in the in-sync set; else 0.
+    in the in-sync set; else 0. `others_in_sync` are that set's other members: our disk may not know them.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class GroupRecovery:
         accept_damage: Callable[[], object] = lambda: None,
         claim: Callable[[int, tuple[int, int]], Awaitable[int]] | None = None,
         in_sync_epoch: Callable[[], int] = lambda: 0,
+        others_in_sync: Callable[[], Sequence[ReplicaMemory]] = tuple,
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
         connected_ids: Callable[[], Collection[int]] = tuple,
@@ -126,6 +127,7 @@ class GroupRecovery:
         """Of a disk whose log ends within a record: its end, and the end of its last whole record."""
         self._claim = claim
         self._in_sync_epoch = in_sync_epoch
+        self._others_in_sync = others_in_sync
         self._given_up = given_up
         self._state_changed = state_changed
         self._connected_ids = connected_ids
@@ -216,6 +218,7 @@ class GroupRecovery:
             await self._ask_around(start)
             start.accepts_loss, start.given_up = self._accepts_loss, frozenset(self._given_up_disks)
             start.in_sync_epoch = self._in_sync_epoch()
+            start.remembered = (*self._replica.replicas, *self._others_in_sync())
             if start.run_of_us > self._replica.run:
                 # This disk was rolled back: what is said of it from now on is newer than what is remembered.
                 await self._replica.count_runs(start.run_of_us)

@@ -33,6 +33,8 @@ SEND_BUDGET_BYTES: Final = 1 << 20
 # Reports are 8 bytes; a slave that sends more than this in one read is met again at the next.
 READ_BYTES: Final = 64 << 10
 SLAVES_MAX: Final = 64
+STRANGERS_LINES_MAX: Final = 60
+"""In a minute. Slaves that are proven later have theirs among them when they connect."""
 _DEPARTURES_MAX: Final = 32
 _NOTHING: Final = memoryview(b"")
 _NS_PER_MS: Final = 1_000_000
@@ -83,6 +85,26 @@ class _HaLink:
         self.writing = False
 
 
+class _StrangersLines:
+    """Lines about connections that have proven no log: anybody can open them, and must not fill the disk."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._minute_ends_ms = 0
+        self._lines = 0
+
+    def may_be_told(self) -> dict[str, int] | None:
+        """What the line says besides; None: it is left out, and the first of the next minute says how many were."""
+        now_ms, left_out = self._clock.monotonic_ms(), 0
+        if now_ms >= self._minute_ends_ms:
+            left_out = max(0, self._lines - STRANGERS_LINES_MAX)
+            self._minute_ends_ms, self._lines = now_ms + 60_000, 0
+        self._lines += 1
+        if self._lines > STRANGERS_LINES_MAX:
+            return None
+        return {"not_told": left_out} if left_out else {}
+
+
 class HaListener:
     """Accepts slaves and moves bytes between their sockets and the replica.
 
@@ -114,6 +136,7 @@ class HaListener:
         self._tracer = tracer
         self._slave_left = slave_left
         self._links: dict[int, _HaLink] = {}
+        self._strangers_lines = _StrangersLines(clock)
         self._listener: socket.socket | None = None
         self._check_handle: asyncio.TimerHandle | None = None
         self.departures: deque[Departure] = deque(maxlen=_DEPARTURES_MAX)
@@ -201,7 +224,8 @@ class HaListener:
             return
         peer = connection_end(address[0], address[1])
         if len(self._links) >= SLAVES_MAX and not self._make_room():
-            log.warning("slave_refused", peer=peer, reason="too many replication connections", limit=SLAVES_MAX)
+            reason = "too many replication connections"
+            self._tell(log.warning, "slave_refused", None, peer=peer, reason=reason, limit=SLAVES_MAX)
             sock.close()
             return
         sock.setblocking(False)
@@ -209,7 +233,7 @@ class HaListener:
             prepare(sock)
         except OSError as error:
             # It was reset before it was accepted: some systems say so here.
-            log.info("slave_disconnected", peer=peer, reason=str(error))
+            self._tell(log.info, "slave_disconnected", None, peer=peer, reason=str(error))
             sock.close()
             return
         now_ms = self._clock.monotonic_ms()
@@ -219,7 +243,7 @@ class HaListener:
         if self._tracer is not None:
             self._tracer.slave_connected(link_id, peer)
         asyncio.get_running_loop().add_reader(sock, self._readable if self._tls is None else self._begun, link)
-        log.info("slave_connected", peer=peer, link=link_id)
+        self._tell(log.info, "slave_connected", link_id, peer=peer)
         self._after_input()
 
     def _make_room(self) -> bool:
@@ -271,13 +295,13 @@ class HaListener:
             return
         link.writing = False
         asyncio.get_running_loop().add_reader(sock, self._readable, link)
-        log.info("slave_secured", peer=link.peer, link=link.link_id, version=sock.version())
+        self._tell(log.info, "slave_secured", link.link_id, peer=link.peer, version=sock.version())
         # What came with the end of the handshake is in OpenSSL's hands, where no selector sees it.
         self._readable(link)
 
     def _refuse(self, link: _HaLink, reason: str) -> None:
-        log.warning("replication_refused", peer=link.peer, link=link.link_id, reason=reason)
-        self._lost(link, reason)
+        self._tell(log.warning, "replication_refused", link.link_id, peer=link.peer, reason=reason)
+        self._close(link, reason)
 
     def _readable(self, link: _HaLink) -> None:
         try:
@@ -305,9 +329,18 @@ class HaListener:
         self._check_handle = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_cut_off)
 
     def _lost(self, link: _HaLink, reason: str) -> None:
-        log.info("slave_disconnected", peer=link.peer, link=link.link_id, reason=reason)
+        self._tell(log.info, "slave_disconnected", link.link_id, peer=link.peer, reason=reason)
+        self._close(link, reason)
+
+    def _close(self, link: _HaLink, reason: str) -> None:
         self.close_link(link.link_id, reason)
         self._after_input()
+
+    def _tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
+        is_known = link_id is not None and self._replica.is_proven(link_id)
+        besides = {} if is_known else self._strangers_lines.may_be_told()
+        if besides is not None:
+            write(event, **values, **({} if link_id is None else {"link": link_id}), **besides)
 
     def _send(self, link: _HaLink) -> None:
         """Finishes the last send, then takes new transfers until the socket is full or nothing is left."""

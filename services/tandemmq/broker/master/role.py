@@ -66,6 +66,10 @@ class FailoverSeat(Protocol):
     def in_sync_epoch(self) -> int:
         """Of the group's record, if it has this broker's disk in the in-sync set; 0: it has not."""
 
+    @property
+    def others_in_sync(self) -> Sequence[ReplicaMemory]:
+        """The other members of that set; nothing is known of where their logs end."""
+
     async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
         """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
         has an older record than other members, who have `seen` one of this epoch and these renewals."""
@@ -199,6 +203,7 @@ class MasterRole:
             forgotten=self.floor.forget_replica,
             claim=None if self._seat is None else self._seat.claim,
             in_sync_epoch=lambda: 0 if self._seat is None else self._seat.in_sync_epoch,
+            others_in_sync=lambda: () if self._seat is None else self._seat.others_in_sync,
             given_up=lambda: self._is_given_up or parts.stopping.is_set(),
             state_changed=parts.links.registration_changed,
             tail_bytes=parts.proof_bytes,

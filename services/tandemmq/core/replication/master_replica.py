@@ -281,6 +281,11 @@ class MasterReplica:
         proofs = self._proofs.values()
         return session.started or any(proof.peer == session.peer and proof.expiry_ms > now_ms for proof in proofs)
 
+    def is_proven(self, link: int) -> bool:
+        """The link's slave has reported what it had proven over the metadata plane."""
+        session = self._sessions.get(link)
+        return session is not None and session.broker_id is not None
+
     def acked_offset(self, link: int) -> int:
         """What one slave acknowledged; -1 for an unknown link, and for one that has not reported."""
         session = self._sessions.get(link)

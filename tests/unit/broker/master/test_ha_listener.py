@@ -8,12 +8,14 @@ import socket
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.simulated_disk import SimulatedDisk
-from support.stores import new_store
-from tandemmq.broker.master.ha_listener import SLAVES_MAX, HaListener
+from support.stores import ManualClock, new_store
+from tandemmq.broker.master.ha_listener import SLAVES_MAX, STRANGERS_LINES_MAX, HaListener
 from tandemmq.core.replication.frames import REPORT, MasterOptions
 from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.routing.values import connection_end
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.rpc import ListenError
 
@@ -54,6 +56,41 @@ async def test_who_opens_all_connections_and_says_nothing_keeps_no_slave_out() -
         listener.stop()
         for each in (slave, *silent):
             each.close()
+
+
+async def test_strangers_do_not_fill_the_log_and_proven_slaves_are_told_of_all_the_same() -> None:
+    store, clock = new_store(SimulatedDisk(random.Random(1))), ManualClock()
+    store.load()
+    replica = MasterReplica(store, MasterOptions())
+    changes: list[None] = []
+    listener = HaListener(replica=replica, log_reader=store, clock=clock, after_input=lambda: changes.append(None))
+    listener.start(host="127.0.0.1", port=0)
+    address = ("127.0.0.1", listener.port)
+
+    async def come_and_go() -> None:
+        changes.clear()
+        socket.create_connection(address).close()
+        await _until(lambda: len(changes) == 2)
+
+    try:
+        with capture_logs() as lines:
+            for _ in range(200):
+                await come_and_go()
+            assert len(lines) == STRANGERS_LINES_MAX
+            slave = socket.create_connection(address)
+            host, port = slave.getsockname()
+            replica.verified(1, 0, peer=connection_end(host, port), now_ms=clock.monotonic_ms())
+            slave.sendall(REPORT.pack(0))
+            await _until(lambda: bool(replica.slaves()))
+            slave.close()
+            await _until(lambda: not replica.slaves())
+            assert [line["event"] for line in lines[STRANGERS_LINES_MAX:]] == ["slave_disconnected"]
+            clock.now_ms += 60_000
+            await come_and_go()
+        assert lines[-2]["not_told"] == 2 * 200 + 1 - STRANGERS_LINES_MAX
+        assert "not_told" not in lines[-1]
+    finally:
+        listener.stop()
 
 
 async def _until(condition: Callable[[], bool]) -> None:
