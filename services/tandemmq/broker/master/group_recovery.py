@@ -255,6 +255,7 @@ class GroupRecovery:
             extent=self._extent(),
             history=self._replica.history,
             is_whole=self._is_whole,
+            is_proven=self._replica.is_proven,
         )
 
     def _as_evidence(self, memory: ReplicaMemory) -> ReplicaMemory:

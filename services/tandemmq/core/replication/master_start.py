@@ -91,6 +91,8 @@ class OwnReplica:
     history: LogHistory
     is_whole: bool
     """Stopped in order, or killed on a machine that ran on; and recovery cut nothing but a torn record."""
+    is_proven: bool = False
+    """This process has served before, or reached its master's end: its disk is no older copy."""
 
     @property
     def rank(self) -> _Rank:
@@ -393,11 +395,14 @@ class MasterStart:
         is_witnessed = any(memory.epoch == last_epoch and memory.end_offset and not memory.unproven for memory in of_us)
         if last_epoch < self.in_sync_epoch:
             return False
+        is_in_sync = self.in_sync_epoch >= self._logged_epoch()
+        if self.own.is_proven and is_in_sync:
+            return True
         if not is_witnessed or any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
             # Of a master's log others have what came from here: this is an older copy, or recovery took a gap for the
             # end of the log. Of a slave's log others may have what was acknowledged to nobody, or it is an older copy.
             return False
-        return self.in_sync_epoch >= self._logged_epoch() or self._greatest_epoch() <= last_epoch
+        return is_in_sync or self._greatest_epoch() <= last_epoch
 
     def _greatest_epoch(self) -> int:
         promised = [answer.promised_epoch for answer in self._answers.values()]

@@ -210,6 +210,9 @@ class TestAWholeLog:
     def test_in_the_in_sync_set_others_with_more_show_that_it_may_be_an_older_copy(self) -> None:
         longer = replace(SLAVE, end_offset=600)
         assert _waits(_step(_own(), told=(US, longer), in_sync_epoch=2)).missing == (longer,)
+        proven = replace(_own(), is_proven=True)
+        assert isinstance(_step(proven, told=(longer,), in_sync_epoch=2), Serve), "its process knows that it is none"
+        assert _waits(_step(proven, told=(US, longer))).missing == (longer,)
 
     def test_a_log_of_a_later_epoch_than_the_record_shows_that_the_authority_was_put_back(self) -> None:
         later = replace(SLAVE, epoch=3, end_offset=400)
