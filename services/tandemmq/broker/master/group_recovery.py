@@ -210,15 +210,14 @@ class GroupRecovery:
             name_servers=self._group.name_servers,
             recovery_timeout_ms=self._recovery_timeout_ms,
             started_ms=self._clock.monotonic_ms(),
-            remembered=self._replica.replicas,
         )
         log.info("master_asks_its_group", end_offset=self._store.end_offset, is_whole=is_whole)
         pause_s = ASK_PAUSE_S
         while not self._given_up():
+            start.remembered = (*self._replica.replicas, *self._others_in_sync())
             await self._ask_around(start)
             start.accepts_loss, start.given_up = self._accepts_loss, frozenset(self._given_up_disks)
             start.in_sync_epoch = self._in_sync_epoch()
-            start.remembered = (*self._replica.replicas, *self._others_in_sync())
             if start.run_of_us > self._replica.run:
                 # This disk was rolled back: what is said of it from now on is newer than what is remembered.
                 await self._replica.count_runs(start.run_of_us)

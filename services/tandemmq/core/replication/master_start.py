@@ -23,7 +23,8 @@ In the in-sync set. Where an authority keeps a record of the group (`mastership.
 the in-sync set, all that was ever acknowledged was on this disk: an epoch that was only promised counts for nothing.
 That holds for a record as new as the newest log: whoever remembers a log of a later epoch has seen that the authority
 was put back. And for a disk that knows the record's epoch: it came into the set by following that epoch's master, so
-one that never heard of the epoch is an older copy.
+one that never heard of the epoch is an older copy. What others have beyond our end was acknowledged to nobody, or this
+is an older copy: only a process that has reached its master's end, or has served, knows which, and needs no witness.
 
 What groups have consumed does not follow the log. A master that was replaced, and has not heard of it, goes on writing
 to a log that nobody is promised; it may be the longer one, and its leases are older than those of who was master since.
@@ -392,12 +393,12 @@ class MasterStart:
         of_us = self._memories_of_us()
         if any(memory.epoch > last_epoch or memory.end_offset > end_offset for memory in of_us):
             return False
-        is_witnessed = any(memory.epoch == last_epoch and memory.end_offset and not memory.unproven for memory in of_us)
         if last_epoch < self.in_sync_epoch:
             return False
         is_in_sync = self.in_sync_epoch >= self._logged_epoch()
         if self.own.is_proven and is_in_sync:
             return True
+        is_witnessed = any(memory.epoch == last_epoch and memory.end_offset and not memory.unproven for memory in of_us)
         if not is_witnessed or any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
             # Of a master's log others have what came from here: this is an older copy, or recovery took a gap for the
             # end of the log. Of a slave's log others may have what was acknowledged to nobody, or it is an older copy.

@@ -124,8 +124,9 @@ async def test_a_name_server_that_heard_nothing_of_the_end_of_the_log_is_no_witn
     await start.replica.remember(ReplicaMemory(1, "S", epoch=1, end_offset=ends[1]))
     start.name_server_memories = [ReplicaMemory(0, "M", run=1, epoch=1, end_offset=ends[heard])]
     running = asyncio.create_task(start.recovery.run(is_whole=True))
-    while not running.done() and start.recovery.waiting is None:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while not running.done() and start.recovery.waiting is None:
+            await asyncio.sleep(0)
     assert running.done() == serves
     if not serves:
         assert start.recovery.waiting is not None
