@@ -54,6 +54,11 @@ PARTS: Final = {
 }
 """Rows by the compiled function whose instructions they are, with all that it calls: those of `request_put_store` are
 among those of `request_put`, which are among those of `request`."""
+GUARD_PARTS: Final = {
+    "request_guard": "CPyDef_access___ClientAccess___refusal",
+    "request_guard_needs": "CPyDef_access____published",
+}
+"""Further rows of signed sends: whether the call may go on, and what is asked of its user's policies."""
 STORE_PARTS: Final = {1: "MessageStore___put", MESSAGES: "MessageStore___put_batch"}
 """`request_put_store`, by the messages of a request."""
 
@@ -95,9 +100,10 @@ def _control(command: str) -> None:
     subprocess.run(arguments, stdout=subprocess.DEVNULL, check=True, timeout=CONTROL_LIMIT_S)
 
 
-def _parts(batch: int) -> dict[str, str]:
-    """`PARTS` of sends with so many messages a request."""
-    return {**PARTS, "request_put_store": f"CPyDef_message_store___{STORE_PARTS[batch]}"}
+def _parts(batch: int, *, signed: bool) -> dict[str, str]:
+    """`PARTS` of sends with so many messages a request, and of the guard before them."""
+    parts = {**PARTS, "request_put_store": f"CPyDef_message_store___{STORE_PARTS[batch]}"}
+    return parts | GUARD_PARTS if signed else parts
 
 
 def _count(
@@ -183,7 +189,8 @@ def main() -> None:
             continue
         # A message in each queue, so that none is made while we count.
         warm_up = max(WARM_UP_READS, len(topics) * QUEUES // MESSAGES)
-        parts = _parts(batch)
+        signed = kind == "signed_send"
+        parts = _parts(batch, signed=signed)
         data = reads(
             count=warm_up + options.reads,
             requests=MESSAGES // batch,
@@ -191,11 +198,9 @@ def main() -> None:
             body_bytes=1_024,
             path=PATH,
             topics=topics,
-            signed=kind == "signed_send",
+            signed=signed,
         )
-        counts = _count(
-            topics, warm_up, data, DUMPS / f"{kind}.callgrind", parts.values(), signed=kind == "signed_send"
-        )
+        counts = _count(topics, warm_up, data, DUMPS / f"{kind}.callgrind", parts.values(), signed=signed)
         rows += [
             Row.absolute(f"{kind}_instructions{name}", counts[function] / options.reads / MESSAGES, "instructions/msg")
             for name, function in (("", ""), *((f"_{name}", function) for name, function in parts.items()))

@@ -89,6 +89,10 @@ class PlayedSlave:
     def close_link(self, link: int, reason: str) -> None:
         raise AssertionError("the played slave is never wrong")
 
+    def tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
+        """`ReplicationLinks`'."""
+        write(event, link=link_id, **values)
+
     def _report(self, offset: int) -> None:
         self._replica.receive_data(self._link, struct.pack(">q", offset), now_ms=self._clock.monotonic_ms())
         self._after_input()

@@ -83,6 +83,7 @@ MODULES: Final = (
     "tandemmq/broker/send_room",
     "tandemmq/broker/write_path",
     "tandemmq/broker/queue_reader",
+    "tandemmq/broker/client_api/access",
     "tandemmq/broker/client_api/settle",
     "tandemmq/broker/client_api/client_api",
     "tandemmq/broker/client_api/delivery_encoding",

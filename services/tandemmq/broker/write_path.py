@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -54,6 +54,9 @@ class ReplicationLinks(Protocol):
 
     def close_link(self, link: int, reason: str) -> None:
         """Drops a slave."""
+
+    def tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
+        """Writes a line about a connection, unless strangers have had too many."""
 
 
 class WritePath:
@@ -252,22 +255,26 @@ class WritePath:
             match event:
                 case LinkClosed(link, reason, counter):
                     self.refused_counts[counter] += 1
-                    log.warning("slave_link_closed", link=link, reason=reason)
+                    self._tell(log.warning, "slave_link_closed", link, {"reason": reason})
                     if self._ha is not None:
                         self._ha.close_link(link, reason)
                 case ReportRefused(link, peer, offset, reason):
                     self.refused_report_count += 1
-                    log.warning("slave_report_refused", link=link, slave=peer, reported_offset=offset, reason=reason)
+                    refused = {"slave": peer, "reported_offset": offset, "reason": reason}
+                    self._tell(log.warning, "slave_report_refused", link, refused)
                 case SlaveStarted():
                     if self._tracer is not None:
                         self._tracer.slave_started(event.link, event.broker_id)
-                    log.info(
-                        "slave_started", slave=event.peer, start_offset=event.start_offset, broker_id=event.broker_id
-                    )
+                    started = {
+                        "slave": event.peer,
+                        "start_offset": event.start_offset,
+                        "broker_id": event.broker_id,
+                    }
+                    self._tell(log.info, "slave_started", event.link, started)
                 case SlaveInSync(link):
-                    log.info("slave_in_sync", **self._slave_of(link))
+                    self._tell(log.info, "slave_in_sync", link, self._slave_of(link))
                 case SlaveFellBehind(link):
-                    log.warning("slave_fell_behind", **self._slave_of(link))
+                    self._tell(log.warning, "slave_fell_behind", link, self._slave_of(link))
         if answered_count:
             self._answered()
             self._note_written()
@@ -276,12 +283,18 @@ class WritePath:
         if answered_count < len(events) or not events:
             self._schedule_turn()
 
+    def _tell(self, write: Callable[..., object], event: str, link: int, values: Mapping[str, object]) -> None:
+        if self._ha is None:
+            write(event, link=link, **values)
+        else:
+            self._ha.tell(write, event, link, **values)
+
     def _slave_of(self, link: int) -> dict[str, str | int | None]:
-        """Who it is, for the log."""
+        """Who it is, for the log; empty if it is gone."""
         for slave in self._replica.slaves():
             if slave.link == link:
                 return {"slave": slave.peer, "broker_id": slave.broker_id, "lag_bytes": slave.lag_bytes}
-        return {"link": link}
+        return {}
 
     def fail_all(self, status: PutStatus) -> None:
         """Ends every waiting send with `status`; the broker is stopping and no copy will come."""

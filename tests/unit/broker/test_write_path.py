@@ -46,6 +46,10 @@ class Links:
         """`ReplicationLinks`'."""
         raise AssertionError(reason)
 
+    def tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
+        """`ReplicationLinks`'."""
+        write(event, link=link_id, **values)
+
 
 class Rig:
     """A SYNC_MASTER whose slave reports when the test says so; the clock counts ms."""

@@ -225,7 +225,7 @@ class HaListener:
         peer = connection_end(address[0], address[1])
         if len(self._links) >= SLAVES_MAX and not self._make_room():
             reason = "too many replication connections"
-            self._tell(log.warning, "slave_refused", None, peer=peer, reason=reason, limit=SLAVES_MAX)
+            self.tell(log.warning, "slave_refused", None, peer=peer, reason=reason, limit=SLAVES_MAX)
             sock.close()
             return
         sock.setblocking(False)
@@ -233,7 +233,7 @@ class HaListener:
             prepare(sock)
         except OSError as error:
             # It was reset before it was accepted: some systems say so here.
-            self._tell(log.info, "slave_disconnected", None, peer=peer, reason=str(error))
+            self.tell(log.info, "slave_disconnected", None, peer=peer, reason=str(error))
             sock.close()
             return
         now_ms = self._clock.monotonic_ms()
@@ -243,7 +243,7 @@ class HaListener:
         if self._tracer is not None:
             self._tracer.slave_connected(link_id, peer)
         asyncio.get_running_loop().add_reader(sock, self._readable if self._tls is None else self._begun, link)
-        self._tell(log.info, "slave_connected", link_id, peer=peer)
+        self.tell(log.info, "slave_connected", link_id, peer=peer)
         self._after_input()
 
     def _make_room(self) -> bool:
@@ -295,12 +295,12 @@ class HaListener:
             return
         link.writing = False
         asyncio.get_running_loop().add_reader(sock, self._readable, link)
-        self._tell(log.info, "slave_secured", link.link_id, peer=link.peer, version=sock.version())
+        self.tell(log.info, "slave_secured", link.link_id, peer=link.peer, version=sock.version())
         # What came with the end of the handshake is in OpenSSL's hands, where no selector sees it.
         self._readable(link)
 
     def _refuse(self, link: _HaLink, reason: str) -> None:
-        self._tell(log.warning, "replication_refused", link.link_id, peer=link.peer, reason=reason)
+        self.tell(log.warning, "replication_refused", link.link_id, peer=link.peer, reason=reason)
         self._close(link, reason)
 
     def _readable(self, link: _HaLink) -> None:
@@ -329,14 +329,15 @@ class HaListener:
         self._check_handle = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_cut_off)
 
     def _lost(self, link: _HaLink, reason: str) -> None:
-        self._tell(log.info, "slave_disconnected", link.link_id, peer=link.peer, reason=reason)
+        self.tell(log.info, "slave_disconnected", link.link_id, peer=link.peer, reason=reason)
         self._close(link, reason)
 
     def _close(self, link: _HaLink, reason: str) -> None:
         self.close_link(link.link_id, reason)
         self._after_input()
 
-    def _tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
+    def tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
+        """Writes a line about a connection; of those that have proven no log only so many in a minute."""
         is_known = link_id is not None and self._replica.is_proven(link_id)
         besides = {} if is_known else self._strangers_lines.may_be_told()
         if besides is not None:

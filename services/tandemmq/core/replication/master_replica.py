@@ -282,9 +282,12 @@ class MasterReplica:
         return session.started or any(proof.peer == session.peer and proof.expiry_ms > now_ms for proof in proofs)
 
     def is_proven(self, link: int) -> bool:
-        """The link's slave has reported what it had proven over the metadata plane."""
+        """The link's slave has reported what it had proven over the metadata plane, until it is closed."""
         session = self._sessions.get(link)
-        return session is not None and session.broker_id is not None
+        if session is None:
+            departed = self._departed.get(link)
+            return departed is not None and departed.verified
+        return session.verified
 
     def acked_offset(self, link: int) -> int:
         """What one slave acknowledged; -1 for an unknown link, and for one that has not reported."""

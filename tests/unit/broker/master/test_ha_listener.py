@@ -13,9 +13,11 @@ from structlog.testing import capture_logs
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master.ha_listener import SLAVES_MAX, STRANGERS_LINES_MAX, HaListener
+from tandemmq.broker.write_path import WritePath
 from tandemmq.core.replication.frames import REPORT, MasterOptions
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.routing.values import connection_end
+from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.rpc import ListenError
 
@@ -91,6 +93,61 @@ async def test_strangers_do_not_fill_the_log_and_proven_slaves_are_told_of_all_t
         assert "not_told" not in lines[-1]
     finally:
         listener.stop()
+
+
+@pytest.mark.parametrize("report", [1 << 40, -2, 0])
+async def test_what_strangers_report_does_not_fill_the_log_and_is_counted(report: int) -> None:
+    store, clock = new_store(SimulatedDisk(random.Random(1))), ManualClock()
+    store.load()
+    replica = MasterReplica(store, MasterOptions())
+    path = WritePath(
+        store=store,
+        replica=replica,
+        clock=clock,
+        flush_disk_type=FlushDiskType.ASYNC_FLUSH,
+        waits_for_slaves=True,
+        kick_flush=lambda: None,
+        appended=lambda topic: None,
+        answered=lambda: None,
+        refusal=lambda: None,
+        failed=_fail,
+    )
+    listener = HaListener(replica=replica, log_reader=store, clock=clock, after_input=path.collect)
+    path.attach(listener)
+    listener.start(host="127.0.0.1", port=0)
+    address = ("127.0.0.1", listener.port)
+    try:
+        with capture_logs() as lines:
+            for number in range(1, 101):
+                with socket.create_connection(address) as stranger:
+                    stranger.sendall(REPORT.pack(report))
+                    if report == 0:
+                        await _until(lambda: len(replica.slaves()) == 1)
+                    else:
+                        await _until(lambda: path.refused_report_count == number)  # noqa: B023 - asked before the next
+                await _until(lambda: not replica.slaves())
+            assert len(lines) == STRANGERS_LINES_MAX
+            if report != 0:
+                assert path.refused_counts.total() == 100, "what is not told is counted"
+            with socket.create_connection(address) as slave:
+                host, port = slave.getsockname()
+                replica.verified(1, 0, peer=connection_end(host, port), now_ms=clock.monotonic_ms())
+                slave.sendall(REPORT.pack(0))
+                await _until(lambda: any(view.broker_id == 1 for view in replica.slaves()))
+                slave.sendall(REPORT.pack(1 << 40))
+                await _until(lambda: not replica.slaves())
+            told = [line["event"] for line in lines[STRANGERS_LINES_MAX:]]
+            assert told == ["slave_started", "slave_in_sync", "slave_report_refused", "slave_link_closed"]
+            clock.now_ms += 60_000
+            socket.create_connection(address).close()
+            await _until(lambda: len(lines) > STRANGERS_LINES_MAX + len(told))
+        assert lines[STRANGERS_LINES_MAX + len(told)]["not_told"] > 0
+    finally:
+        listener.stop()
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 async def _until(condition: Callable[[], bool]) -> None:
