@@ -33,15 +33,16 @@ def main() -> int:
     first_failure: SeedResult | None = None
     with ExitStack() as stack:
         if arguments.seed is not None:
-            outcomes = iter([run_one(arguments.seed, plant)])
+            outcomes = iter([run_one(arguments.seed, plant, failover=arguments.failover)])
         else:
             seeds = range(arguments.first, arguments.first + arguments.seeds)
-            outcomes = run_seeds(seeds, stack.enter_context(seed_processes()), plant=plant)
+            processes = stack.enter_context(seed_processes())
+            outcomes = run_seeds(seeds, processes, plant=plant, failover=arguments.failover)
         for result in outcomes:
             totals.add(result)
             if result.failure is not None:
                 first_failure = first_failure or result
-                _print_failure(result, plant)
+                _print_failure(result, plant, failover=arguments.failover)
                 if plant is not None:
                     break
             if totals.seeds % PROGRESS_EVERY == 0:
@@ -59,11 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seed", type=int, help="run this one alone")
+    parser.add_argument("--failover", action="store_true", help="every group fails over; else some have fixed roles")
     parser.add_argument("--plant", choices=[plant.value for plant in Plant], help="plant a bug that must be found")
     return parser
 
 
-def _print_failure(result: SeedResult, plant: Plant | None) -> None:
+def _print_failure(result: SeedResult, plant: Plant | None, *, failover: bool) -> None:
     assert result.failure is not None
     print(f"\nseed {result.seed} FAILED: {result.failure.sentence}")
     print(f"  settings: {result.failure.settings}")
@@ -72,8 +74,8 @@ def _print_failure(result: SeedResult, plant: Plant | None) -> None:
         print(f"    {line}")
     if result.failure.details:
         print(result.failure.details)
-    planted = f" PLANT={plant.value}" if plant is not None else ""
-    print(f"  replay: make sim SEED={result.seed}{planted}\n", flush=True)
+    options = (" FAILOVER=1" if failover else "") + (f" PLANT={plant.value}" if plant is not None else "")
+    print(f"  replay: make sim SEED={result.seed}{options}\n", flush=True)
 
 
 def _print_progress(totals: Totals, seconds: float) -> None:

@@ -511,6 +511,11 @@ class Cluster:
             self.deliveries.master_changed(now_us=self.timeline.now_us)
             # What its copies knew: they are some seconds old.
             self._progress = self._no_more_than(broker.tables.consumer_offsets.offsets_of(GROUP, TOPIC))
+        # Beyond its log come other messages, which the group has not had.
+        self._progress = {
+            queue_id: min(offset, broker.store.queue_max_offset(TOPIC, queue_id))
+            for queue_id, offset in self._progress.items()
+        }
         self._acting_master, self._is_acting = member, True
 
     def seed_authority(self) -> None:
@@ -605,8 +610,8 @@ class Cluster:
         with self._data_loss(self._acting_master, cause, disk_lost=True):
             self._acting_master = member
         # What the new one knew of the group before may be of messages that its log has no more: other masters served
-        # meanwhile, and others are at their offsets now.
-        self._progress = self._stored_progress(self.slaves)
+        # meanwhile, and others are at their offsets now. A slave that stopped in order at the same end is not awaited.
+        self._progress = self._stored_progress([holder for holder in self._in_reach_of(member) if holder is not member])
 
     @contextmanager
     def _data_loss(self, member: Member, cause: str, *, disk_lost: bool) -> Iterator[None]:
@@ -732,6 +737,20 @@ class Cluster:
             missing = [memory.disk_id for memory in node.waiting.missing]
             if there.isdisjoint(missing) and not node.accept_loss(missing):
                 self.journal.note("OPERATOR", f"accepts the loss of {', '.join(missing)} for {master.name}")
+                self._progress = self._no_more_than(self._stored_progress(self._in_reach_of(master)))
+
+    def _in_reach_of(self, master: Member) -> list[Member]:
+        """Holders that a starting master can ask, and itself: with a loss accepted it waits for no others."""
+        return [
+            holder
+            for holder in self._holders
+            if holder is master
+            or (
+                holder.running
+                and not self.network.is_cut(holder.name, master.name)
+                and not self.network.is_cut(master.name, holder.name)
+            )
+        ]
 
     def _check_route(self) -> None:
         if self.name_server is None:

@@ -482,6 +482,9 @@ class SimBroker:
         told = await self.parts.registration.group_memory()
         return [*self.parts.member.replicas, *(one for each in told.values() if each is not None for one in each)]
 
+    def record_seen(self) -> None:
+        self.parts.registration.changed()
+
     def caught_up(self) -> None:
         self.parts.is_whole = True
 

@@ -9,7 +9,23 @@ import pytest
 from simulation.pool import run_seeds
 
 SEED_COUNT = 150
-FOUND = (1_064, 1_259, 1_402, 10_127, 10_744, 11_158, 11_195, 11_409, 11_787, 12_290, 2_070, 12_637)
+FOUND = (
+    1_064,
+    1_259,
+    1_402,
+    10_127,
+    10_744,
+    11_158,
+    11_195,
+    11_409,
+    11_787,
+    12_290,
+    2_070,
+    12_637,
+    20_273,
+    21_076,
+    21_756,
+)
 """Seeds that failed once: an authority that was put back, a renewal sent twice, older offsets, zeros."""
 
 

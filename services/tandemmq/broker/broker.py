@@ -386,6 +386,9 @@ class Broker:
         answers = (await self._links.group_memory()).values()
         return [*self._parts.member.replicas, *(one for told in answers if told is not None for one in told.replicas)]
 
+    def record_seen(self) -> None:
+        self._links.registration_changed()
+
     def caught_up(self) -> None:
         self._parts.is_whole = True
 

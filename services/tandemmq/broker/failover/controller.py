@@ -232,6 +232,9 @@ class FailoverHost(Protocol):
     def refuse(self, reason: str | None) -> None:
         """Takes and gives nothing for this reason from now on; None: as the role has it."""
 
+    def record_seen(self) -> None:
+        """Its disk knows of another record than before: NameServers are told now."""
+
     def fail(self, failure: str) -> None:
         """Ends the process."""
 
@@ -626,7 +629,7 @@ class Failover:
         except (SwapLost, AuthorityUnavailable) as error:
             log.info("claim_lost", epoch=record.epoch, reason=str(error))
             return False
-        await host.member.see_record(record)
+        await self._see(record)
         member.claimed(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._arm_fence()
         log.warning("master_claimed", epoch=record.epoch, reason=record.reason)
@@ -676,6 +679,7 @@ class Failover:
             await self._read()
         else:
             self.is_authority_away = False
+            await self._see(record)
             member.written(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._host.role.require()
         self._note_problem("")
@@ -946,11 +950,20 @@ class Failover:
         self.is_authority_away = False
         record = None if self._held is None else self._held.record
         version = None if self._held is None else self._held.version
-        self._member.heard(record, version, now_ms=self._now_ms())
+        heard_ms = self._now_ms()
         if record is not None:
-            await self._host.member.see_record(record)
+            await self._see(record)
+        self._member.heard(record, version, now_ms=heard_ms)
         if (newer := self._member.put_back_behind) is not None:
             await self._host.member.hold_to(newer)
+
+    async def _see(self, record: GroupRecord) -> None:
+        """Another set or epoch is on our disk before anything follows from it, and NameServers hear of it at once: were
+        the authority put back behind it and we gone, nobody else would know."""
+        known = self._host.member.record_version
+        await self._host.member.see_record(record)
+        if self._host.member.record_version != known:
+            self._host.record_seen()
 
     def _lead_clients(self) -> None:
         if self.acts and self._host.role.is_serving:

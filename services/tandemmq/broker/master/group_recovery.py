@@ -258,7 +258,7 @@ class GroupRecovery:
         )
 
     def _as_evidence(self, memory: ReplicaMemory) -> ReplicaMemory:
-        """A NameServer that heard of this disk long before its log ended does not know what it held in the end."""
+        """Who heard of this disk long before its log ended, and not since, does not know what it held in the end."""
         if memory.disk_id != self._replica.disk_id or memory.end_offset >= self._store.dispatched_offset:
             return memory
         unheard_ms = self._store.written_after_ms(memory.end_offset)
@@ -319,7 +319,8 @@ class GroupRecovery:
         except (PeerUnavailable, RemoteProtocolError) as error:
             log.debug("replica_silent", endpoint=endpoint, reason=str(error))
             return False
-        start.replica_answered(_answer_of(endpoint, theirs, extent, relation))
+        remembers = tuple(self._as_evidence(memory) for memory in theirs.replicas)
+        start.replica_answered(replace(_answer_of(endpoint, theirs, extent, relation), remembers=remembers))
         return False
 
     async def _relation(self, peer: PeerClient, theirs: LogExtent) -> Relation:

@@ -17,11 +17,12 @@ from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master import group_recovery
 from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView
-from tandemmq.broker.peer_client import PeerUnavailable
+from tandemmq.broker.peer_client import EpochPromise, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.replication.log_history import LogExtent, LogHistory
 from tandemmq.core.replication.master_start import Relation, ReplicaAnswer
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 
 
 class _Start:
@@ -109,26 +110,65 @@ async def test_progress_beyond_the_log_is_cut_once_every_replica_told_what_it_kn
     assert start.cuts == [4]
 
 
+class _EmptyReplica:
+    """A `PeerClient` of broker 2, with an empty disk, that remembers one member of its group."""
+
+    def __init__(self, memory: ReplicaMemory) -> None:
+        self._memory = memory
+
+    def __call__(self, endpoint: str) -> _EmptyReplica:
+        if endpoint != "slave-2:1":
+            raise PeerUnavailable(endpoint, "GetLogExtent", rpc_error(grpc.StatusCode.UNAVAILABLE, "away"))
+        return self
+
+    async def __aenter__(self) -> _EmptyReplica:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing was opened."""
+
+    async def log(self) -> PeerLog:
+        """It holds nothing, and remembers."""
+        memory = self._memory
+        told = pb.RememberedReplica(
+            broker_id=memory.broker_id, disk_id=memory.disk_id, epoch=memory.epoch, end_offset=memory.end_offset
+        )
+        return PeerLog(pb.GetLogExtentResponse(broker_id=2, disk_id="T", replicas=[told]))
+
+    async def promise_epoch(self, epoch: int, **_: object) -> EpochPromise:
+        """It has promised none."""
+        return EpochPromise(is_promised=True, epoch=epoch, end_offset=0)
+
+
+@pytest.mark.parametrize("is_replica", [False, True])
 @pytest.mark.parametrize(
     ("heard", "silence_ms", "serves"), [(1, 3_000, True), (1, 3_001, False), (2, 60_000, True), (3, 60_000, True)]
 )
-async def test_a_name_server_that_heard_nothing_of_the_end_of_the_log_is_no_witness(
-    heard: int, silence_ms: int, serves: bool
+async def test_who_heard_nothing_of_the_end_of_the_log_is_no_witness(
+    heard: int, silence_ms: int, serves: bool, is_replica: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It heard of so many of three messages; the third came `silence_ms` after the second. The slave is away."""
+    """A NameServer or a replica heard of so many of three messages; the third came `silence_ms` after the second. The
+    slave is away."""
     start, ends = _Start([]), [0]
     for pause_ms in (0, 1_500, silence_ms):
         start.clock.now_ms += pause_ms
         ends.append(start.store.put(outgoing_message()).end_offset)
     await start.replica.begin_epoch(LogHistory.of([(1, 0)]))
     await start.replica.remember(ReplicaMemory(1, "S", epoch=1, end_offset=ends[1]))
-    start.name_server_memories = [ReplicaMemory(0, "M", run=1, epoch=1, end_offset=ends[heard])]
+    heard_of_us = ReplicaMemory(0, "M", run=1, epoch=1, end_offset=ends[heard])
+    if is_replica:
+        await start.replica.remember(ReplicaMemory(2, "T", metadata_endpoint="slave-2:1"))
+        monkeypatch.setattr(group_recovery, "PeerClient", _EmptyReplica(heard_of_us))
+    else:
+        start.name_server_memories = [heard_of_us]
     running = asyncio.create_task(start.recovery.run(is_whole=True))
     async with asyncio.timeout(30):
         while not running.done() and start.recovery.waiting is None:
             await asyncio.sleep(0)
     assert running.done() == serves
-    if not serves:
+    if serves:
+        assert await running
+    else:
         assert start.recovery.waiting is not None
         assert [each.disk_id for each in start.recovery.waiting.missing] == ["S"]
     running.cancel()
