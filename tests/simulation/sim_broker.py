@@ -7,7 +7,7 @@ What is around them is done here as `tandemmq.broker.broker.Broker` does it, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Final, cast
@@ -40,6 +40,7 @@ from tandemmq.broker.queries.stored_records import LogRange
 from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity, missing_to_mark
 from tandemmq.broker.send_room import SendRoom
+from tandemmq.broker.slave.follower import MasterLeft
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.deduplication import Deduplication
@@ -91,7 +92,7 @@ class _Parts:
         self.member: Final = ReplicaIdentity(member.disk, self.identity, new_disk_id=member.new_disk_id, nonce=nonce)
         self.is_sync_flush: Final = settings.sync_flush
         self.refusal: str | None = "the broker is starting"
-        self.master_left: Callable[[Callable[[], Awaitable[bool | None]]], None]
+        self.master_left: MasterLeft
         self.failure: str | None = None
         self.stopping: Final = asyncio.Event()
         self.is_whole = False

@@ -370,7 +370,7 @@ class BrokerParts:
         self.send_tracer: Final[SendTracer | None] = self.observability.send_tracer
         self.refusal: str | None = "the broker is starting"
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
-        self.master_left: MasterLeft = lambda listens: None
+        self.master_left: MasterLeft = lambda epoch, listens: None
         """Of a slave in a group that fails over; see `Follower`."""
         self.failure: str | None = None
         """Why the broker stops with exit code 1."""

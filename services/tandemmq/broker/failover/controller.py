@@ -396,14 +396,16 @@ class Failover:
             self._arm_fence()
             self.poke()
 
-    def master_left(self, listens: Callable[[], Awaitable[bool | None]]) -> None:
-        """Our master ended the connection, and nobody listens there. `listens` looks again; None: no answer."""
-        if self._mastership is not None:
-            self._master_listens = listens
-            self._mastership.master_left(now_ms=self._now_ms())
-            if self.is_electable and (record := self.record) is not None:
-                self._lead(lambda service: service.stand_in(record.epoch))
-            self.poke()
+    def master_left(self, epoch: int, listens: Callable[[], Awaitable[bool | None]]) -> None:
+        """The master of `epoch`, whom we followed, ended the connection, and nobody listens there. `listens` looks
+        again; None: no answer. It says nothing of a master that came after it."""
+        if self._mastership is None or ((record := self.record) is not None and record.epoch > epoch):
+            return
+        self._master_listens = listens
+        self._mastership.master_left(epoch, now_ms=self._now_ms())
+        if self.is_electable and record is not None and record.epoch == epoch:
+            self._lead(lambda service: service.stand_in(epoch))
+        self.poke()
 
     def poke(self) -> None:
         """The record has changed, somebody says: it is read at once."""

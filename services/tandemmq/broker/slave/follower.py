@@ -39,8 +39,9 @@ from tandemmq.core.tracing.send_spans import ReplicaTimelines
 
 __all__ = ["DISPATCH_SLICE", "Follower", "MasterAddress", "MasterLeft"]
 
-MasterLeft: TypeAlias = Callable[[Callable[[], Awaitable[bool | None]]], None]
-"""Is told that a master has left, with what looks again: whether anybody listens there, None where nothing is heard."""
+MasterLeft: TypeAlias = Callable[[int, Callable[[], Awaitable[bool | None]]], None]
+"""Is told that the master of an epoch has left, and what looks again: whether anybody listens there, None where nothing
+is heard."""
 
 log = structlog.get_logger(__name__)
 
@@ -94,7 +95,7 @@ class Follower:
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
         failed: Callable[[DiskError], None],
         cut_progress: Callable[[], Awaitable[None]],
-        master_left: MasterLeft = lambda listens: None,
+        master_left: MasterLeft = lambda epoch, listens: None,
         tail_bytes: int = TAIL_BYTES,
         timelines: ReplicaTimelines | None = None,
         tls: HaTls | None = None,
@@ -226,7 +227,7 @@ class Follower:
         self._followed_from = self._store.min_offset if self._extent().is_empty else self._store.end_offset
         if self._store.dispatched_offset == self._store.end_offset and not self.lag_bytes:
             self._reached_the_end()
-        watch = asyncio.create_task(self._leave_replaced(master))
+        watch, epoch = asyncio.create_task(self._leave_replaced(master)), self._replica.history.last_epoch
         try:
             if self._extent().is_empty:
                 reason = await self._follow_from_nothing(sock)
@@ -236,17 +237,17 @@ class Follower:
             watch.cancel()
         log.info("master_link_lost", master=master.ha, reason=reason, end_offset=self._store.end_offset)
         if self._connection.is_ended_there:
-            await self._look_whether_it_left()
+            await self._look_whether_it_left(epoch)
 
-    async def _look_whether_it_left(self) -> None:
+    async def _look_whether_it_left(self, epoch: int) -> None:
         """Whoever acts as master listens. A process that dies closes one socket after the other."""
         assert self._connection.dialled is not None, "a connection was dialled"
         listens = partial(self._connection.listens, *self._connection.dialled)
         for pause_s in _LOOK_PAUSES_S:
             await asyncio.sleep(pause_s)
             if await listens() is False:
-                log.info("master_left", master=self.master_address)
-                self._master_left(listens)
+                log.info("master_left", master=self.master_address, epoch=epoch)
+                self._master_left(epoch, listens)
                 return
 
     async def _leave_replaced(self, master: MasterAddress) -> None:

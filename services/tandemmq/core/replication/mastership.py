@@ -257,10 +257,10 @@ class Mastership:
         if self.epoch and replica in self.others:
             self._left.setdefault(replica, now_ms)
 
-    def master_left(self, *, now_ms: int) -> None:
-        """The connection to our master has ended, and then its machine said that nobody listens there."""
-        if self.record is not None and not self.epoch:
-            self._master_left = (self.record.epoch, now_ms)
+    def master_left(self, epoch: int, *, now_ms: int) -> None:
+        """The connection to the master of `epoch` has ended, and then its machine said that nobody listens there."""
+        if not self.epoch:
+            self._master_left = (epoch, now_ms)
 
     def has_master_left(self, now_ms: int) -> bool:
         """What `master_left` told is of this epoch, and not older than a lease: afterwards the lease counts."""

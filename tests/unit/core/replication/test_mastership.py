@@ -251,7 +251,7 @@ def test_who_has_resigned_gives_the_successor_a_lease_to_come() -> None:
 def test_a_member_whose_master_has_left_claims_when_the_record_stands_still() -> None:
     one = member()
     one.heard(record(B), "1", now_ms=0)
-    one.master_left(now_ms=1_000)
+    one.master_left(1, now_ms=1_000)
     assert one.next_step(now_ms=2_999, is_electable=True) == Follow(A)
     assert not one.is_vacant(2_999)
     step = one.next_step(now_ms=3_000, is_electable=True)
@@ -266,25 +266,30 @@ def test_a_master_that_renews_has_not_left() -> None:
         now_ms = 500 * number
         one.heard(replace(record(B), renewals=number), f"{number}", now_ms=now_ms)
         if number == 3:
-            one.master_left(now_ms=now_ms)
+            one.master_left(1, now_ms=now_ms)
         assert one.next_step(now_ms=now_ms + 499, is_electable=True) == Follow(A)
 
 
 def test_that_a_master_has_left_is_old_news_after_a_lease_and_in_another_epoch() -> None:
     one = member()
     one.heard(record(B), "1", now_ms=0)
-    one.master_left(now_ms=0)
+    one.master_left(1, now_ms=0)
     one.heard(replace(record(B), renewals=1), "2", now_ms=5_000)
     assert one.next_step(now_ms=7_500, is_electable=True) == Follow(A)
-    one.master_left(now_ms=8_000)
+    one.master_left(1, now_ms=8_000)
     one.heard(record(B, epoch=2), "3", now_ms=8_000)
     assert one.next_step(now_ms=10_500, is_electable=True) == Follow(A)
+    # Whoever was followed before that closes its port now.
+    one.master_left(1, now_ms=10_500)
+    assert one.next_step(now_ms=12_500, is_electable=True) == Follow(A)
+    one.master_left(2, now_ms=12_500)
+    assert isinstance(one.next_step(now_ms=14_500, is_electable=True), Claim)
 
 
 def test_who_has_promised_or_not_followed_to_the_end_waits_although_the_master_has_left() -> None:
     one = member()
     one.heard(record(B), "1", now_ms=0)
-    one.master_left(now_ms=0)
+    one.master_left(1, now_ms=0)
     assert one.next_step(now_ms=2_000, is_electable=False) == Follow(A)
     assert one.promise(1, 4_000, now_ms=0)
     assert isinstance(one.next_step(now_ms=2_000, is_electable=True), Hold)
@@ -295,7 +300,7 @@ def test_of_two_whose_master_has_left_one_claims_first() -> None:
     members = [member(B), member(C)]
     for one in members:
         one.heard(record(B, C), "1", now_ms=0)
-        one.master_left(now_ms=0)
+        one.master_left(1, now_ms=0)
     steps = [one.next_step(now_ms=2_000, is_electable=True) for one in members]
     assert isinstance(steps[0], Claim)
     assert steps[1] == Follow(A)
@@ -327,7 +332,7 @@ def test_whoever_claims_because_the_master_has_left_finds_it_acting_no_more(
             newest = max(at for at in versions if at <= now_ms)
             one.heard(versions[newest], f"{newest}", now_ms=now_ms)
         if now_ms <= left_ms < now_ms + 100 and one.record is not None:
-            one.master_left(now_ms=left_ms)
+            one.master_left(1, now_ms=left_ms)
         if isinstance(one.next_step(now_ms=now_ms, is_electable=True), Claim):
             assert not master.may_act(now_ms)
             return
