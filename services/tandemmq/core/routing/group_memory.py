@@ -8,7 +8,8 @@ may be new or an old copy, so it asks who cannot have been replaced with it. Hen
   back. Nor does the end of the log within an epoch, unless a process says so that is proven: since it started it has
   served, or reached its master's end. Any other may run on an older copy of the disk.
 - An older copy must not become its own witness. So an end that is heard of an unproven process first, or of others, is
-  marked: whoever starts must ask about it, and does not count it as evidence of his own log.
+  marked: whoever starts must ask about it, and does not count it as evidence of his own log. So is, in the memory of an
+  earlier process, what was live when that ended.
 - A slave's epoch is that of a master it followed. So each disk has a second one: in which it was master itself. Who
   asks for a later master is told of those only.
 - A goodbye changes an entry and never removes it. Only an operator does (`forget`), or a bound: the entry that is
@@ -73,6 +74,7 @@ class GroupMemoryImage:
                     "metadata": replica.metadata_endpoint,
                     "lastSeenTime": replica.last_seen_wall_ms,
                     "left": replica.left,
+                    "live": replica.live,
                     "masterEpoch": replica.master_epoch,
                     "unproven": replica.unproven,
                     "recordVersion": replica.record_version,
@@ -118,7 +120,8 @@ class GroupMemory:
                     left=entry["left"],
                     # An earlier version knew roles by their ids.
                     master_epoch=entry.get("masterEpoch", -1),
-                    unproven=entry.get("unproven", False),
+                    # It may have gone on while no NameServer heard it.
+                    unproven=entry.get("unproven", False) or entry.get("live", False),
                     record_version=_version_of(entry.get("recordVersion", (0, 0))),
                 )
                 memory._put((entry["cluster"], entry["brokerName"]), replica)

@@ -199,7 +199,7 @@ def test_only_an_operator_makes_it_forget_and_never_who_lives() -> None:
 # Its text
 
 
-def test_a_text_is_the_memory_with_nobody_alive() -> None:
+def test_a_text_is_the_memory_with_nobody_alive_and_no_evidence_of_who_may_have_gone_on() -> None:
     memory = GroupMemory(made_wall_ms=77)
     told(memory, replica(), replica("disk-2", run=4))
     told(memory, replica("disk-3"), is_unproven=True)
@@ -207,7 +207,9 @@ def test_a_text_is_the_memory_with_nobody_alive() -> None:
     memory.left(MASTER, "disk-1", run=1, end_offset=120)
     restored = GroupMemory.restored(memory.image().text())
     assert restored.made_wall_ms == 77
-    assert restored.replicas(GROUP) == tuple(replace(each, live=False) for each in memory.replicas(GROUP))
+    as_of_then = [replace(each, live=False, unproven=each.unproven or each.live) for each in memory.replicas(GROUP)]
+    assert list(restored.replicas(GROUP)) == as_of_then
+    assert [each.disk_id for each in as_of_then if not each.unproven] == ["disk-1"]
     assert (restored.changes, restored.progress) == (0, 0)
 
 
