@@ -117,7 +117,7 @@ class Cluster:
         """The one that began to serve last: what only other masters' disks hold is not the group's any more."""
         self._is_acting = False
         """False while it has not begun to serve since the one before it ended."""
-        self.authority = AuthorityState()
+        self.authority = AuthorityState(now_us=lambda: self.timeline.now_us)
         self.authority.late_share = settings.authority_late_share
         self._authority_machine = Machine(AUTHORITY, self.network, self._rng(AUTHORITY))
         self._authority_process: Process | None = None

@@ -29,6 +29,8 @@ SLOW_FLUSH_MS: Final = (200, 2_500)
 FREE_BYTES_WHEN_FULL: Final = 2_048
 HOUR_MS: Final = 3_600_000
 PAGE_BYTES: Final = 4_096
+HEARD_MS: Final = 1_000
+"""After so long NameServers have heard which record a member saw."""
 STOP_LIMIT_MS: Final = 30_000
 ROT_ATTEMPTS: Final = 5
 WITHIN_RECORD_LOOKS: Final = 2_000
@@ -414,11 +416,13 @@ class FaultInjector:
         return f"{master.name}, the master, and its slaves are cut off from each other, and it will be killed"
 
     def _put_back_authority_of_lonely_master(self) -> str | None:
-        """The same, and as it goes somebody restores a backup of before, in which the slaves have all there is."""
+        """The same, and as it goes somebody restores a backup of before, in which the slaves have all there is. Not in
+        the second in which the record has changed: nobody but the master and the authority knows of that yet."""
         authority, version_count = self._cluster.authority, self._cluster.authority.version_count
 
         def put_back() -> None:
-            if authority.put_back(authority.version_count - version_count):
+            is_known = self._cluster.timeline.now_us - authority.changed_us > HEARD_MS * US_PER_MS
+            if is_known and authority.put_back(authority.version_count - version_count):
                 self._cluster.authority_was_put_back()
                 self._cluster.journal.note("FAULT", f"the authority is put back to {authority.record}")
                 self._later(self._rng.choice((15_000, 40_000)), self._cluster.seed_authority)

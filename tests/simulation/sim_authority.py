@@ -47,10 +47,15 @@ AUTHORITY_PLANE: Final = ServiceKey[AuthorityService]("authority")
 class AuthorityState:
     """What outlives the authority's process: every version that there ever was, and which one is in force."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self.changed_us = 0
+        """When the record was another one last: renewals are the same."""
         self._versions: list[Written] = []
         self._count = 0
         self.newest: Written | None = None
+        self.restores = 0
+        """How often a backup was put back."""
         self.late_share = 0.0
         """Of swaps: applied, or lost, long after they were sent."""
         self.when_grown: Callable[[GroupRecord], None] | None = None
@@ -76,6 +81,8 @@ class AuthorityState:
     def write(self, text: str) -> str:
         """A new version, whatever was there."""
         before, after = self.record, GroupRecord.from_text(text)
+        if before is None or (before.epoch, before.in_sync) != (after.epoch, after.in_sync):
+            self.changed_us = self._now_us()
         if self.when_grown is not None and before is not None and before.in_sync < after.in_sync:
             told, self.when_grown = self.when_grown, None
             told(after)
@@ -89,6 +96,7 @@ class AuthorityState:
         if len(self._versions) <= versions:
             return False
         self.newest = self._versions[-1 - versions]
+        self.restores += 1
         return True
 
     def greatest(self) -> GroupRecord:
@@ -119,7 +127,10 @@ class AuthorityHost:
 
     async def swap(self, before: str, text: str) -> str:
         if self._rng.random() < self._state.late_share:
+            restores = self._state.restores
             await asyncio.sleep(self._rng.randint(*LATE_MS) / 1000)
+            if restores != self._state.restores:
+                return ""  # What is on its way does not outlive that: it is another process afterwards.
         newest = self._state.newest
         if before != ("" if newest is None else newest.version):
             return ""

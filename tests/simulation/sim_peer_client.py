@@ -19,7 +19,7 @@ __all__ = ["SimPeerClient"]
 
 CALL_TIMEOUT_MS: Final = 3_000
 VERIFY_TIMEOUT_MS: Final = 10_000
-DIGEST_TIMEOUT_MS: Final = 30_000
+LEASES_TIMEOUT_MS: Final = 30_000
 FAILOVER_TIMEOUT_MS: Final = 1_000
 APPEND_TIMEOUT_MS: Final = 500
 # Small against the product's 1 MiB, so that a fetch is many calls and faults fall between them.
@@ -54,7 +54,7 @@ class SimPeerClient:
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
         """GetRangeDigests."""
         return await self._process.network.call(
-            self._process, self._host, REPLICAS, lambda peer: peer.digests(ranges), timeout_ms=DIGEST_TIMEOUT_MS
+            self._process, self._host, REPLICAS, lambda peer: peer.digests(ranges), timeout_ms=CALL_TIMEOUT_MS
         )
 
     async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
@@ -76,7 +76,7 @@ class SimPeerClient:
             self._host,
             REPLICAS,
             lambda peer: peer.promise_epoch(epoch, disk_id, nonce),
-            timeout_ms=VERIFY_TIMEOUT_MS,
+            timeout_ms=CALL_TIMEOUT_MS,
         )
 
     async def withhold_claim(self, identity: BrokerIdentity, *, epoch: int, duration_ms: int) -> bool:
@@ -144,7 +144,7 @@ class SimPeerClient:
             self._host,
             REPLICAS,
             lambda peer: peer.leases(known, accept_copy=accept_copy),
-            timeout_ms=DIGEST_TIMEOUT_MS,
+            timeout_ms=LEASES_TIMEOUT_MS,
         )
 
     async def leases_ahead(self) -> LeaseChange | None:

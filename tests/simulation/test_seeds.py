@@ -29,10 +29,16 @@ FOUND = (
 """Seeds that failed once: an authority that was put back, a renewal sent twice, older offsets, zeros."""
 
 
+FOUND_WITH_FAILOVER = (1_530, 2_065, 2_394, 2_447, 2_570, 3_646, 3_978)
+"""The same of `make sim FAILOVER=1`: a master that was followed before and closes its port, an authority that is put
+back, a NameServer that was away."""
+
+
 @pytest.mark.timeout(1800)
 def test_every_seed_keeps_every_promise(processes: Executor) -> None:
     seeds = (*range(1, SEED_COUNT + 1), *FOUND)
     failures = [result for result in run_seeds(seeds, processes) if result.failure is not None]
+    failures += [r for r in run_seeds(FOUND_WITH_FAILOVER, processes, failover=True) if r.failure is not None]
     assert not failures, "\n".join(
         f"make sim SEED={result.seed}: {result.failure.sentence}" for result in failures if result.failure is not None
     )

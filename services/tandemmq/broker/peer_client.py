@@ -61,7 +61,8 @@ CALL_TIMEOUT_S: Final = 3.0
 FAILOVER_TIMEOUT_S: Final = 1.0
 APPEND_TIMEOUT_S: Final = 0.5
 VERIFY_TIMEOUT_S: Final = 10.0
-DIGEST_TIMEOUT_S: Final = 30.0
+DIGEST_BYTES_PER_SECOND: Final = 8 << 20
+"""A peer that reads its log more slowly than this is as good as none."""
 LEASES_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 3_600.0
 
@@ -205,8 +206,11 @@ class PeerClient:
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
         """SHA-256 of the peer's bytes in each range, in order."""
         request = replica_service_pb2.GetRangeDigestsRequest(ranges=[_range(item) for item in ranges])
+        size = sum(item.end_offset - item.start_offset for item in ranges)
         with self._asking("GetRangeDigests"):
-            answer = await self._replica.GetRangeDigests(request, timeout=DIGEST_TIMEOUT_S)
+            answer = await self._replica.GetRangeDigests(
+                request, timeout=CALL_TIMEOUT_S + size / DIGEST_BYTES_PER_SECOND
+            )
         return list(answer.digests)
 
     async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
