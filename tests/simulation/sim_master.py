@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from simulation.ledger import Answer, Ledger
@@ -19,7 +19,7 @@ from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseStorage
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, fetch_metadata
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, MetadataSource, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.replica_identity import ReplicaIdentity, missing_to_mark
@@ -321,8 +321,8 @@ class SimMaster:
         if self._refusal is None:
             self._serve()
 
-    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool, parted: Collection[str]) -> None:
-        await fetch_metadata(endpoints, self.tables, self._delivery.storage, is_behind=is_behind, parted=parted)
+    async def _fetch_metadata(self, sources: Sequence[MetadataSource], is_behind: bool) -> None:
+        await fetch_metadata(sources, self.tables, self._delivery.storage, is_behind=is_behind)
 
     def _recovering(self) -> str:
         if self.ready:

@@ -40,7 +40,15 @@ from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["GroupRecovery", "GroupView", "LeasesAhead", "fetch_metadata", "recover_leases", "recover_metadata"]
+__all__ = [
+    "GroupRecovery",
+    "GroupView",
+    "LeasesAhead",
+    "MetadataSource",
+    "fetch_metadata",
+    "recover_leases",
+    "recover_metadata",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +56,7 @@ ASK_PAUSE_S: Final = 0.2
 # While it waits for somebody, who may be away for hours.
 ASK_PAUSE_MAX_S: Final = 2.0
 _RETELL_MS: Final = 60_000
+_LEASES_ATTEMPTS: Final = 12
 UNHEARD_MAX_MS: Final = 3_000
 """Of a log that goes on for longer behind what a NameServer heard of it, that NameServer knows nothing. Brokers send a
 heartbeat a second."""
@@ -72,9 +81,9 @@ class GroupRecovery:
     `accept_loss`.
 
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
-    instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
-    replicas at the given endpoints, the best first, and is told whether the best of them knew more than our disk;
-    PeerUnavailable: what is needed cannot be had now. `cut_progress` brings what groups have consumed beyond a queue's
+    instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from replicas,
+    the best first, and is told whether our disk lacked what others have; PeerUnavailable: what is needed cannot be had
+    now. `cut_progress` brings what groups have consumed beyond a queue's
     end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in reach has, by file;
     with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the master of an epoch, of
     the given one or a later one, which it returns; 0: somebody else is master, or the authority has an older record
@@ -94,7 +103,7 @@ class GroupRecovery:
         recovery_timeout_ms: int,
         accepts_loss: bool,
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
-        fetch_metadata: Callable[[Sequence[str], bool, Collection[str]], Awaitable[None]],
+        fetch_metadata: Callable[[Sequence[MetadataSource], bool], Awaitable[None]],
         cut_progress: Callable[[], Awaitable[None]],
         damaged_tables: Callable[[], Mapping[str, str]] = dict,
         accept_damage: Callable[[], object] = lambda: None,
@@ -135,6 +144,8 @@ class GroupRecovery:
         self._tail_bytes = tail_bytes
         self._is_whole = False
         self._was_behind = False
+        self._first_rank = (0, 0)
+        """Of our disk as it was when this start began."""
         self._told_waiting_ms = 0
         self.waiting: Wait | None = None
         """What this start waits for; None while it works, and once it is over."""
@@ -211,6 +222,7 @@ class GroupRecovery:
             recovery_timeout_ms=self._recovery_timeout_ms,
             started_ms=self._clock.monotonic_ms(),
         )
+        self._first_rank = start.own.rank
         log.info("master_asks_its_group", end_offset=self._store.end_offset, is_whole=is_whole)
         pause_s = ASK_PAUSE_S
         while not self._given_up():
@@ -448,8 +460,15 @@ class GroupRecovery:
     async def _metadata_wait(self, start: MasterStart) -> Wait | None:
         """Takes tables and leases over from those that answered; what it has to wait for, if it cannot begin so."""
         try:
-            parted = {answer.endpoint for answer in start.answers if self._has_parted(answer)}
-            await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind, parted)
+            sources = [
+                MetadataSource(
+                    answer.endpoint,
+                    has_parted=self._has_parted(answer),
+                    is_ahead=self._was_behind and answer.rank > self._first_rank,
+                )
+                for answer in start.answers
+            ]
+            await self._fetch_metadata(sources, self._was_behind)
         except PeerUnavailable as error:
             reason = f"a replica does not give its topics, groups and offsets: {error}"
             return Wait(reason, end_offset=self._store.end_offset)
@@ -568,39 +587,56 @@ class LeasesAhead:
 # Before a master serves: what it takes from its replicas beside the log. Nothing of it says that a log is whole.
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataSource:
+    """A replica that a starting master asks for tables and leases."""
+
+    endpoint: str
+    has_parted: bool = False
+    """Its log differs from ours: what groups have consumed there may be of other messages."""
+    is_ahead: bool = False
+    """It has what our disk lacked, so its leases are newer than ours."""
+
+
 async def fetch_metadata(
-    endpoints: Sequence[str],
-    tables: MetadataTables,
-    leases: LeaseStorage,
-    *,
-    is_behind: bool,
-    parted: Collection[str] = (),
+    sources: Sequence[MetadataSource], tables: MetadataTables, leases: LeaseStorage, *, is_behind: bool
 ) -> list[LeasesAhead]:
     """Takes over what the replicas know better than we do; returns the leases that are to be merged into ours once they
-    are loaded. PeerUnavailable: what is needed cannot be had yet.
-
-    `parted` are those whose log differs from ours: what groups have consumed there may be of other messages.
-    """
+    are loaded. PeerUnavailable: what is needed cannot be had yet."""
     has_leases, ahead = False, list[LeasesAhead]()
-    for endpoint in endpoints:
+    for source in sources:
         try:
-            async with PeerClient(endpoint) as peer:
-                await recover_metadata(peer, tables, leases, with_progress=endpoint not in parted)
+            async with PeerClient(source.endpoint) as peer:
+                await recover_metadata(peer, tables, leases, with_progress=not source.has_parted)
         except PeerUnavailable as error:
             if is_behind or tables.damaged:
                 raise
-            log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
-        if endpoint in parted:
+            log.warning("metadata_not_compared", replica=source.endpoint, reason=str(error))
+        if source.has_parted:
             continue
-        try:
-            async with PeerClient(endpoint) as peer:
-                has_leases = has_leases or await recover_leases(peer, tables, leases, replace=is_behind)
-        except PeerUnavailable as error:
-            log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
-        found = await _leases_ahead(endpoint, tables)
+        has_leases = has_leases or await _has_given_leases(source, tables, leases)
+        found = await _leases_ahead(source.endpoint, tables)
         if found is not None:
             ahead.append(found)
     return ahead
+
+
+async def _has_given_leases(source: MetadataSource, tables: MetadataTables, leases: LeaseStorage) -> bool:
+    """Those of a replica that is ahead are worth a wait: it may be about to open them, as the slave that it becomes
+    when it hears of us. Nobody else has what was acknowledged last."""
+    attempts = _LEASES_ATTEMPTS if source.is_ahead else 1
+    for attempt in range(attempts):
+        try:
+            async with PeerClient(source.endpoint) as peer:
+                return await recover_leases(peer, tables, leases, replace=source.is_ahead)
+        except PeerUnavailable as error:
+            if attempt == attempts - 1:
+                log.warning(
+                    "leases_not_fetched", replica=source.endpoint, reason=str(error), effect="messages come again"
+                )
+            else:
+                await asyncio.sleep(ASK_PAUSE_S)
+    return False
 
 
 async def _leases_ahead(endpoint: str, tables: MetadataTables) -> LeasesAhead | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition, LeaseStorage
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, LeasesAhead, fetch_metadata
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, LeasesAhead, MetadataSource, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.master.progress_copies import ProgressCopies
 from tandemmq.broker.metadata_tables import cut_progress
@@ -213,10 +213,8 @@ class MasterRole:
         answers = await self._parts.links.group_memory()
         return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
 
-    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool, parted: Collection[str]) -> None:
-        self._ahead = await fetch_metadata(
-            endpoints, self._parts.tables, self.leases, is_behind=is_behind, parted=parted
-        )
+    async def _fetch_metadata(self, sources: Sequence[MetadataSource], is_behind: bool) -> None:
+        self._ahead = await fetch_metadata(sources, self._parts.tables, self.leases, is_behind=is_behind)
 
     def _merge_progress(self) -> None:
         """What slaves gave while there was no master: before anything is given here."""

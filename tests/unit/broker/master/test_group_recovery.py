@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -16,11 +18,11 @@ from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master import group_recovery
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, MetadataSource
 from tandemmq.broker.peer_client import EpochPromise, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.replication.log_history import LogExtent, LogHistory
-from tandemmq.core.replication.master_start import Relation, ReplicaAnswer
+from tandemmq.core.replication.master_start import MasterStart, Relation, ReplicaAnswer
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 
@@ -30,6 +32,7 @@ class _Start:
 
     def __init__(self, failures: Sequence[str]) -> None:
         self.seen: list[str | None] = []
+        self.sources: list[list[MetadataSource]] = []
         self.cuts: list[int] = []
         """How often tables had been asked for when progress was cut."""
         self.told = 0
@@ -68,7 +71,8 @@ class _Start:
     async def _forget(self, disk_id: str) -> None:
         raise AssertionError(disk_id)
 
-    async def _fetch(self, endpoints: Sequence[str], is_behind: bool, parted: Collection[str]) -> None:
+    async def _fetch(self, sources: Sequence[MetadataSource], is_behind: bool) -> None:
+        self.sources.append(list(sources))
         waiting = self.recovery.waiting
         self.seen.append(None if waiting is None else waiting.reason)
         if (failure := next(self._failures, None)) is not None:
@@ -197,3 +201,66 @@ async def test_of_a_replica_that_followed_a_later_master_below_our_end_no_progre
     for history in (LogHistory.of(epochs), at_end):
         answer = ReplicaAnswer(1, "slave:1", "S", LogExtent(0, 50), history, relation)
         assert start.recovery._has_parted(answer) == parted
+
+
+@pytest.mark.parametrize(
+    ("refusals", "asked", "taken"),
+    [
+        ({}, ["best:1"], "best:1"),
+        ({"best:1": 5}, ["best:1"] * 6, "best:1"),
+        # It never opens them: ours are newer than what a replica has that was behind us.
+        ({"best:1": 99}, ["best:1"] * 12 + ["behind:1"], None),
+    ],
+)
+async def test_leases_are_taken_of_a_replica_that_is_ahead_once_it_opens_them(
+    refusals: dict[str, int], asked: list[str], taken: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, took, left = list[str](), list[str](), dict(refusals)
+
+    async def recover_leases(peer: object, _tables: object, _leases: object, *, replace: bool) -> bool:
+        endpoint = peers[-1]
+        calls.append(endpoint)
+        if left.get(endpoint, 0):
+            left[endpoint] -= 1
+            raise PeerUnavailable(endpoint, "GetLeases", rpc_error(grpc.StatusCode.FAILED_PRECONDITION, "not loaded"))
+        if replace:
+            took.append(endpoint)
+        return replace
+
+    async def nothing(*_: object, **__: object) -> None:
+        """No tables, and nobody served reads."""
+
+    peers = list[str]()
+
+    @asynccontextmanager
+    async def peer_client(endpoint: str) -> AsyncIterator[object]:
+        peers.append(endpoint)
+        yield object()
+
+    for name, value in {
+        "PeerClient": peer_client,
+        "recover_leases": recover_leases,
+        "recover_metadata": nothing,
+        "_leases_ahead": nothing,
+    }.items():
+        monkeypatch.setattr(group_recovery, name, value)
+    sources = [MetadataSource("best:1", is_ahead=True), MetadataSource("behind:1")]
+    unused: Any = None
+    await group_recovery.fetch_metadata(sources, unused, unused, is_behind=True)
+    assert (calls, took) == (asked, [taken] if taken else [])
+
+
+@pytest.mark.parametrize(("end_before", "is_ahead"), [(0, True), (1, True), (2, False), (3, False)])
+async def test_a_replica_is_ahead_that_has_what_the_disk_lacked_as_the_start_began(
+    end_before: int, is_ahead: bool
+) -> None:
+    """The replica has two messages; another one gave the third."""
+    start = _Start([])
+    ends = [0, *(start.store.put(outgoing_message()).end_offset for _ in range(3))]
+    history = LogHistory.of([(1, 0)])
+    await start.replica.begin_epoch(history)
+    recovery = start.recovery
+    recovery._was_behind, recovery._first_rank = True, (1, ends[end_before])
+    other = ReplicaAnswer(2, "slave-2:1", "T", LogExtent(0, ends[2]), history, Relation.WITHIN)
+    await recovery._metadata_wait(cast("MasterStart", SimpleNamespace(answers=[other])))
+    assert start.sources == [[MetadataSource("slave-2:1", is_ahead=is_ahead)]]
