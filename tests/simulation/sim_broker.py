@@ -586,7 +586,7 @@ class SimBroker:
 
     async def _written(self) -> None:
         try:
-            await self.tables.written()
+            await self.tables.confirmed()
         except NotSpread as error:
             raise PeerUnavailable(str(error)) from error
 

@@ -158,7 +158,7 @@ class AccessChanges:
 
     async def written(self) -> None:
         """Returns when every change is durable: before anybody is told of it. NotSpread."""
-        await self._tables.written()
+        await self._tables.confirmed()
 
     # Seeds
 

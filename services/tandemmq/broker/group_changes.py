@@ -116,7 +116,7 @@ class GroupChanges:
 
     async def written(self) -> None:
         """Returns when everything changed so far is durable: before anybody is told of it."""
-        await self._tables.written()
+        await self._tables.confirmed()
 
     # Groups and topics
 

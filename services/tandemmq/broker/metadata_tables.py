@@ -301,10 +301,15 @@ class MetadataTables:
             done()
 
     async def written(self) -> None:
-        """Returns when everything changed so far is durable, and outlives a change of master. NotSpread."""
+        """Returns when everything changed so far is durable here."""
         is_written = asyncio.Event()
         self.when_written(is_written.set)
         await is_written.wait()
+
+    async def confirmed(self) -> None:
+        """Of a serving master, before anybody is told of a change: it is durable, and outlives a change of master.
+        NotSpread."""
+        await self.written()
         if self.spread is not None:
             await self.spread()
 

@@ -592,7 +592,7 @@ class BrokerParts:
     async def _spread(self) -> None:
         # Nobody was told of it: who needs the topic makes it again.
         with suppress(NotSpread):
-            await self.tables.written()
+            await self.tables.confirmed()
 
     def when_resets_spread(self, done: Callable[[bool], object]) -> None:
         """See `BrokerServices`."""
@@ -604,7 +604,7 @@ class BrokerParts:
 
     async def _resets_spread(self, done: Callable[[bool], object]) -> None:
         try:
-            await self.tables.written()
+            await self.tables.confirmed()
         except NotSpread:
             done(False)
         else:

@@ -855,10 +855,13 @@ class Failover:
     async def spread(self) -> None:
         """Has every member of the in-sync set copy the tables: what an operator is told of must not go with this
         master. NotSpread: one that may be the next master has not, or this one may be master no more."""
-        if not self._host.role.is_serving or not self._host.role.is_master:
-            return  # A start: its tables come from the others.
         deadline_ms = self._now_ms() + _SPREAD_LIMIT_MS
-        while not await self._is_spread():
+        while True:
+            role = self._host.role
+            if not role.is_master or not role.is_serving:
+                raise NotSpread("this broker is the master no more, and the next one may lack the change; ask that one")
+            if await self._is_spread():
+                return
             if self._now_ms() >= deadline_ms:
                 raise NotSpread(
                     "the change is on this broker, and not on all members of the in-sync set: a change of master might "

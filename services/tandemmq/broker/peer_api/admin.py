@@ -282,7 +282,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     async def _written(self, context: _Context) -> None:
         """Before anybody is told of a change."""
         try:
-            await self._tables.written()
+            await self._tables.confirmed()
         except NotSpread as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
