@@ -54,7 +54,6 @@ MODULES: Final = (
     "tandemmq/core/delivery/timer_queue",
     "tandemmq/core/delivery/lease_state",
     "tandemmq/core/delivery/lease_table",
-    "tandemmq/core/delivery/message_groups",
     "tandemmq/core/delivery/queue_progress",
     "tandemmq/core/delivery/subscription",
     "tandemmq/core/delivery/sql_filter",
