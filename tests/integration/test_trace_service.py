@@ -21,8 +21,7 @@ from tandemmq.core.message.record import Host
 from tandemmq.core.message.record_decoder import RecordOutline
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.recent_spans import RecentSpans
-from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanKind
-from tandemmq.core.tracing.trace_context import TraceContext, TraceOptions
+from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanKind, TraceContext, TraceOptions
 from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
 
 

@@ -21,8 +21,7 @@ from tandemmq.broker.slave.role import TracedPutsPull
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, TracedPuts
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.send_spans import ReplicaTimelines, ResolvedSend, TracedSend
-from tandemmq.core.tracing.span_data import RetainedFor, SpanData
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
+from tandemmq.core.tracing.span_data import HeadSampler, RetainedFor, SpanData, TraceContext, TraceOptions
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
 
 WAIT = TraceContext(0xABC, 7, True)

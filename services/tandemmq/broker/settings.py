@@ -22,7 +22,7 @@ from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.routing.values import parse_address
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
-from tandemmq.core.tracing.trace_context import TraceOptions
+from tandemmq.core.tracing.span_data import TraceOptions
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX
