@@ -35,7 +35,6 @@ MODULES: Final = (
     "tandemmq/http2/hpack",
     "tandemmq/http2/frames",
     "tandemmq/http2/stream",
-    "tandemmq/http2/status",
     "tandemmq/http2/output",
     "tandemmq/http2/calls",
     "tandemmq/http2/requests",
