@@ -43,7 +43,7 @@ from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.traces.reader import TraceSource
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.clock import Clock
-from tandemmq.service.command_line import VERSION
+from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import iso_text
 
 __all__ = ["CONSOLE_PAGES", "ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]

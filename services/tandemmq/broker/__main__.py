@@ -22,13 +22,19 @@ from tandemmq.core.access.identity import Role
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt
 from tandemmq.core.storage.disk import StorageError
-from tandemmq.service.command_line import EXIT_REFUSED, settings_of_command_line, stop_requested
 from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of
-from tandemmq.service.settings import check_folder_writable, check_ports_free, effective_settings
+from tandemmq.service.settings import (
+    EXIT_REFUSED,
+    check_folder_writable,
+    check_ports_free,
+    effective_settings,
+    settings_of_command_line,
+    stop_requested,
+)
 
 __all__ = ["main", "run_broker"]
 

@@ -22,8 +22,8 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.storage.disk import DiskError, DiskUsage
 from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.service.command_line import VERSION
 from tandemmq.service.page_cache import resident_bytes
+from tandemmq.service.settings import VERSION
 
 __all__ = ["BrokerReport"]
 

@@ -1,4 +1,5 @@
 """What brokers know of one client, kept alive: its id, its settings on a Telemetry stream, its heartbeats, its goodbye.
+And what the client knows of the cluster: its routes.
 
 One task per broker holds the stream and reopens it; one task beats for all of them. Both end with the session's block.
 """

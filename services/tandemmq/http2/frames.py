@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113, section 6), and what the headers of a request must be.
+"""HTTP/2 frames (RFC 9113, section 6), what the headers of a request must be, and a status as fields of trailers.
 
 A request's headers follow HTTP/2's rules (RFC 9113, section 8) and gRPC's on top. Much of that shows in the names
 alone, and a client sends the same few sequences of names for ever. So each sequence is judged once, and the result is

@@ -25,7 +25,6 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
-from tandemmq.service.command_line import VERSION
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from tandemmq.service.metrics.exposition import MetricFamily, MetricInfo, MetricKind, MetricSamples
@@ -47,6 +46,7 @@ from tandemmq.service.route_messages import (
 )
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 from tandemmq.service.service_tls import caller_of, claim_problem_of, server_tls_of
+from tandemmq.service.settings import VERSION
 
 __all__ = ["NAME_SERVER_METRICS", "SERVICE_NAME", "NameServerMetrics", "NameServerServicer", "client_api", "serving"]
 

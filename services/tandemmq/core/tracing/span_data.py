@@ -1,5 +1,7 @@
-"""A finished span as plain data: made where the facts are, exported elsewhere and later. And the
-names of its attributes."""
+"""A span's place in a trace, a finished span as plain data, and the names of its attributes.
+
+A span is made where the facts are; it is exported elsewhere, and later.
+"""
 
 from __future__ import annotations
 
