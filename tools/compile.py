@@ -68,7 +68,6 @@ MODULES: Final = (
     "tandemmq/core/storage/index_table",
     "tandemmq/core/storage/message_store",
     "tandemmq/core/storage/dispatch",
-    "tandemmq/core/storage/record_walk",
     "tandemmq/core/storage/index_file",
     "tandemmq/core/tracing/span_data",
     "tandemmq/core/tracing/send_spans",

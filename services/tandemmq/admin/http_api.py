@@ -16,8 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
-from tandemmq.admin.api.access import Access
-from tandemmq.admin.api.guard import App, Guard, Problem, plain_problem, problem_of, problem_response
+from tandemmq.admin.api.access import Access, App, Guard, Problem, plain_problem, problem_of, problem_response
 from tandemmq.admin.api.rest import add_rest, add_traces
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, Finding, NameServerState

@@ -27,7 +27,7 @@ from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.ha_tls import HaTls
+from tandemmq.broker.ha_transport import HaTls
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.message_group_homes import MessageGroupHomes
