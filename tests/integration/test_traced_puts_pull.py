@@ -13,7 +13,7 @@ import pytest
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
-from tandemmq.broker.peer_api.replica import ReplicaServicer
+from tandemmq.broker.peer_api.members import ReplicaServicer
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ReplicaProof

@@ -13,7 +13,7 @@ from tandemmq.broker.group_members import PeerProbes, ProbeTarget, probe_targets
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.parts import BrokerParts
-from tandemmq.broker.peer_api.failover import failover_state
+from tandemmq.broker.peer_api.members import failover_state
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.slave.role import SlaveRole
