@@ -16,7 +16,7 @@ from tandemmq.admin.cluster_state import BrokerState, ClusterState, Severity
 from tandemmq.admin.consistency_runs import ConsistencyReading, ConsistencyRuns, finished_at_ms
 from tandemmq.core.audit.run_summary import Outcome, Tier
 from tandemmq.core.clock import Clock
-from tandemmq.service.metrics.exposition import (
+from tandemmq.service.metrics import (
     TEXT_CONTENT_TYPE,
     MetricFamily,
     MetricInfo,

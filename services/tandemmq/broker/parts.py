@@ -67,7 +67,7 @@ from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.event_loop import LoopMeter
-from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.metrics import MetricSamples
 from tandemmq.service.name_server_link import NameServerLinks
 
 if TYPE_CHECKING:

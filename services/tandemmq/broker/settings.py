@@ -24,7 +24,7 @@ from tandemmq.core.routing.values import parse_address
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.core.tracing.span_data import TraceOptions
 from tandemmq.http2.errors import Limits, TlsMode
-from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
+from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX
 from tandemmq.service.service_tls import ServicePortSettings
 

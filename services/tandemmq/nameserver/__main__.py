@@ -16,7 +16,7 @@ from tandemmq.nameserver.route_registry import RouteRegistry, StoreFolderError
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.logging import configure_logging, get_logger
-from tandemmq.service.metrics.metric_exports import MetricExports
+from tandemmq.service.metrics import MetricExports
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_tls import check_service_tls
 from tandemmq.service.settings import (

@@ -27,7 +27,7 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
-from tandemmq.service.metrics.exposition import MetricFamily, MetricInfo, MetricKind, MetricSamples
+from tandemmq.service.metrics import MetricFamily, MetricInfo, MetricKind, MetricSamples
 from tandemmq.service.route_messages import (
     RouteQueryHandler,
     broker_message,

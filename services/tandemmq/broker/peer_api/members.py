@@ -1,4 +1,4 @@
-"""What members of a broker group ask each other: their logs, who is master, their tables. The edge: protobuf stops here."""
+"""What members of a broker group ask each other: logs, mastership, tables. The edge: protobuf stops here."""
 
 from __future__ import annotations
 
