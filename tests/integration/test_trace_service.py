@@ -13,8 +13,8 @@ import pytest
 from support.span_samples import MESSAGE_ID, TOPIC, TRACE_ID, delivery_spans, send_spans, slave_spans
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.rpc import Channels, TraceCalls
-from tandemmq.admin.traces.reader import TraceReader
-from tandemmq.admin.traces.tree import copy_facts, trace_trees, unanswered
+from tandemmq.admin.trace_reader import TraceReader
+from tandemmq.admin.trace_trees import copy_facts, trace_trees, unanswered
 from tandemmq.broker.peer_api.traces import TraceServicer
 from tandemmq.broker.queries.message_queries import FoundMessage, Holding
 from tandemmq.core.message.record import Host

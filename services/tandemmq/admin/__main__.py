@@ -28,7 +28,7 @@ from tandemmq.admin.operations.values import PageRequest
 from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
 from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
-from tandemmq.admin.traces.reader import ClusterTraces
+from tandemmq.admin.trace_reader import ClusterTraces
 from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock

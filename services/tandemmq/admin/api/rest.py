@@ -64,8 +64,8 @@ from tandemmq.admin.operations.values import (
     UserChange,
     Verification,
 )
-from tandemmq.admin.traces.reader import TraceFindings, TraceSource
-from tandemmq.admin.traces.tree import findings_document, list_document
+from tandemmq.admin.trace_reader import TraceFindings, TraceSource
+from tandemmq.admin.trace_trees import findings_document, list_document
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import MomentUnreadable, read_moment

@@ -21,7 +21,7 @@ from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, U
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult
-from tandemmq.admin.traces.reader import TraceSource
+from tandemmq.admin.trace_reader import TraceSource
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import count_text
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tandemmq.admin.traces.reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
+from tandemmq.admin.trace_reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, TraceContext
 from tandemmq.service.texts import bytes_text, nanoseconds_text, wall_text
