@@ -51,6 +51,7 @@ MODULES: Final = (
     "tandemmq/core/delivery/lite_topics",
     "tandemmq/core/delivery/handout",
     "tandemmq/core/delivery/timer_queue",
+    "tandemmq/core/delivery/lease_terms",
     "tandemmq/core/delivery/lease_state",
     "tandemmq/core/delivery/lease_table",
     "tandemmq/core/delivery/queue_progress",

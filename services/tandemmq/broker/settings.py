@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tandemmq.broker.failover.authority import EtcdTls, check_authority
 from tandemmq.core.access.signature import zone_offset
-from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
-from tandemmq.core.delivery.lease_state import LeaseState, make_handles
+from tandemmq.core.delivery.lease_state import LeaseState
+from tandemmq.core.delivery.lease_terms import make_handles
 from tandemmq.core.delivery.queue_progress import (
     Delivery,
     Lease,
