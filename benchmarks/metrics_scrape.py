@@ -33,8 +33,14 @@ from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import DeliveryMeter, PutMeter
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.service.event_loop import SystemClock, TurnLimit
-from tandemmq.service.metrics.exposition import MetricFamily, MetricSamples, SeriesLimit
-from tandemmq.service.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions
+from tandemmq.service.metrics import (
+    ExporterType,
+    MetricExports,
+    MetricFamily,
+    MetricSamples,
+    MetricsOptions,
+    SeriesLimit,
+)
 
 QUEUES: Final = 8
 SCRAPES: Final = 5

@@ -52,7 +52,7 @@ from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.recent_spans import RecentSpans
 from tandemmq.core.tracing.send_spans import AckPolicy
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
+from tandemmq.core.tracing.span_data import HeadSampler, TraceOptions
 from tandemmq.http2 import frames
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front

@@ -15,7 +15,7 @@ from typing import Final
 from fuzz.source import Source, any_bytes, run_all
 from tandemmq.broker.client_api.send import RecallHandle
 from tandemmq.core.access.signature import date_problem, is_signed, parse_authorization
-from tandemmq.core.delivery.lease_state import broker_of_handle, read_handle
+from tandemmq.core.delivery.lease_terms import broker_of_handle, read_handle
 from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.quotas import address_of_peer, parse_quotas

@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError, Message
 from fuzz.encoded_message import encoded_message
 from fuzz.source import Source, any_bytes, run_all
 from support.manual_time import ManualTime
+from tandemmq.nameserver.name_server import NameServerServicer
 from tandemmq.nameserver.route_registry import RouteRegistry
-from tandemmq.nameserver.servicers import NameServerServicer
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 
 __all__ = ["run_one", "seeds"]

@@ -49,7 +49,7 @@ TARGETS: Final = {
     "client_calls": Target("tandemmq.broker.client_api.send"),
     "ha_reports": Target("tandemmq.core.replication.sessions"),
     "master_frames": Target("tandemmq.core.replication.sessions"),
-    "registrations": Target("tandemmq.nameserver.servicers", is_compiled=False),
+    "registrations": Target("tandemmq.nameserver.name_server", is_compiled=False),
     "admin_requests": Target("tandemmq.admin.http_api", is_compiled=False),
 }
 

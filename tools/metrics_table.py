@@ -14,7 +14,7 @@ from typing import Final
 from tandemmq.admin.metrics import METRICS as ADMIN_METRICS
 from tandemmq.broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
 from tandemmq.nameserver.name_server import NAME_SERVER_METRICS
-from tandemmq.service.metrics.exposition import PROCESS_METRICS, MetricInfo
+from tandemmq.service.metrics import PROCESS_METRICS, MetricInfo
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENT: Final = ROOT / "docs" / "operations" / "metrics.md"

@@ -14,7 +14,7 @@ from chart.rendering import CHART, ROOT, render
 from tandemmq.admin.metrics import METRICS
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.nameserver.name_server import NAME_SERVER_METRICS
-from tandemmq.service.metrics.exposition import PROCESS_METRICS, MetricKind
+from tandemmq.service.metrics import PROCESS_METRICS, MetricKind
 
 Object = dict[str, Any]
 

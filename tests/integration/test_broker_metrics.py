@@ -11,7 +11,7 @@ from support.otlp_receiver import OtlpReceiver
 from support.scraped_metrics import ScrapedMetrics, scrape
 from support.topic_admin import create_topic
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
-from tandemmq.service.metrics.exposition import PROCESS_METRICS, MetricKind
+from tandemmq.service.metrics import PROCESS_METRICS, MetricKind
 
 TOPIC = "orders"
 PROM = {"metricsExporterType": "PROM"}

@@ -21,8 +21,8 @@ from support.certificates import ADMIN, TestCertificates, broker
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options
-from tandemmq.broker import ha_tls
-from tandemmq.broker.ha_tls import HaTls
+from tandemmq.broker import ha_transport
+from tandemmq.broker.ha_transport import HaTls
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.slave.ha_connection import HaConnection
 from tandemmq.core.access.identity import AdminLevel
@@ -289,7 +289,7 @@ def _serial(sock: socket.socket) -> str:
 async def test_who_never_ends_the_handshake_is_closed(
     certificates: TestCertificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ha_tls, "HANDSHAKE_LIMIT_S", 0.3)
+    monkeypatch.setattr(ha_transport, "HANDSHAKE_LIMIT_S", 0.3)
     with linked(_tls(certificates.issue(broker(0)))) as link:
         _, writer = await asyncio.open_connection("127.0.0.1", link.listener.port)
         writer.write(b"\x16\x03\x01")
@@ -316,10 +316,10 @@ def test_records_hold_the_bytes_in_order_and_are_cut_alike_from_where_a_send_end
     buffers: list[bytes], sent_records: int
 ) -> None:
     whole = b"".join(buffers)
-    pieces = list(ha_tls._records(buffers))
+    pieces = list(ha_transport._records(buffers))
     assert b"".join(pieces) == whole
     assert all(0 < len(piece) <= 16 << 10 for piece in pieces)
     # OpenSSL wants the piece again that it could not send, whatever went before it.
     done = sent_records % (len(pieces) + 1)
     rest = whole[sum(map(len, pieces[:done])) :]
-    assert list(ha_tls._records([rest])) == pieces[done:]
+    assert list(ha_transport._records([rest])) == pieces[done:]

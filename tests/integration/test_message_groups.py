@@ -13,7 +13,7 @@ from support.topic_admin import create_group, create_topic
 from tandemmq.client.connection import ClientOptions
 from tandemmq.client.messages import ClientError
 from tandemmq.client.producer import Producer
-from tandemmq.core.delivery.lease_state import broker_of_handle
+from tandemmq.core.delivery.lease_terms import broker_of_handle
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.event_loop import SystemClock

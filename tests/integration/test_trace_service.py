@@ -13,16 +13,15 @@ import pytest
 from support.span_samples import MESSAGE_ID, TOPIC, TRACE_ID, delivery_spans, send_spans, slave_spans
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.rpc import Channels, TraceCalls
-from tandemmq.admin.traces.reader import TraceReader
-from tandemmq.admin.traces.tree import copy_facts, trace_trees, unanswered
+from tandemmq.admin.trace_reader import TraceReader
+from tandemmq.admin.trace_trees import copy_facts, trace_trees, unanswered
 from tandemmq.broker.peer_api.traces import TraceServicer
 from tandemmq.broker.queries.message_queries import FoundMessage, Holding
 from tandemmq.core.message.record import Host
 from tandemmq.core.message.record_decoder import RecordOutline
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.recent_spans import RecentSpans
-from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanKind
-from tandemmq.core.tracing.trace_context import TraceContext, TraceOptions
+from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanKind, TraceContext, TraceOptions
 from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
-from tandemmq.broker.peer_api.replica import ReplicaServicer
+from tandemmq.broker.peer_api.members import ReplicaServicer
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ReplicaProof
@@ -21,8 +21,7 @@ from tandemmq.broker.slave.role import TracedPutsPull
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, TracedPuts
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.send_spans import ReplicaTimelines, ResolvedSend, TracedSend
-from tandemmq.core.tracing.span_data import RetainedFor, SpanData
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
+from tandemmq.core.tracing.span_data import HeadSampler, RetainedFor, SpanData, TraceContext, TraceOptions
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
 
 WAIT = TraceContext(0xABC, 7, True)

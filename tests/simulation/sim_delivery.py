@@ -13,8 +13,8 @@ from simulation.run_settings import BROKER_NAME, TOPIC, RunSettings
 from tandemmq.broker.leases import LeaseStorage
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.queue_progress import Delivery
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.message.properties import decode_properties

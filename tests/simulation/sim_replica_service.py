@@ -1,6 +1,6 @@
 """What members of the group ask each other about their logs and tables.
 
-See `tandemmq.broker.peer_api.replica.ReplicaServicer` and `tandemmq.broker.peer_api.metadata.MetadataServicer`.
+See `tandemmq.broker.peer_api.members.ReplicaServicer` and `tandemmq.broker.peer_api.members.MetadataServicer`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simulation.network import PeerUnavailable, ServiceKey
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import MetadataTables
-from tandemmq.broker.peer_api.metadata import MetadataRole
+from tandemmq.broker.peer_api.members import MetadataRole
 from tandemmq.broker.peer_client import EpochPromise, ReplicaClaim
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ProvingRole, ReplicaProof

@@ -24,7 +24,7 @@ from tandemmq.admin.history import ClusterHistory
 from tandemmq.admin.http_api import http_app
 from tandemmq.admin.metrics import ClusterMetrics
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
-from tandemmq.admin.traces.reader import TraceFindings, TraceList
+from tandemmq.admin.trace_reader import TraceFindings, TraceList
 
 __all__ = ["ConsoleClient", "console_client"]
 

@@ -14,8 +14,8 @@ from tandemmq.broker.group_changes import GroupChanges, GroupProgressView
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.queue_progress import Delivery
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig

@@ -14,8 +14,7 @@ from tandemmq.core.tracing.send_spans import (
     TracedSend,
     resolved_send,
 )
-from tandemmq.core.tracing.span_data import RetainedFor
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext
+from tandemmq.core.tracing.span_data import HeadSampler, RetainedFor, TraceContext
 
 __all__ = ["SOURCE", "kept_send"]
 

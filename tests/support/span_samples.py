@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tandemmq.core.tracing import span_data as names
-from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanEvent, SpanKind, SpanLink
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanEvent, SpanKind, SpanLink, TraceContext
 
 __all__ = ["MESSAGE_ID", "SLAVE", "START_NS", "TOPIC", "TRACE_ID", "delivery_spans", "send_spans", "slave_spans"]
 

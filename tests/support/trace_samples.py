@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.span_samples import MESSAGE_ID, START_NS, TOPIC, TRACE_ID, delivery_spans, send_spans, slave_spans
-from tandemmq.admin.traces.reader import (
+from tandemmq.admin.trace_reader import (
     BrokerSpan,
     SlaveHolding,
     StoredCopy,

@@ -28,17 +28,22 @@ from tandemmq.admin.operations.values import PageRequest
 from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
 from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
-from tandemmq.admin.traces.reader import ClusterTraces
+from tandemmq.admin.trace_reader import ClusterTraces
 from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
-from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of
-from tandemmq.service.settings import check_ports_free, effective_settings
+from tandemmq.service.settings import (
+    VERSION,
+    check_ports_free,
+    effective_settings,
+    settings_of_command_line,
+    stop_requested,
+)
 
 __all__ = ["main"]
 

@@ -16,8 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
-from tandemmq.admin.api.access import Access
-from tandemmq.admin.api.guard import App, Guard, Problem, plain_problem, problem_of, problem_response
+from tandemmq.admin.api.access import Access, App, Guard, Problem, plain_problem, problem_of, problem_response
 from tandemmq.admin.api.rest import add_rest, add_traces
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, Finding, NameServerState
@@ -40,10 +39,10 @@ from tandemmq.admin.history import ClusterHistory, UsageHistory
 from tandemmq.admin.metrics import CONTENT_TYPE, ClusterMetrics
 from tandemmq.admin.operations.operations import NotPermitted, OperationsDesk
 from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.traces.reader import TraceSource
+from tandemmq.admin.trace_reader import TraceSource
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.clock import Clock
-from tandemmq.service.command_line import VERSION
+from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import iso_text
 
 __all__ = ["CONSOLE_PAGES", "ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]

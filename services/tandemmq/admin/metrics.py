@@ -16,8 +16,7 @@ from tandemmq.admin.cluster_state import BrokerState, ClusterState, Severity
 from tandemmq.admin.consistency_runs import ConsistencyReading, ConsistencyRuns, finished_at_ms
 from tandemmq.core.audit.run_summary import Outcome, Tier
 from tandemmq.core.clock import Clock
-from tandemmq.service.command_line import VERSION
-from tandemmq.service.metrics.exposition import (
+from tandemmq.service.metrics import (
     TEXT_CONTENT_TYPE,
     MetricFamily,
     MetricInfo,
@@ -26,6 +25,7 @@ from tandemmq.service.metrics.exposition import (
     process_families,
     text_exposition,
 )
+from tandemmq.service.settings import VERSION
 
 __all__ = ["CONTENT_TYPE", "METRICS", "ClusterMetrics"]
 

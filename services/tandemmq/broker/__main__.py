@@ -8,9 +8,8 @@ import gc
 import os
 import sys
 from collections.abc import Coroutine, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import structlog
 
@@ -22,13 +21,19 @@ from tandemmq.core.access.identity import Role
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt
 from tandemmq.core.storage.disk import StorageError
-from tandemmq.service.command_line import EXIT_REFUSED, settings_of_command_line, stop_requested
 from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of
-from tandemmq.service.settings import check_folder_writable, check_ports_free, effective_settings
+from tandemmq.service.settings import (
+    EXIT_REFUSED,
+    check_folder_writable,
+    check_ports_free,
+    effective_settings,
+    settings_of_command_line,
+    stop_requested,
+)
 
 __all__ = ["main", "run_broker"]
 
@@ -46,22 +51,17 @@ def main() -> None:
     sys.exit(run_broker(sys.argv[1:]))
 
 
-def run_broker(
-    arguments: Sequence[str], *, program: str = "mqbroker", home_role: Literal["master", "slave"] | None = None
-) -> int:
-    """Starts a broker and returns its exit code: 0 stopped in order, 1 failed, 2 not started.
-
-    `home_role` is what the caller's name promises; settings of the other role are refused.
-    """
+def run_broker(arguments: Sequence[str]) -> int:
+    """Starts a broker and returns its exit code: 0 stopped in order, 1 failed, 2 not started."""
     switches = argparse.ArgumentParser(add_help=False)
     switches.add_argument("--accept-loss", action="store_true", help=_ACCEPT_LOSS_HELP)
     settings = settings_of_command_line(
         BrokerSettings,
-        program=program,
+        program="mqbroker",
         description=_DESCRIPTION,
         arguments=arguments,
         environ=os.environ,
-        check=partial(_check, home_role=home_role),
+        check=check_machine,
         parents=[switches],
     )
     accepts_loss: bool = switches.parse_known_args(arguments)[0].accept_loss
@@ -94,14 +94,6 @@ def run_broker(
         for error in group.exceptions:
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
     return exit_code
-
-
-def _check(settings: BrokerSettings, *, home_role: str | None) -> list[str]:
-    problems = check_machine(settings)
-    if home_role is not None and (home_role == "master") != settings.is_master:
-        wanted = "SYNC_MASTER or ASYNC_MASTER" if home_role == "master" else "SLAVE"
-        problems.append(f"brokerRole={settings.broker_role}: this program is a broker-{home_role}; set {wanted}")
-    return problems
 
 
 def check_machine(settings: BrokerSettings) -> list[str]:

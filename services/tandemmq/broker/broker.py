@@ -57,7 +57,7 @@ from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from tandemmq.service.logging import EventMemory, LevelSwitch
-from tandemmq.service.metrics.metric_exports import MetricExports
+from tandemmq.service.metrics import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.service_tls import server_tls_of
 

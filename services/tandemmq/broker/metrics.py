@@ -38,9 +38,9 @@ from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
-from tandemmq.service.command_line import VERSION
 from tandemmq.service.event_loop import TurnLimit
-from tandemmq.service.metrics.exposition import OTHER, MetricFamily, MetricSamples, SeriesLimit
+from tandemmq.service.metrics import OTHER, MetricFamily, MetricSamples, SeriesLimit
+from tandemmq.service.settings import VERSION
 
 if TYPE_CHECKING:
     # Its roles are built on this module.

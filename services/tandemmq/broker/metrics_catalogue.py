@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tandemmq.service.metrics.exposition import MetricInfo, MetricKind
+from tandemmq.service.metrics import MetricInfo, MetricKind
 
 __all__ = ["BASE_LABELS", "BROKER_METRICS", "NODE_TYPE"]
 

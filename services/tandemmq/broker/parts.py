@@ -27,7 +27,7 @@ from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.ha_tls import HaTls
+from tandemmq.broker.ha_transport import HaTls
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.message_group_homes import MessageGroupHomes
@@ -67,7 +67,7 @@ from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.event_loop import LoopMeter
-from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.metrics import MetricSamples
 from tandemmq.service.name_server_link import NameServerLinks
 
 if TYPE_CHECKING:

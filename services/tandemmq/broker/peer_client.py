@@ -22,7 +22,7 @@ from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import HistoryCorrupt, LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.core.tracing.send_spans import TracedPut, TracedPutsPage
-from tandemmq.core.tracing.trace_context import parse_traceparent
+from tandemmq.core.tracing.span_data import parse_traceparent
 from tandemmq.proto.broker.v1 import (
     failover_service_pb2,
     failover_service_pb2_grpc,

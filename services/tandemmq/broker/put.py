@@ -10,8 +10,8 @@ from tandemmq.core.histogram import Histogram, HistogramReading
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.replication.put_gate import WaitingPut
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-from tandemmq.core.tracing.trace_context import TraceContext
-from tandemmq.service.metrics.exposition import OTHER
+from tandemmq.core.tracing.span_data import TraceContext
+from tandemmq.service.metrics import OTHER
 from tandemmq.service.rpc import Call
 
 __all__ = [

@@ -12,8 +12,8 @@ from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, s
 from tandemmq.core.replication.common_prefix import CommonPrefixSearch
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import ReplicaMemory
+from tandemmq.core.storage.dispatch import record_boundaries, record_boundary_before
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.core.storage.record_walk import record_boundaries, record_boundary_before
 
 if TYPE_CHECKING:
     from tandemmq.broker.peer_client import PeerClient

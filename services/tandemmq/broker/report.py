@@ -13,7 +13,7 @@ from tandemmq.broker.group_members import PeerProbes, ProbeTarget, probe_targets
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.parts import BrokerParts
-from tandemmq.broker.peer_api.failover import failover_state
+from tandemmq.broker.peer_api.members import failover_state
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.slave.role import SlaveRole
@@ -22,8 +22,8 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.storage.disk import DiskError, DiskUsage
 from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.service.command_line import VERSION
 from tandemmq.service.page_cache import resident_bytes
+from tandemmq.service.settings import VERSION
 
 __all__ = ["BrokerReport"]
 

@@ -16,15 +16,15 @@ from pydantic import Field, field_validator, model_validator
 
 from tandemmq.broker.failover.authority import EtcdTls, check_authority
 from tandemmq.core.access.signature import zone_offset
-from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.quotas import QuotaRules, parse_quotas
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.routing.values import parse_address
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
-from tandemmq.core.tracing.trace_context import TraceOptions
+from tandemmq.core.tracing.span_data import TraceOptions
 from tandemmq.http2.errors import Limits, TlsMode
-from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
+from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX
 from tandemmq.service.service_tls import ServicePortSettings
 

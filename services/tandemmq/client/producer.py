@@ -11,10 +11,9 @@ from typing import Final, Self
 
 from opentelemetry.trace import Span
 
-from tandemmq.client.client_session import ClientSession
+from tandemmq.client.client_session import ClientSession, KnownRoute, RouteBroker
 from tandemmq.client.connection import ClientOptions, check_status
 from tandemmq.client.messages import BrokerRefused, ClientError, MessageIdSource, SendFailed, SendReceipt
-from tandemmq.client.route_cache import KnownRoute, RouteBroker
 from tandemmq.client.spans import ClientSpans, endpoint_attributes, error_type
 from tandemmq.core.clock import Clock
 from tandemmq.core.tracing import span_data

@@ -13,10 +13,9 @@ from typing import Final, Self
 
 from opentelemetry.trace import Span
 
-from tandemmq.client.client_session import ClientSession
+from tandemmq.client.client_session import ClientSession, RouteBroker
 from tandemmq.client.connection import ClientOptions, check_status
 from tandemmq.client.messages import ClientError, ReceivedMessage
-from tandemmq.client.route_cache import RouteBroker
 from tandemmq.client.spans import ClientSpans
 from tandemmq.core.clock import Clock
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition

@@ -29,8 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from tandemmq.client.messages import BrokerRefused, ReceivedMessage
 from tandemmq.core.tracing import span_data
-from tandemmq.core.tracing.span_data import AttributeValue
-from tandemmq.core.tracing.trace_context import TRACEPARENT
+from tandemmq.core.tracing.span_data import TRACEPARENT, AttributeValue
 
 __all__ = ["ClientSpans", "call_headers", "endpoint_attributes", "error_type"]
 

@@ -28,11 +28,10 @@ from tandemmq.consistency.settings import (
 from tandemmq.core.access.identity import Role
 from tandemmq.core.audit.repair_plan import RepairPlan
 from tandemmq.core.audit.run_summary import RunSummary
-from tandemmq.service.command_line import VERSION, settings_of_command_line
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.service_tls import check_service_tls, tell_children
-from tandemmq.service.settings import check_folder_writable, effective_settings
+from tandemmq.service.settings import VERSION, check_folder_writable, effective_settings, settings_of_command_line
 
 if TYPE_CHECKING:
     from tandemmq.consistency.tasks import TaskRunner

@@ -7,7 +7,7 @@ from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from tandemmq.http2 import frames, status
+from tandemmq.http2 import frames
 from tandemmq.http2.errors import ConnectionFailure, ErrorCode, Limits, StreamFailure, Usage
 from tandemmq.http2.frames import (
     ACK,
@@ -18,9 +18,12 @@ from tandemmq.http2.frames import (
     HEADERS,
     MESSAGE_HEAD,
     MESSAGE_HEAD_BYTES,
+    OK,
+    RESOURCE_EXHAUSTED,
     STREAM_ID_BYTES,
     WINDOW_MAX,
     RequestRefused,
+    status_fields,
 )
 from tandemmq.http2.hpack import HeaderEncoder
 
@@ -329,7 +332,7 @@ class Answers:
         # The only message that a connection waits with always passes: what piles up behind a slow reader is refused.
         if stream.queue is not None and self._kept.count > size and self._kept.is_over:
             self._counters["buffers_full"] += 1
-            self.refuse(stream, status.RESOURCE_EXHAUSTED, _SLOW_READER)
+            self.refuse(stream, RESOURCE_EXHAUSTED, _SLOW_READER)
 
     def send_messages(self, stream: Stream, messages: list[bytes]) -> None:
         """Like `send_message` for each; neighbours share a DATA frame as far as they fit into one.
@@ -387,10 +390,10 @@ class Answers:
 
     def _send_trailers(self, stream: Stream, code: int, detail: str) -> None:
         encoder = self._encoder
-        if code == status.OK and stream.headers_sent:
+        if code == OK and stream.headers_sent:
             block = encoder.ok()
         else:
-            fields = status.status_fields(code, detail)
+            fields = status_fields(code, detail)
             # Without a message before it: "Trailers-Only".
             block = encoder.block(fields) if stream.headers_sent else encoder.response() + fields
         self._output.put(frames.headers(stream.stream_id, block, end_stream=True))
@@ -548,7 +551,7 @@ class Answers:
         self._counters["slow_reader"] += 1
         for stream in list(self._calls.blocked.values()):
             if stream.queue is not None:
-                self.refuse(stream, status.RESOURCE_EXHAUSTED, _SLOW_READER)
+                self.refuse(stream, RESOURCE_EXHAUSTED, _SLOW_READER)
         self.judge_stall()
 
     def make_room(self) -> None:

@@ -30,10 +30,20 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from tandemmq.http2 import frames, status
+from tandemmq.http2 import frames
 from tandemmq.http2.calls import Answers, Calls
 from tandemmq.http2.errors import ConnectionFailure, ErrorCode, HeaderBlockError, Limits, StreamFailure, Usage
-from tandemmq.http2.frames import ACK, CONTINUATION, DATA, FRAME_HEAD_BYTES, HEADERS, PREFACE, U32, RequestShape
+from tandemmq.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    DEADLINE_EXCEEDED,
+    FRAME_HEAD_BYTES,
+    HEADERS,
+    PREFACE,
+    U32,
+    RequestShape,
+)
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import IdleBudget, Output
 from tandemmq.http2.requests import Requests
@@ -405,7 +415,7 @@ class Connection:
         while now >= calls.oldest_part_since + limits.message_timeout_s:
             self.counters["message_timeout"] += 1
             stream = next(iter(calls.incomplete.values()))
-            self.answers.refuse(stream, status.DEADLINE_EXCEEDED, "the request's message took too long")
+            self.answers.refuse(stream, DEADLINE_EXCEEDED, "the request's message took too long")
         if timers.pinged_at == inf and now >= timers.received_at + limits.keepalive_s:
             timers.pinged_at = now
             self._output.put(frames.frame(frames.PING, 0, 0, _KEEPALIVE_PING))
@@ -415,7 +425,7 @@ class Connection:
         for stream in [stream for stream in streams.values() if stream.deadline <= now]:
             # A hook may have ended it.
             if not stream.local_closed:
-                self.answers.refuse(stream, status.DEADLINE_EXCEEDED, "deadline exceeded")
+                self.answers.refuse(stream, DEADLINE_EXCEEDED, "deadline exceeded")
         # Scanned at most every 10 ms, however the deadlines of thousands of calls lie.
         next_deadline = min((stream.deadline for stream in streams.values()), default=inf)
         self._timers.calls_end_at = max(next_deadline, now + 0.01)

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113, section 6), and what the headers of a request must be.
+"""HTTP/2 frames (RFC 9113, section 6), what the headers of a request must be, and a status as fields of trailers.
 
 A request's headers follow HTTP/2's rules (RFC 9113, section 8) and gRPC's on top. Much of that shows in the names
 alone, and a client sends the same few sequences of names for ever. So each sequence is judged once, and the result is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Final
+from urllib.parse import quote
 
 from mypy_extensions import i64
 
@@ -19,6 +20,7 @@ __all__ = [
     "ACK",
     "CONTINUATION",
     "DATA",
+    "DEADLINE_EXCEEDED",
     "DEFAULT_FRAME_BYTES",
     "DEFAULT_WINDOW_BYTES",
     "END_HEADERS",
@@ -27,14 +29,17 @@ __all__ = [
     "FRAME_HEAD_BYTES",
     "GOAWAY",
     "HEADERS",
+    "INTERNAL",
     "MESSAGE_HEAD",
     "MESSAGE_HEAD_BYTES",
+    "OK",
     "PADDED",
     "PING",
     "PREFACE",
     "PRIORITY",
     "PRIORITY_FLAG",
     "PUSH_PROMISE",
+    "RESOURCE_EXHAUSTED",
     "RST_STREAM",
     "SETTING",
     "SETTINGS",
@@ -47,6 +52,7 @@ __all__ = [
     "STREAM_ID_BYTES",
     "STREAM_ID_MAX",
     "U32",
+    "UNIMPLEMENTED",
     "WINDOW_MAX",
     "WINDOW_UPDATE",
     "RequestRefused",
@@ -58,6 +64,7 @@ __all__ = [
     "rst_stream",
     "settings",
     "shape_of",
+    "status_fields",
     "timeout_s",
     "window_update",
 ]
@@ -255,3 +262,38 @@ def _parsed_timeout(text: str) -> float | None:
         number = number * 10 + digit
     unit_s = _SECONDS.get(text[last])
     return None if unit_s is None else float(int(number)) * unit_s
+
+
+# A call's status as header fields.
+
+
+# gRPC status numbers the connection itself answers with.
+OK: Final = 0
+DEADLINE_EXCEEDED: Final = 4
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+
+# grpc-message: printable ASCII stays, the rest is percent-encoded.
+_MESSAGE_SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+_DETAIL_CHARACTERS_MAX: Final = 1_024
+# The same encoded. Clients begin to refuse headers at 8 KiB.
+_DETAIL_BYTES_MAX: Final = 4_096
+
+
+def status_fields(status: int, detail: str) -> bytes:
+    """The trailers of any status: fields of a header block that touch no table."""
+    fields = literal("grpc-status", str(status))
+    if detail:
+        fields += literal("grpc-message", _percent_encoded(detail))
+    if status == UNIMPLEMENTED:
+        fields += literal("grpc-accept-encoding", "identity")
+    return fields
+
+
+def _percent_encoded(detail: str) -> str:
+    """A status detail as `grpc-message`; cut where it is too long for a header."""
+    detail = detail[:_DETAIL_CHARACTERS_MAX]
+    while len(encoded := quote(detail, safe=_MESSAGE_SAFE, errors="replace")) > _DETAIL_BYTES_MAX:
+        detail = detail[: len(detail) // 2]
+    return encoded

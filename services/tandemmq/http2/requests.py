@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandemmq.http2 import frames, status
+from tandemmq.http2 import frames
 from tandemmq.http2.errors import ConnectionFailure, ErrorCode, Limits, StreamFailure
 from tandemmq.http2.frames import (
     END_HEADERS,
     END_STREAM,
+    INTERNAL,
     MESSAGE_HEAD_BYTES,
     PADDED,
     PRIORITY_FLAG,
+    RESOURCE_EXHAUSTED,
     STREAM_ID_MAX,
     U32,
+    UNIMPLEMENTED,
     RequestRefused,
     RequestShape,
     judge_values,
@@ -164,7 +167,7 @@ class Requests:
             at += taken
             if assembly.missing_bytes:
                 if self._kept.is_over:
-                    self._answers.refuse(stream, status.RESOURCE_EXHAUSTED, _BUFFERS_FULL)
+                    self._answers.refuse(stream, RESOURCE_EXHAUSTED, _BUFFERS_FULL)
                     self._counters["buffers_full"] += 1
                 return
             self._kept.add(-assembly.kept_bytes)
@@ -179,12 +182,12 @@ class Requests:
         if size > limit:
             self._counters["message_too_large"] += 1
             detail = f"a message of {size} bytes, larger than {limit}"
-            self._answers.refuse(stream, status.RESOURCE_EXHAUSTED, detail)
+            self._answers.refuse(stream, RESOURCE_EXHAUSTED, detail)
             return False
         if assembly.is_compressed:
             encoding = stream.header("grpc-encoding", "identity")
             detail = f"message compression {encoding!r} is not offered; send identity"
-            self._answers.refuse(stream, status.UNIMPLEMENTED, detail)
+            self._answers.refuse(stream, UNIMPLEMENTED, detail)
             return False
         return True
 
@@ -266,14 +269,14 @@ class Requests:
         list_bytes_max = self._limits.header_list_bytes
         if self._decoder.list_bytes > list_bytes_max:
             self._counters["header_list_too_large"] += 1
-            self._answers.refuse(stream, status.RESOURCE_EXHAUSTED, f"headers of more than {list_bytes_max} bytes")
+            self._answers.refuse(stream, RESOURCE_EXHAUSTED, f"headers of more than {list_bytes_max} bytes")
             return False
         if block_bytes > _HEADER_BLOCK_FREE_BYTES:
             stream.header_bytes = 2 * block_bytes
             self._kept.add(stream.header_bytes)
             if self._kept.is_over:
                 self._counters["buffers_full"] += 1
-                self._answers.refuse(stream, status.RESOURCE_EXHAUSTED, _BUFFERS_FULL)
+                self._answers.refuse(stream, RESOURCE_EXHAUSTED, _BUFFERS_FULL)
                 return False
         try:
             judge_values(headers, shape)
@@ -291,7 +294,7 @@ class Requests:
         if shape.timeout >= 0:
             seconds = timeout_s(headers[shape.timeout].value)
             if seconds is None:
-                self._answers.refuse(stream, status.INTERNAL, "grpc-timeout is no timeout")
+                self._answers.refuse(stream, INTERNAL, "grpc-timeout is no timeout")
                 return False
             timers = self._timers
             deadline = stream.deadline = timers.now + seconds

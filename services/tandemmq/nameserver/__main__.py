@@ -14,13 +14,18 @@ from tandemmq.core.clock import Clock
 from tandemmq.nameserver.name_server import NameServerMetrics, serving
 from tandemmq.nameserver.route_registry import RouteRegistry, StoreFolderError
 from tandemmq.nameserver.settings import NameServerSettings
-from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
 from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.logging import configure_logging, get_logger
-from tandemmq.service.metrics.metric_exports import MetricExports
+from tandemmq.service.metrics import MetricExports
 from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_tls import check_service_tls
-from tandemmq.service.settings import check_ports_free, effective_settings
+from tandemmq.service.settings import (
+    VERSION,
+    check_ports_free,
+    effective_settings,
+    settings_of_command_line,
+    stop_requested,
+)
 from tandemmq.service.telemetry.otlp_sender import resource_attributes
 
 __all__ = ["main"]

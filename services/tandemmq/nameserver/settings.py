@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
+from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.service_tls import ServicePortSettings
 
 __all__ = ["NameServerSettings"]

@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import TraceContext
 
 __all__ = ["LEVELS", "EventMemory", "LevelSwitch", "RememberedEvent", "configure_logging", "get_logger", "traced_lines"]
 

@@ -23,7 +23,7 @@ from e2e.observability.stage import DASHBOARDS, Stage
 from support.cluster_processes import wait_until
 from support.consistency_job import run_job
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
-from tandemmq.service.metrics.exposition import MetricKind
+from tandemmq.service.metrics import MetricKind
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,7 +8,7 @@ from e2e.official_python.conftest import RunAt
 from support.cluster_processes import ProcessCluster
 from support.otlp_receiver import OtlpReceiver
 from support.topic_admin import create_topic
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import TraceContext
 
 APPLICATION = TraceContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, True)
 _SERVICE = "apache.rocketmq.v2.MessagingService/"

@@ -16,7 +16,7 @@ from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import serving
 from tandemmq.client import BrokerRefused, ClientOptions, Producer, ReceivedMessage, SimpleConsumer
 from tandemmq.core.storage.put_result import PutStatus
-from tandemmq.core.tracing.trace_context import parse_traceparent
+from tandemmq.core.tracing.span_data import parse_traceparent
 from tandemmq.service.event_loop import SystemClock
 
 CLOCK = SystemClock()

@@ -18,8 +18,17 @@ import structlog
 from prometheus_client import parser
 
 from support.otlp_receiver import Manner, OtlpReceiver
-from tandemmq.service.metrics.exposition import LoopSnapshot, MetricFamily, MetricInfo, MetricKind, MetricSamples
-from tandemmq.service.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions, PrometheusEndpoint
+from tandemmq.service.metrics import (
+    ExporterType,
+    LoopSnapshot,
+    MetricExports,
+    MetricFamily,
+    MetricInfo,
+    MetricKind,
+    MetricSamples,
+    MetricsOptions,
+    PrometheusEndpoint,
+)
 from tandemmq.service.rpc import ListenError
 
 SIZE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("topic",))

@@ -13,8 +13,7 @@ from support.otlp_receiver import Manner, OtlpReceiver
 from support.send_samples import kept_send
 from support.span_samples import SLAVE, TRACE_ID, send_spans, slave_spans
 from tandemmq.core.tracing.send_spans import send_spans as made_spans
-from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink, TraceContext
 from tandemmq.service.telemetry.otlp_sender import resource_attributes
 from tandemmq.service.telemetry.span_export import SpanExport, open_span_export
 

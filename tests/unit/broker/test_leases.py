@@ -23,8 +23,8 @@ from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.journal import JournalEntry, LeaseReplay, read_frames
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.storage.disk import Disk, DiskError

@@ -18,8 +18,8 @@ from tandemmq.broker.master.group_recovery import recover_metadata
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.access.users_and_policies import Acl, Action, Decision, PolicyEntry, Resource, User
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig

@@ -10,7 +10,7 @@ import pytest
 
 from tandemmq.broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
 from tandemmq.nameserver.name_server import NAME_SERVER_METRICS
-from tandemmq.service.metrics.exposition import MetricInfo, MetricKind
+from tandemmq.service.metrics import MetricInfo, MetricKind
 
 ROOT = Path(__file__).resolve().parents[3]
 ALL = (*BROKER_METRICS, *NAME_SERVER_METRICS)

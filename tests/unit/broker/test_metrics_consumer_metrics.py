@@ -18,7 +18,7 @@ from tandemmq.core.delivery.queue_progress import Received
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.event_loop import TurnLimit
-from tandemmq.service.metrics.exposition import OTHER, MetricSamples, SeriesLimit
+from tandemmq.service.metrics import OTHER, MetricSamples, SeriesLimit
 
 INVISIBLE_MS = 30_000
 ALL_TAGS = TagFilter.parse("*")

@@ -13,7 +13,7 @@ from tandemmq.broker.metrics import tell_failover
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.replication.mastership import GroupRecord, Replica
-from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.metrics import MetricSamples
 
 _RECORD = GroupRecord(
     epoch=7,

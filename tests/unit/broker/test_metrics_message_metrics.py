@@ -12,7 +12,7 @@ from tandemmq.core.histogram import HistogramReading
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.service.event_loop import TurnLimit
-from tandemmq.service.metrics.exposition import OTHER, MetricSamples, SeriesLimit
+from tandemmq.service.metrics import OTHER, MetricSamples, SeriesLimit
 
 PRESET = "SYNC_MASTER/ASYNC_FLUSH"
 

@@ -7,7 +7,7 @@ from tandemmq.broker.metrics import LagAge, MasterMetrics
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.broker.put import PutMeter
 from tandemmq.core.replication.master_replica import SlaveView
-from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.metrics import MetricSamples
 
 
 def slave(acked_offset: int, *, lag_bytes: int, broker_id: int | None = 1, in_sync: bool = True) -> SlaveView:

@@ -14,7 +14,7 @@ from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.metrics import MetricSamples
 
 
 class Figures:

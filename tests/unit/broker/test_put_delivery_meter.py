@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemmq.broker.put import DeliveryMeter
-from tandemmq.service.metrics.exposition import OTHER
+from tandemmq.service.metrics import OTHER
 
 
 def test_a_pair_keeps_its_counters() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tandemmq.broker.put import PutMeter, TopicPuts
 from tandemmq.core.storage.put_result import PutStatus
-from tandemmq.service.metrics.exposition import OTHER
+from tandemmq.service.metrics import OTHER
 
 
 def test_counts_messages_and_bytes_by_topic() -> None:

@@ -16,8 +16,8 @@ from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused, m
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.put_result import PutStatus

@@ -6,7 +6,7 @@ import pytest
 
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.storage.options import FlushDiskType
-from tandemmq.service.metrics.metric_exports import ExporterType
+from tandemmq.service.metrics import ExporterType
 from tandemmq.service.settings import SettingsError, load_settings
 
 WRONG = {

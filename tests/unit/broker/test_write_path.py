@@ -24,8 +24,7 @@ from tandemmq.core.storage.disk import DiskError, MappedSegment
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
-from tandemmq.core.tracing.span_data import SpanData
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
+from tandemmq.core.tracing.span_data import HeadSampler, SpanData, TraceOptions
 
 READ_NS = 5_000_000
 TRACED = ["00-000000000000000000000000000000aa-00000000000000bb-01"]

@@ -118,7 +118,7 @@ def test_ctrl_c_in_one_of_several_tasks_says_nothing() -> None:
 def test_ctrl_c_after_an_orderly_stop_was_possible_says_nothing() -> None:
     ended = _run_as_a_command(
         """
-    from tandemmq.service.command_line import stop_requested
+    from tandemmq.service.settings import stop_requested
     with stop_requested() as stop:
         pass
     os.kill(os.getpid(), signal.SIGINT)
@@ -131,7 +131,7 @@ def test_ctrl_c_after_an_orderly_stop_was_possible_says_nothing() -> None:
 def test_second_signal_while_a_command_stops_in_order_ends_it() -> None:
     ended = _run_as_a_command(
         """
-    from tandemmq.service.command_line import stop_requested
+    from tandemmq.service.settings import stop_requested
     with stop_requested() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         await stop.wait()

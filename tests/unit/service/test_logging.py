@@ -13,7 +13,7 @@ import pytest
 import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import TraceContext
 from tandemmq.service.logging import EventMemory, configure_logging, get_logger, traced_lines
 
 CONTEXT = TraceContext(0xA1, 0xB2, True)

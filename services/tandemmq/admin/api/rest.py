@@ -15,8 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
 from starlette.types import Receive, Scope, Send
 
-from tandemmq.admin.api.access import OPERATOR_ONLY, current_actor
-from tandemmq.admin.api.guard import Problem
+from tandemmq.admin.api.access import OPERATOR_ONLY, Problem, current_actor
 from tandemmq.admin.api.operations_grpc import BoundedTail
 from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
@@ -65,8 +64,8 @@ from tandemmq.admin.operations.values import (
     UserChange,
     Verification,
 )
-from tandemmq.admin.traces.reader import TraceFindings, TraceSource
-from tandemmq.admin.traces.tree import findings_document, list_document
+from tandemmq.admin.trace_reader import TraceFindings, TraceSource
+from tandemmq.admin.trace_trees import findings_document, list_document
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import MomentUnreadable, read_moment

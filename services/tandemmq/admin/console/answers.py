@@ -11,8 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from tandemmq.admin.api.access import OPERATOR_ONLY, SESSION_COOKIE, current_actor
-from tandemmq.admin.api.guard import Problem, problem_of
+from tandemmq.admin.api.access import OPERATOR_ONLY, SESSION_COOKIE, Problem, current_actor, problem_of
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
@@ -22,7 +21,7 @@ from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, U
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult
-from tandemmq.admin.traces.reader import TraceSource
+from tandemmq.admin.trace_reader import TraceSource
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import count_text
 

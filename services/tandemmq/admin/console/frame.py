@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from tandemmq.admin.cluster_reader import ClusterReading
 from tandemmq.admin.cluster_state import Severity
-from tandemmq.service.command_line import VERSION
+from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import (
     age_text,
     bytes_text,

@@ -9,8 +9,7 @@ from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
-from tandemmq.admin.api.access import OPERATOR_ONLY
-from tandemmq.admin.api.guard import problem_of
+from tandemmq.admin.api.access import OPERATOR_ONLY, problem_of
 from tandemmq.admin.console.answers import (
     ChangePage,
     Deletion,

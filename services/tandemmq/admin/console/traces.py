@@ -9,8 +9,8 @@ from typing import Annotated, Final
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.console.answers import Pages, page_html
-from tandemmq.admin.traces.reader import TraceFindings, TraceLine, TraceList, TracingState
-from tandemmq.admin.traces.tree import (
+from tandemmq.admin.trace_reader import TraceFindings, TraceLine, TraceList, TracingState
+from tandemmq.admin.trace_trees import (
     TraceNode,
     TraceTree,
     advice,

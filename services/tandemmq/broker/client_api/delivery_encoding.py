@@ -44,7 +44,7 @@ from tandemmq.core.message.properties import (
 from tandemmq.core.message.record import Host, offset_message_id
 from tandemmq.core.message.record_layout import COMPRESSED
 from tandemmq.core.message.stored_message import StoredMessage
-from tandemmq.core.tracing.trace_context import TRACEPARENT
+from tandemmq.core.tracing.span_data import TRACEPARENT
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 

@@ -54,7 +54,7 @@ from tandemmq.core.metadata.topic_table import (
 )
 from tandemmq.core.routing.queue_choice import queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-from tandemmq.core.tracing.trace_context import TRACEPARENT
+from tandemmq.core.tracing.span_data import TRACEPARENT
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call, StatusCode

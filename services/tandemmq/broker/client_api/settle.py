@@ -29,12 +29,7 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTracer, SettleTrace
-from tandemmq.core.delivery.lease_state import (
-    HANDLE_SEPARATOR,
-    broker_of_handle,
-    encode_broker_name,
-    read_handle,
-)
+from tandemmq.core.delivery.lease_terms import HANDLE_SEPARATOR, broker_of_handle, encode_broker_name, read_handle
 from tandemmq.core.delivery.lite_topics import lmq_name, parent_of_lmq
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call

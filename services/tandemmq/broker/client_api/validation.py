@@ -18,7 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tandemmq.broker.client_api.message_translation import is_internal
 from tandemmq.broker.client_api.sent_message import NO_PRIORITY, SentMessage
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lease_state import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
+from tandemmq.core.delivery.lease_terms import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
 from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
 from tandemmq.core.delivery.subscription import MessageFilter, TagFilter
 from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem

@@ -16,8 +16,17 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from tandemmq.broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
-from tandemmq.broker.ha_tls import TLS_HANDSHAKE_BYTE, HaTls, handshake, why_refused
+from tandemmq.broker.ha_transport import (
+    CHECK_INTERVAL_S,
+    TLS_HANDSHAKE_BYTE,
+    HaTls,
+    answers_no_more,
+    handshake,
+    prepare,
+    tcp_state,
+    why_broken,
+    why_refused,
+)
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView

@@ -29,7 +29,7 @@ from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.service.event_loop import TurnLimit
-from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.metrics import MetricSamples
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts

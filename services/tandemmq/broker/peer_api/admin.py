@@ -1,7 +1,8 @@
-"""BrokerAdminService: one broker's state and configuration for tools. The edge: protobuf stops here."""
+"""One broker for tools: its state and configuration, its users and policies. The edge: protobuf stops here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -9,25 +10,40 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import grpc
 import structlog
 
+from tandemmq.broker.access_changes import AccessChanges
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.group_changes import GroupChanges, GroupProgressView, QueueStanding
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.runtime_settings import RuntimeSettings
+from tandemmq.core.access.users_and_policies import (
+    Acl,
+    InvalidAcl,
+    InvalidUser,
+    PolicyEntry,
+    Resource,
+    actions_of,
+    decision_of,
+    policy_type_of,
+    source_ips_of,
+    user_status_of,
+    user_type_of,
+)
 from tandemmq.core.metadata.metadata_store import InvalidGroup, InvalidTopic
 from tandemmq.core.metadata.subscription_group_table import ATTRIBUTE_PRIORITY_FACTOR, SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig
+from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
+from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc, broker_admin_service_pb2_grpc
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.service.event_loop import TurnLimit
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
     from tandemmq.broker.report import BrokerReport
 
+__all__ = ["AdminServicer", "BrokerAccessServicer", "changed_group"]
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-__all__ = ["AdminServicer", "changed_group"]
 
 log = structlog.get_logger(__name__)
 
@@ -294,3 +310,128 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
 async def _refuse(context: _Context, detail: str) -> NoReturn:
     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
     raise AssertionError("abort raises")
+
+
+# BrokerAccessService: users and policies, for operators.
+
+
+class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):
+    """Answers for one broker. `refusal` says why it is not its group's master now; None: it is, and serves."""
+
+    def __init__(self, changes: AccessChanges, *, refusal: Callable[[], str | None]) -> None:
+        self._changes = changes
+        self._refusal = refusal
+
+    async def ListUsers(self, request: access_pb.ListUsersRequest, context: _Context) -> access_pb.ListUsersResponse:  # noqa: N802
+        return access_pb.ListUsersResponse(
+            users=[
+                access_pb.UserView(
+                    username=user.username,
+                    user_type=user.user_type.value,
+                    user_status=user.status.value,
+                    sealed_password=user.sealed_secret if request.with_sealed_password else "",
+                )
+                for user in self._changes.users(request.search)
+            ]
+        )
+
+    async def PutUser(self, request: access_pb.PutUserRequest, context: _Context) -> access_pb.PutUserResponse:  # noqa: N802
+        await self._masters_only(context)
+        is_changed = await self._carry_out(
+            context,
+            lambda: self._changes.put_user(
+                request.username,
+                secret=request.password,
+                sealed_secret=request.sealed_password,
+                user_type=user_type_of(request.user_type) if request.user_type else None,
+                status=user_status_of(request.user_status) if request.user_status else None,
+                dry_run=request.dry_run,
+            ),
+        )
+        if is_changed and not request.dry_run:
+            has_new_secret = bool(request.password or request.sealed_password)
+            log.info("user_changed", by="operator", user=request.username, new_secret=has_new_secret)
+        return access_pb.PutUserResponse(changed=is_changed)
+
+    async def DeleteUser(self, request: access_pb.DeleteUserRequest, context: _Context) -> access_pb.DeleteUserResponse:  # noqa: N802
+        await self._masters_only(context)
+        existed = await self._carry_out(
+            context, lambda: self._changes.delete_user(request.username, dry_run=request.dry_run)
+        )
+        if existed and not request.dry_run:
+            log.info("user_deleted", by="operator", user=request.username)
+        return access_pb.DeleteUserResponse(existed=existed)
+
+    async def ListAcls(self, request: access_pb.ListAclsRequest, context: _Context) -> access_pb.ListAclsResponse:  # noqa: N802
+        found = self._changes.acls(subject_part=request.subject, resource_part=request.resource)
+        return access_pb.ListAclsResponse(acls=[_acl_view(acl) for acl in found])
+
+    async def PutAcl(self, request: access_pb.PutAclRequest, context: _Context) -> access_pb.PutAclResponse:  # noqa: N802
+        await self._masters_only(context)
+        is_changed = await self._carry_out(
+            context,
+            lambda: self._changes.put_entries(
+                request.subject, [_entry(one) for one in request.entries], dry_run=request.dry_run
+            ),
+        )
+        if is_changed and not request.dry_run:
+            resources = [one.resource for one in request.entries]
+            log.info("acl_changed", by="operator", subject=request.subject, resources=resources)
+        return access_pb.PutAclResponse(changed=is_changed)
+
+    async def DeleteAcl(self, request: access_pb.DeleteAclRequest, context: _Context) -> access_pb.DeleteAclResponse:  # noqa: N802
+        await self._masters_only(context)
+        existed = await self._carry_out(
+            context,
+            lambda: self._changes.delete_entries(
+                request.subject,
+                [Resource.parse(one) for one in request.resources],
+                policy_type_of(request.policy_type),
+                dry_run=request.dry_run,
+            ),
+        )
+        if existed and not request.dry_run:
+            log.info("acl_deleted", by="operator", subject=request.subject, resources=list(request.resources))
+        return access_pb.DeleteAclResponse(existed=existed)
+
+    async def _carry_out(self, context: _Context, change: Callable[[], bool]) -> bool:
+        """What it says, once it is durable."""
+        is_changed = False
+        try:
+            is_changed = change()
+            await self._changes.written()
+        except (InvalidUser, InvalidAcl) as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except NotSpread as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        return is_changed
+
+    async def _masters_only(self, context: _Context) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{refusal}; make the change on a serving master")
+
+
+def _entry(one: access_pb.AclEntry) -> PolicyEntry:
+    return PolicyEntry(
+        Resource.parse(one.resource),
+        actions_of(",".join(one.actions)),
+        decision_of(one.decision),
+        source_ips_of(",".join(one.source_ips)),
+        policy_type_of(one.policy_type),
+    )
+
+
+def _acl_view(acl: Acl) -> access_pb.AclView:
+    view = access_pb.AclView(subject=acl.subject)
+    for entry in acl.entries:
+        fields = entry.to_fields()
+        one = view.entries.add(
+            resource=entry.resource.key,
+            actions=str(fields["actions"]).split(","),
+            source_ips=entry.source_ips,
+            decision=entry.decision.value,
+            policy_type=entry.policy_type.value,
+        )
+        one.changed_time.FromMilliseconds(entry.changed_ms)
+    return view

@@ -11,14 +11,11 @@ from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.kept_tails import KeptTails
 from tandemmq.broker.parts import BrokerParts
-from tandemmq.broker.peer_api.access import BrokerAccessServicer
-from tandemmq.broker.peer_api.admin import AdminServicer
+from tandemmq.broker.peer_api.admin import AdminServicer, BrokerAccessServicer
 from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
-from tandemmq.broker.peer_api.failover import FailoverServicer
+from tandemmq.broker.peer_api.members import FailoverServicer, MetadataServicer, ReplicaServicer
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
-from tandemmq.broker.peer_api.metadata import MetadataServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
-from tandemmq.broker.peer_api.replica import ReplicaServicer
 from tandemmq.broker.peer_api.traces import TraceServicer
 from tandemmq.broker.queries.message_queries import MessageLookup, MessageQueries
 from tandemmq.broker.replica_proof import ReplicaProof

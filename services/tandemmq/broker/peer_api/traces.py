@@ -18,11 +18,12 @@ from tandemmq.core.tracing.recent_spans import KeptTrace, RecentSpans
 from tandemmq.core.tracing.span_data import (
     MESSAGING_DESTINATION_NAME,
     RETAINED_FOR,
+    TRACEPARENT,
     AttributeValue,
     RetainedFor,
     SpanData,
+    TraceOptions,
 )
-from tandemmq.core.tracing.trace_context import TRACEPARENT, TraceOptions
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
 from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
 

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from tandemmq.broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY, ROOM_TOLD_EVERY_S
-from tandemmq.broker.ha_tls import HaTls
+from tandemmq.broker.ha_transport import HaTls
 from tandemmq.broker.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import digest_of, find_common_end

@@ -23,8 +23,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tandemmq.broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
-from tandemmq.broker.ha_tls import HaTls, handshake, why_refused
+from tandemmq.broker.ha_transport import (
+    CHECK_INTERVAL_S,
+    HaTls,
+    answers_no_more,
+    handshake,
+    prepare,
+    tcp_state,
+    why_broken,
+    why_refused,
+)
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.frames import AppendBytes, RemoteProtocolError, SlaveOptions
 from tandemmq.core.replication.sessions import SlaveSession

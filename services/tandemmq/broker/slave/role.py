@@ -31,7 +31,7 @@ from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.send_spans import ReplicaTimelines, TracedPut, replica_spans
 from tandemmq.core.tracing.span_data import AttributeValue
 from tandemmq.service.event_loop import TurnLimit
-from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.metrics import MetricSamples
 from tandemmq.service.rpc import Call
 
 __all__ = ["SlaveReads", "SlaveRole", "TracedPutsPull"]

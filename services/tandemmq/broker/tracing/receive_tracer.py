@@ -22,8 +22,17 @@ from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY
 from tandemmq.core.message.record import Host, offset_message_id
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.tracing import span_data
-from tandemmq.core.tracing.span_data import AttributeValue, RetainedFor, SpanData, SpanKind, SpanLink, peer_attributes
-from tandemmq.core.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
+from tandemmq.core.tracing.span_data import (
+    TRACEPARENT,
+    AttributeValue,
+    RetainedFor,
+    SpanData,
+    SpanKind,
+    SpanLink,
+    TraceContext,
+    parse_traceparent,
+    peer_attributes,
+)
 from tandemmq.service.route_messages import CLIENT_ID_HEADER
 from tandemmq.service.rpc import Call
 

@@ -33,8 +33,15 @@ from tandemmq.core.tracing.send_spans import (
     made_put,
     resolved_send,
 )
-from tandemmq.core.tracing.span_data import RetainedFor, text_of
-from tandemmq.core.tracing.trace_context import TRACEPARENT, HeadSampler, TraceContext, TraceOptions, parse_traceparent
+from tandemmq.core.tracing.span_data import (
+    TRACEPARENT,
+    HeadSampler,
+    RetainedFor,
+    TraceContext,
+    TraceOptions,
+    parse_traceparent,
+    text_of,
+)
 from tandemmq.service.http2_front import Http2Call
 from tandemmq.service.route_messages import CLIENT_ID_HEADER
 from tandemmq.service.rpc import Call

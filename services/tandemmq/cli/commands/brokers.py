@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
+from tandemmq.cli.connection import (
+    BrokerRates,
+    ClusterChoice,
+    ClusterConnection,
+    read_with_rates,
+    refuse_blindness,
+    with_cluster,
+)
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import ask, carry_out, confirmed
@@ -32,7 +39,6 @@ from tandemmq.cli.output import (
     status_tables,
     tell_unseen,
 )
-from tandemmq.cli.rates import BrokerRates, read_with_rates
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.texts import bytes_text, duration_text, rate_text, seconds_text
 

@@ -393,7 +393,7 @@ def tail(
 
       tandemmq tail orders --tag paid --count 10 -o json
     """
-    from tandemmq.service.command_line import stop_requested
+    from tandemmq.service.settings import stop_requested
 
     async def follow(operations: Operations) -> None:
         seen = 0

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tandemmq.admin.cluster_state import BrokerState
-    from tandemmq.admin.traces.reader import TraceFindings, TraceList
-    from tandemmq.admin.traces.tree import (
+    from tandemmq.admin.trace_reader import TraceFindings, TraceList
+    from tandemmq.admin.trace_trees import (
         TraceNode,
         TraceTree,
     )
@@ -55,7 +55,7 @@ def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from tandemmq.admin.traces.tree import advice, missing, trace_trees
+    from tandemmq.admin.trace_trees import advice, missing, trace_trees
 
     parts: list[RenderableType] = [_heading(findings)]
     trees = trace_trees(findings.spans)
@@ -72,7 +72,7 @@ def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
 def _heading(findings: TraceFindings) -> Text:
     from rich.text import Text
 
-    from tandemmq.admin.traces.tree import copy_facts
+    from tandemmq.admin.trace_trees import copy_facts
 
     text = Text()
     if findings.message_id:
@@ -114,7 +114,7 @@ def _tree(tree: TraceTree, width: int) -> RenderableType:
 def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    from tandemmq.admin.traces.tree import operation, outcome, parts_text, reason_text, shift_text
+    from tandemmq.admin.trace_trees import operation, outcome, parts_text, reason_text, shift_text
 
     root = tree.root
     result, is_good = outcome(tree)
@@ -138,7 +138,7 @@ def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
 def _rows(node: TraceNode, branch: str, below: str, *, is_root: bool = False) -> Iterator[_Row]:
     from rich.text import Text
 
-    from tandemmq.admin.traces.tree import event_text
+    from tandemmq.admin.trace_trees import event_text
 
     yield _Row(node, node.start_ns, node.end_ns, branch, _span_text(node, is_root=is_root))
     events = node.events[:_EVENTS_SHOWN]
@@ -162,7 +162,7 @@ def _rows(node: TraceNode, branch: str, below: str, *, is_root: bool = False) ->
 def _span_text(node: TraceNode, *, is_root: bool) -> Text:
     from rich.text import Text
 
-    from tandemmq.admin.traces.tree import facts, short_name
+    from tandemmq.admin.trace_trees import facts, short_name
 
     text = Text(short_name(node.span.name), style="bold red" if node.span.failure else "bold" if is_root else "")
     if node.is_linked:
@@ -201,7 +201,7 @@ def list_view(found: TraceList, console: Console) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from tandemmq.admin.traces.tree import messages_text, operation_name, unanswered
+    from tandemmq.admin.trace_trees import messages_text, operation_name, unanswered
 
     notes: list[RenderableType] = [Text(f"note: {note}", style="yellow") for note in unanswered(found.brokers)]
     if not found.lines:
@@ -273,7 +273,7 @@ def trace(
     """
     from rich.console import Console
 
-    from tandemmq.admin.traces.tree import findings_document, list_document
+    from tandemmq.admin.trace_trees import findings_document, list_document
 
     output = OutputFormat.JSON if json else output
     console = Console()
@@ -293,13 +293,13 @@ def trace(
 
 
 async def _find(connection: ClusterConnection, key: str, *, topic: str) -> TraceFindings:
-    from tandemmq.admin.traces.reader import TraceReader
+    from tandemmq.admin.trace_reader import TraceReader
 
     return await TraceReader(connection.channels).find(await _brokers(connection), key, topic=topic)
 
 
 async def _newest(connection: ClusterConnection, *, count: int, notable_only: bool) -> TraceList:
-    from tandemmq.admin.traces.reader import TraceReader
+    from tandemmq.admin.trace_reader import TraceReader
 
     brokers = await _brokers(connection)
     return await TraceReader(connection.channels).newest(brokers, count=count, notable_only=notable_only)

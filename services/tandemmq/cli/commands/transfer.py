@@ -508,8 +508,8 @@ async def _produce(
     from rich.console import Console
 
     from tandemmq.client import ClientOptions, Producer
-    from tandemmq.service.command_line import stop_requested
     from tandemmq.service.event_loop import SystemClock
+    from tandemmq.service.settings import stop_requested
 
     console = Console(stderr=True)
     access_points = await _prepare(connection, options.topic, console)
@@ -542,8 +542,8 @@ async def _consume(
     from rich.console import Console
 
     from tandemmq.client import BrokerRefused, ClientOptions, SimpleConsumer
-    from tandemmq.service.command_line import stop_requested
     from tandemmq.service.event_loop import SystemClock
+    from tandemmq.service.settings import stop_requested
 
     console = Console(stderr=True)
     access_points = await _prepare(connection, topic, console)

@@ -680,7 +680,7 @@ async def _print_plan(running: Rollout) -> None:
 
 async def _run_until_stopped(running: Rollout) -> None:
     """A hook's pod may be deleted on the way: as process 1 it would not even notice without a handler."""
-    from tandemmq.service.command_line import stop_requested
+    from tandemmq.service.settings import stop_requested
 
     with stop_requested() as stop:
         work = asyncio.ensure_future(running.run())

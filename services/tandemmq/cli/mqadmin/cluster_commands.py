@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.commands.brokers import changes_of, check_cluster_name, find_broker
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.connection import BrokerRates, ClusterChoice, ClusterConnection, read_with_rates, with_cluster
 from tandemmq.cli.ending import CommandError
 from tandemmq.cli.listing import confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
@@ -27,7 +27,6 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, complete_broker_group
 from tandemmq.cli.output import OutputFormat, tell_unseen
-from tandemmq.cli.rates import BrokerRates, read_with_rates
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveState

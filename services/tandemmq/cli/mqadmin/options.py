@@ -129,7 +129,7 @@ def human_time(time_ms: int) -> str:
 
 async def repeat(action: Callable[[], Awaitable[None]], *, interval_s: float) -> None:
     """Does it once, and then every `interval_s` seconds unless that is 0."""
-    from tandemmq.service.command_line import stop_requested
+    from tandemmq.service.settings import stop_requested
 
     await action()
     if not interval_s:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, KindMeaning, Severity, Verdict
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, RunSummary, Tier
 from tandemmq.core.replication.log_history import LogRange
-from tandemmq.service.command_line import VERSION
+from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, counted, seconds_text
 
 __all__ = [

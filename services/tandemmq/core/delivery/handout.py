@@ -16,9 +16,17 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
-from tandemmq.core.delivery.lease_state import LeaseState, make_handles
-from tandemmq.core.delivery.message_groups import MessageGroups, message_group_of
-from tandemmq.core.delivery.queue_progress import Delivery, Lease, LeasedRecord, QueueProgress, Received
+from tandemmq.core.delivery.lease_state import LeaseState
+from tandemmq.core.delivery.lease_terms import make_handles
+from tandemmq.core.delivery.queue_progress import (
+    Delivery,
+    Lease,
+    LeasedRecord,
+    MessageGroups,
+    QueueProgress,
+    Received,
+    message_group_of,
+)
 from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.message.stored_message import StoredMessage
 

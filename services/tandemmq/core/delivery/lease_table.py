@@ -28,13 +28,8 @@ from typing import Final, NamedTuple
 
 from tandemmq.core.delivery.handout import UNPROVEN_COST, Handout
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames, write_snapshot
-from tandemmq.core.delivery.lease_state import (
-    DeliveryOptions,
-    LeaseState,
-    encode_broker_name,
-    make_handles,
-    read_numbers,
-)
+from tandemmq.core.delivery.lease_state import LeaseState
+from tandemmq.core.delivery.lease_terms import DeliveryOptions, encode_broker_name, make_handles, read_numbers
 from tandemmq.core.delivery.queue_progress import (
     ENDED,
     Backlog,

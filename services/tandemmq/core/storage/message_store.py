@@ -53,7 +53,7 @@ from tandemmq.core.storage.disk import (
     RecordCorrupt,
     StorageError,
 )
-from tandemmq.core.storage.dispatch import BatchDone, Dispatcher
+from tandemmq.core.storage.dispatch import BatchDone, Dispatcher, sound_end
 from tandemmq.core.storage.flush_jobs import (
     FlushJob,
     LogFlushJob,
@@ -67,7 +67,6 @@ from tandemmq.core.storage.index_table import IndexTable, PagesAheadJob
 from tandemmq.core.storage.kept_tail import KeptTail, keep_tail
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-from tandemmq.core.storage.record_walk import sound_end
 from tandemmq.core.storage.recovery import (
     RecoveryProgress,
     RecoveryReport,

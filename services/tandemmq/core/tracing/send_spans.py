@@ -24,15 +24,17 @@ from typing import Final, NamedTuple
 from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.span_data import (
     AttributeValue,
+    HeadSampler,
     RetainedFor,
     SpanData,
     SpanEvent,
     SpanKind,
     SpanLink,
+    TraceContext,
+    made_context,
     peer_attributes,
     text_of,
 )
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, made_context
 
 __all__ = [
     "ACKNOWLEDGED",

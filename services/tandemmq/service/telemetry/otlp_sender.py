@@ -33,8 +33,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from tandemmq.core.histogram import Exemplar, HistogramReading
 from tandemmq.core.tracing.send_spans import ResolvedSend
 from tandemmq.core.tracing.span_data import AttributeValue
-from tandemmq.service.command_line import VERSION
-from tandemmq.service.metrics.exposition import MetricFamily, MetricKind
+from tandemmq.service.metrics import MetricFamily, MetricKind
+from tandemmq.service.settings import VERSION
 from tandemmq.service.telemetry.span_encoding import encoded_request, encoded_send, encoded_span
 from tandemmq.service.telemetry.span_export import Exported
 

@@ -16,7 +16,7 @@ from support.trace_samples import (
 )
 from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.admin.console.traces import trace_view, traces_view
-from tandemmq.admin.traces.reader import TraceFindings, TraceList, TracingState
+from tandemmq.admin.trace_reader import TraceFindings, TraceList, TracingState
 
 _TEMPLATES = PageTemplates()
 

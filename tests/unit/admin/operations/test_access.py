@@ -19,7 +19,7 @@ from tandemmq.admin.operations.questions import FailureKind, Members, OperationF
 from tandemmq.admin.operations.values import AclEntry, UserChange
 from tandemmq.broker.access_changes import AccessChanges
 from tandemmq.broker.metadata_tables import MetadataTables
-from tandemmq.broker.peer_api.access import BrokerAccessServicer
+from tandemmq.broker.peer_api.admin import BrokerAccessServicer
 from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
 

@@ -20,8 +20,8 @@ from tandemmq.broker.audit.store_files import StoreFiles
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.core.audit.replica_store import ReplicaState
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import BrokerIdentity

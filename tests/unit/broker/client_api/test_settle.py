@@ -12,7 +12,7 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.validation import OK, Outcome, common_status, status_of
-from tandemmq.core.delivery.lease_state import encode_broker_name, make_handles
+from tandemmq.core.delivery.lease_terms import encode_broker_name, make_handles
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition

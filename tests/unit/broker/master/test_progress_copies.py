@@ -19,8 +19,8 @@ from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosit
 from tandemmq.broker.master import progress_copies
 from tandemmq.broker.master.progress_copies import ProgressCopies
 from tandemmq.broker.peer_client import PeerUnavailable
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.routing.values import BrokerIdentity
 

@@ -12,8 +12,7 @@ from support.manual_time import ManualTime
 from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.send_spans import ResolvedSend, send_spans
-from tandemmq.core.tracing.span_data import SpanData
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
+from tandemmq.core.tracing.span_data import HeadSampler, SpanData, TraceOptions
 
 
 class Spans(list[SpanData]):

@@ -8,7 +8,7 @@ from tandemmq.broker.tracing.observability import ChangeTracer
 from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.recent_spans import RecentSpans
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
+from tandemmq.core.tracing.span_data import HeadSampler, TraceOptions
 
 
 def test_a_change_is_a_trace_whose_parts_follow_each_other() -> None:

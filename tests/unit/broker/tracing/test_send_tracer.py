@@ -17,8 +17,7 @@ from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
-from tandemmq.core.tracing.span_data import SpanData
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
+from tandemmq.core.tracing.span_data import HeadSampler, SpanData, TraceContext, TraceOptions
 
 MS = 1_000_000
 SAMPLED = "00-000000000000000000000000000000aa-00000000000000bb-01"

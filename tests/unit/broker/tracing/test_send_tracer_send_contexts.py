@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemmq.broker.tracing.send_tracer import SendContexts
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import TraceContext
 
 
 def test_the_oldest_is_forgotten_beyond_the_limit() -> None:

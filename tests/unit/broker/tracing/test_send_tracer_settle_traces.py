@@ -12,8 +12,7 @@ from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.tracing import span_data
-from tandemmq.core.tracing.span_data import SpanKind
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import SpanKind, TraceContext
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from unit.broker.tracing.conftest import Spans

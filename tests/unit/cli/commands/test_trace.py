@@ -21,7 +21,7 @@ from support.trace_samples import (
     trace_list,
     tracing,
 )
-from tandemmq.admin.traces.reader import TraceFindings, TracingState, trace_id_of
+from tandemmq.admin.trace_reader import TraceFindings, TracingState, trace_id_of
 from tandemmq.cli.commands.trace import list_view, trace_view
 
 _DOWN = TracingState(SLAVE, error="UNAVAILABLE: connection refused")

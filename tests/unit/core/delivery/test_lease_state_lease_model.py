@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from support.queue_memory import QueueMemory
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.queue_progress import Delivery, LeasedRecord, RestoreReport
 from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
 

@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 
 from support.queue_memory import QueueMemory
-from tandemmq.core.delivery.lease_state import DeliveryOptions, encode_broker_name, make_handles, read_handle
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions, encode_broker_name, make_handles, read_handle
 from tandemmq.core.delivery.queue_progress import Delivery, LeasedRecord, Received
 from tandemmq.core.delivery.subscription import TagFilter
 

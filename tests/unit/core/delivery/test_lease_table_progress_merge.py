@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from support.queue_memory import QueueMemory
 from tandemmq.core.delivery.journal import LeaseReplay
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.queue_progress import Delivery, QueueState
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.offsets import PhysicalOffset

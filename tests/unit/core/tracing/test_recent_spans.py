@@ -14,8 +14,7 @@ from support.span_samples import MESSAGE_ID, TRACE_ID, delivery_spans, send_span
 from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.recent_spans import RecentSpans
 from tandemmq.core.tracing.send_spans import send_spans as made_spans
-from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanKind
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanKind, TraceContext
 
 
 @contextmanager

@@ -18,8 +18,7 @@ from tandemmq.core.tracing.send_spans import (
     resolved_send,
     send_spans,
 )
-from tandemmq.core.tracing.span_data import RetainedFor, SpanData
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext
+from tandemmq.core.tracing.span_data import HeadSampler, RetainedFor, SpanData, TraceContext
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS

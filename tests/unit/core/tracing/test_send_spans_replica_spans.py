@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 
 from tandemmq.core.tracing.send_spans import OffsetTimeline, ReplicaTimelines, TracedPut, replica_spans
-from tandemmq.core.tracing.span_data import SpanData, SpanLink
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext
+from tandemmq.core.tracing.span_data import HeadSampler, SpanData, SpanLink, TraceContext
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS

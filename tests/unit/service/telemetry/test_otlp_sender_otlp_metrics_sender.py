@@ -6,7 +6,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tandemmq.core.histogram import Exemplar, Histogram
-from tandemmq.service.metrics.exposition import MetricInfo, MetricKind, MetricSamples
+from tandemmq.service.metrics import MetricInfo, MetricKind, MetricSamples
 from tandemmq.service.telemetry.otlp_sender import metrics_requests
 
 GAUGE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("cluster",))

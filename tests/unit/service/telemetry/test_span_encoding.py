@@ -15,8 +15,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope as SdkScope
 
 from support.span_samples import delivery_spans, send_spans, slave_spans
-from tandemmq.core.tracing.span_data import SpanData, SpanEvent, SpanKind, SpanLink
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import SpanData, SpanEvent, SpanKind, SpanLink, TraceContext
 from tandemmq.service.telemetry.span_encoding import encoded_request, encoded_span
 
 _SDK_KINDS = {kind: otel.SpanKind[kind.value] for kind in SpanKind}

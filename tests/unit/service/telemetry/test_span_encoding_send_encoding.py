@@ -16,8 +16,7 @@ from tandemmq.core.tracing.send_spans import (
     TransferMark,
     send_spans,
 )
-from tandemmq.core.tracing.span_data import RetainedFor
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import RetainedFor, TraceContext
 from tandemmq.service.telemetry import span_encoding
 from tandemmq.service.telemetry.span_encoding import encoded_send, encoded_span
 

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 
 from tandemmq.core.histogram import Exemplar, Histogram
-from tandemmq.service.metrics.exposition import (
+from tandemmq.service.metrics import (
     MetricFamily,
     MetricInfo,
     MetricKind,

@@ -14,10 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from support.queue_memory import QueueMemory
 from tandemmq.core.delivery.journal import LeaseReplay
-from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
-from tandemmq.core.delivery.message_groups import message_group_of
-from tandemmq.core.delivery.queue_progress import Received
+from tandemmq.core.delivery.lease_terms import DeliveryOptions
+from tandemmq.core.delivery.queue_progress import Received, message_group_of
 from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.offsets import PhysicalOffset

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from support.admin_in_memory import admin_in_memory
 from support.manual_time import ManualTime
-from tandemmq.admin.api import guard
+from tandemmq.admin.api import access as access_module
 from tandemmq.admin.api.access import Access, AccessRules, SessionTable
 from tandemmq.admin.console.answers import Pages
 from tandemmq.admin.http_api import CONSOLE_PAGES
@@ -75,7 +75,7 @@ async def test_a_query_with_bytes_that_no_address_has_is_refused_before_anybody_
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"a=\xbe", "headers": []}
     access = Access(SecretStr(_TOKEN), AccessRules(), SessionTable(clock=ManualTime()))
-    await guard.Guard(passed_on, access)(scope, passed_on, send)  # type: ignore[arg-type]
+    await access_module.Guard(passed_on, access)(scope, passed_on, send)  # type: ignore[arg-type]
     assert statuses[0] == 400
 
 
@@ -156,7 +156,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
         yield b"{"
         await asyncio.sleep(30)
 
-    monkeypatch.setattr(guard, "BODY_LIMIT_S", 0.05)
+    monkeypatch.setattr(access_module, "BODY_LIMIT_S", 0.05)
     async with admin_in_memory() as admin:
         headers = {"content-type": "application/json"}
         answer = await admin.client.put(_TOPIC, content=stuck(), headers=headers)

@@ -13,7 +13,7 @@ import pytest
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.leases import LeaseCopy
 from tandemmq.broker.metadata_tables import ChangeSignal
-from tandemmq.broker.peer_api.metadata import MetadataServicer
+from tandemmq.broker.peer_api.members import MetadataServicer
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as pb

@@ -8,8 +8,8 @@ import random
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
+from tandemmq.core.storage.dispatch import record_boundaries, record_boundary_before
 from tandemmq.core.storage.message_store import MessageStore
-from tandemmq.core.storage.record_walk import record_boundaries, record_boundary_before
 
 
 def filled_store(count: int = 40) -> tuple[MessageStore, list[int]]:

@@ -8,10 +8,9 @@ import pytest
 
 from support.span_samples import START_NS
 from support.trace_samples import MASTER, SLAVE, consumer_spans, master_spans, replica_spans
-from tandemmq.admin.traces.reader import BrokerSpan
-from tandemmq.admin.traces.tree import TraceNode, TraceTree, trace_trees
-from tandemmq.core.tracing.span_data import SpanData, SpanEvent, SpanKind
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.admin.trace_reader import BrokerSpan
+from tandemmq.admin.trace_trees import TraceNode, TraceTree, trace_trees
+from tandemmq.core.tracing.span_data import SpanData, SpanEvent, SpanKind, TraceContext
 
 
 def _names(node: TraceNode) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandemmq.service.metrics.exposition import SeriesLimit
-from tandemmq.service.metrics.metric_exports import ExporterType, parse_exporter_types
+from tandemmq.service.metrics import ExporterType, SeriesLimit, parse_exporter_types
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,10 @@ from tandemmq.core.tracing.span_data import (
     SpanEvent,
     SpanKind,
     SpanLink,
+    TraceContext,
     message_ids_of,
+    parse_traceparent,
 )
-from tandemmq.core.tracing.trace_context import TraceContext, parse_traceparent
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
 
 __all__ = [

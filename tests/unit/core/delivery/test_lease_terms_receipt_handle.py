@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemmq.core.delivery.lease_state import (
+from tandemmq.core.delivery.lease_terms import (
     ReceiptHandle,
     broker_of_handle,
     encode_broker_name,

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tandemmq.admin.traces.reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
+from tandemmq.admin.trace_reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 from tandemmq.core.tracing import span_data as names
-from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind
-from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, TraceContext
 from tandemmq.service.texts import bytes_text, nanoseconds_text, wall_text
 
 __all__ = [

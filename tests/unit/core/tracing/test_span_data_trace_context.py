@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, parse_traceparent
+from tandemmq.core.tracing.span_data import HeadSampler, TraceContext, parse_traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

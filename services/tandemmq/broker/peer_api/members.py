@@ -1,0 +1,522 @@
+"""What members of a broker group ask each other: logs, mastership, tables. The edge: protobuf stops here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
+
+import grpc
+
+from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused
+from tandemmq.broker.leases import LeaseChange, LeaseSource
+from tandemmq.broker.master.group_recovery import GroupRecovery
+from tandemmq.broker.metadata_tables import ChangeSignal, VersionedTable
+from tandemmq.broker.peer_client import history_messages, lease_position, lease_position_message
+from tandemmq.broker.queries.stored_records import Pages
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import LocalLog, ReplicaProof
+from tandemmq.broker.tracing.send_tracer import TracedPuts
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.replication.mastership import Replica
+from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
+from tandemmq.proto.broker.v1 import failover_service_pb2_grpc, metadata_service_pb2_grpc, replica_service_pb2_grpc
+from tandemmq.proto.broker.v1 import metadata_service_pb2 as metadata_pb
+from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
+from tandemmq.service.service_tls import claim_problem_of
+
+__all__ = ["FailoverServicer", "MetadataServicer", "ReplicaServicer", "failover_state"]
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+RANGES_MAX: Final = 1_024
+DIGEST_BYTES_MAX: Final = 256 << 20
+PIECE_BYTES: Final = 1 << 20
+
+
+# ReplicaService: what this broker tells of its CommitLog.
+
+
+class ReplicaRole(Protocol):
+    """What the broker is in its group, as far as other members have to know."""
+
+    @property
+    def is_serving(self) -> bool:
+        """It has begun and has not ended."""
+
+    @property
+    def recovery(self) -> GroupRecovery | None:
+        """A master's start, which an operator may have to help."""
+
+    @property
+    def epoch_refusal(self) -> str | None:
+        """Why no other member may begin an epoch now; None: it may."""
+
+
+class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
+    """Answers from the local log."""
+
+    def __init__(
+        self,
+        *,
+        log: LocalLog,
+        identity: BrokerIdentity,
+        replica: ReplicaIdentity,
+        proof: ReplicaProof,
+        role: Callable[[], ReplicaRole],
+        traced_puts: TracedPuts | None = None,
+        pages: Pages | None = None,
+        ha_tls: bool = False,
+    ) -> None:
+        """`pages` brings what is read into memory, so that no disk stops the loop; None: all of it is there. `ha_tls`:
+        the replication port takes TLS."""
+        self._log = log
+        self._identity = identity
+        self._replica = replica
+        self._role = role
+        self._proof = proof
+        self._traced_puts = traced_puts
+        self._pages = pages
+        self._ha_tls = ha_tls
+
+    async def GetLogExtent(  # noqa: N802
+        self,
+        request: pb.GetLogExtentRequest,
+        context: _Context,
+    ) -> pb.GetLogExtentResponse:
+        return pb.GetLogExtentResponse(
+            min_offset=self._log.min_offset,
+            end_offset=self._log.end_offset,
+            segment_bytes=self._log.segment_bytes,
+            serving=self._role().is_serving,
+            broker_id=self._identity.broker_id,
+            flushed_offset=self._log.flushed_offset,
+            disk_id=self._replica.disk_id,
+            run=self._replica.run,
+            history=history_messages(self._replica.history),
+            cluster=self._identity.cluster,
+            broker_name=self._identity.broker_name,
+            replicas=[_remembered(memory) for memory in self._replica.replicas],
+            promised_epoch=self._replica.greatest_epoch,
+            record_epoch=self._replica.record_version[0],
+            record_renewals=self._replica.record_version[1],
+            nonce=self._replica.nonce,
+            ha_tls=self._ha_tls,
+        )
+
+    async def GetRangeDigests(  # noqa: N802
+        self,
+        request: pb.GetRangeDigestsRequest,
+        context: _Context,
+    ) -> pb.GetRangeDigestsResponse:
+        ranges = [await self._checked(item, context) for item in request.ranges]
+        total = sum(item.end_offset - item.start_offset for item in ranges)
+        if len(ranges) > RANGES_MAX or total > DIGEST_BYTES_MAX:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"ranges: {len(ranges)} of {total} bytes; ask for at most {RANGES_MAX} of {DIGEST_BYTES_MAX} bytes",
+            )
+        return pb.GetRangeDigestsResponse(digests=[await self._proof.digest(item) for item in ranges])
+
+    async def VerifyReplica(  # noqa: N802
+        self,
+        request: pb.VerifyReplicaRequest,
+        context: _Context,
+    ) -> pb.VerifyReplicaResponse:
+        await self._check_group(request.cluster, request.broker_name, context)
+        # Its reports will count as that member's.
+        if problem := claim_problem_of(context, self._identity.cluster, self._identity.broker_name, request.broker_id):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"broker_id: {problem}")
+        equal = await self._proof.verify(
+            ReplicaMemory(
+                broker_id=request.broker_id,
+                disk_id=request.disk_id,
+                run=request.run,
+                epoch=request.epoch,
+                end_offset=request.range.end_offset,
+                metadata_endpoint=request.metadata_endpoint,
+                # It follows us. What it was before others know.
+                master_epoch=0,
+            ),
+            tail=LogRange(request.range.start_offset, request.range.end_offset),
+            digest=request.digest,
+            connection=request.connection,
+        )
+        return pb.VerifyReplicaResponse(equal=equal, history=history_messages(self._proof.history))
+
+    async def PromiseEpoch(  # noqa: N802
+        self, request: pb.PromiseEpochRequest, context: _Context
+    ) -> pb.PromiseEpochResponse:
+        await self._check_group(request.cluster, request.broker_name, context)
+        if (refusal := self._role().epoch_refusal) is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"disk_id: {refusal}")
+        promised = await self._proof.promise(request.epoch, request.disk_id, request.nonce)
+        return pb.PromiseEpochResponse(
+            promised=promised, epoch=self._replica.greatest_epoch, end_offset=self._log.end_offset
+        )
+
+    async def AcceptLoss(  # noqa: N802
+        self, request: pb.AcceptLossRequest, context: _Context
+    ) -> pb.AcceptLossResponse:
+        recovery = self._role().recovery
+        response = pb.AcceptLossResponse(end_offset=self._log.end_offset)
+        if recovery is None:
+            return response
+        waiting = recovery.waiting
+        if waiting is None:
+            return await self._forget_away(recovery, request, response, context)
+        response.waits_for = waiting.reason
+        response.lost_bytes = waiting.lost_bytes
+        response.end_offset = waiting.end_offset or self._log.end_offset
+        response.missing.extend(_remembered(memory) for memory in waiting.missing)
+        for one in waiting.witnesses:
+            response.witnesses.add(
+                source=one.source,
+                broker_id=one.memory.broker_id,
+                disk_id=one.memory.disk_id,
+                epoch=one.memory.epoch,
+                end_offset=one.memory.end_offset,
+                lost_bytes=one.lost_bytes,
+            )
+        for file, problem in waiting.damaged_tables:
+            response.damaged_tables.add(file=file, problem=problem)
+        if request.dry_run:
+            return response
+        if refusal := recovery.accept_loss(request.disk_ids, request.damaged_tables):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        response.accepted = True
+        return response
+
+    async def _forget_away(
+        self,
+        recovery: GroupRecovery,
+        request: pb.AcceptLossRequest,
+        response: pb.AcceptLossResponse,
+        context: _Context,
+    ) -> pb.AcceptLossResponse:
+        if not self._role().is_serving:
+            response.waits_for = "the replicas of its group: it asks them"
+            return response
+        response.serving = True
+        away = recovery.away()
+        response.missing.extend(_remembered(memory) for memory in away)
+        if not away or request.dry_run:
+            return response
+        if refusal := await recovery.forget_away(request.disk_ids):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        response.accepted = True
+        return response
+
+    async def ReadLog(  # noqa: N802
+        self, request: pb.ReadLogRequest, context: _Context
+    ) -> AsyncIterator[pb.ReadLogResponse]:
+        wanted = await self._checked(request.range, context)
+        offset = wanted.start_offset
+        while offset < wanted.end_offset:
+            if self._pages is not None:
+                await self._pages.fetch([(offset, min(wanted.end_offset, offset + PIECE_BYTES))])
+            piece = self._log.read_log(offset, min(PIECE_BYTES, wanted.end_offset - offset))
+            if not piece:
+                await context.abort(grpc.StatusCode.OUT_OF_RANGE, f"range: offset {offset} is no longer held")
+            yield pb.ReadLogResponse(start_offset=offset, data=bytes(piece))
+            offset += len(piece)
+
+    async def ListTracedPuts(  # noqa: N802
+        self,
+        request: pb.ListTracedPutsRequest,
+        context: _Context,
+    ) -> pb.ListTracedPutsResponse:
+        if self._traced_puts is None:
+            return pb.ListTracedPutsResponse()
+        page = self._traced_puts.after(incarnation=request.incarnation, sequence=request.after_sequence)
+        response = pb.ListTracedPutsResponse(incarnation=page.incarnation)
+        for put in page.puts:
+            response.puts.add(
+                sequence=put.sequence,
+                traceparent=put.context.traceparent,
+                topic=put.topic,
+                queue_id=put.queue_id,
+                message_ids=put.message_ids,
+                range=pb.LogRange(start_offset=put.start_offset, end_offset=put.end_offset),
+                retained_for=put.retained_for,
+            )
+        return response
+
+    async def _check_group(self, cluster: str, broker_name: str, context: _Context) -> None:
+        """Of a version that does not tell its group, nothing is asked."""
+        group = (self._identity.cluster, self._identity.broker_name)
+        if broker_name and (cluster, broker_name) != group:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"broker_name: {broker_name} of {cluster} is no member of {group[1]} of {group[0]}; "
+                "set brokerName, or haMasterAddress",
+            )
+
+    async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
+        wanted = LogRange(item.start_offset, item.end_offset)
+        if not self._proof.holds(wanted):
+            await context.abort(
+                grpc.StatusCode.OUT_OF_RANGE,
+                f"range: [{item.start_offset}, {item.end_offset}) leaves the log "
+                f"[{self._log.min_offset}, {self._log.end_offset})",
+            )
+        return wanted
+
+
+def _remembered(memory: ReplicaMemory) -> pb.RememberedReplica:
+    message = pb.RememberedReplica(
+        broker_id=memory.broker_id,
+        disk_id=memory.disk_id,
+        run=memory.run,
+        epoch=memory.epoch,
+        end_offset=memory.end_offset,
+        metadata_endpoint=memory.metadata_endpoint,
+    )
+    if memory.last_seen_wall_ms:
+        message.last_seen_time.FromMilliseconds(memory.last_seen_wall_ms)
+    return message
+
+
+# FailoverService: what members of a group that fails over tell each other.
+
+
+class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
+    """`failover` is None where the group does not fail over."""
+
+    def __init__(self, failover: Failover | None, *, identity: BrokerIdentity, authority: str) -> None:
+        self._failover = failover
+        self._identity = identity
+        self._authority = authority
+
+    async def GetFailoverState(  # noqa: N802
+        self, request: failover_pb.GetFailoverStateRequest, context: _Context
+    ) -> failover_pb.GetFailoverStateResponse:
+        return failover_state(await self._required(context), authority=self._authority)
+
+    async def WithholdClaim(  # noqa: N802
+        self, request: failover_pb.WithholdClaimRequest, context: _Context
+    ) -> failover_pb.WithholdClaimResponse:
+        failover = await self._required(context, request.cluster, request.broker_name)
+        withheld = failover.withhold_claim(request.epoch, request.duration.ToMilliseconds())
+        return failover_pb.WithholdClaimResponse(withheld=withheld)
+
+    async def NoteRecordChange(  # noqa: N802
+        self, request: failover_pb.NoteRecordChangeRequest, context: _Context
+    ) -> failover_pb.NoteRecordChangeResponse:
+        (await self._required(context, request.cluster, request.broker_name)).poke()
+        return failover_pb.NoteRecordChangeResponse()
+
+    async def CopyProgress(  # noqa: N802
+        self, request: failover_pb.CopyProgressRequest, context: _Context
+    ) -> failover_pb.CopyProgressResponse:
+        failover = await self._required(context, request.cluster, request.broker_name)
+        return failover_pb.CopyProgressResponse(copied=await failover.copy_progress())
+
+    async def AppendLeases(  # noqa: N802
+        self, request: failover_pb.AppendLeasesRequest, context: _Context
+    ) -> failover_pb.AppendLeasesResponse:
+        failover = await self._required(context, request.cluster, request.broker_name)
+        change = LeaseChange(lease_position(request.position), None, request.journal)
+        held = await failover.append_leases(change)
+        return failover_pb.AppendLeasesResponse(position=lease_position_message(held))
+
+    async def HandOver(self, request: failover_pb.HandOverRequest, context: _Context) -> failover_pb.HandOverResponse:  # noqa: N802
+        failover = await self._required(context)
+        to = request.to_broker_id if request.HasField("to_broker_id") else None
+        try:
+            successor = failover.successor(to) if request.dry_run else await failover.hand_over(to)
+        except HandOverRefused as error:
+            await _refuse(context, str(error))
+        return failover_pb.HandOverResponse(to_broker_id=successor)
+
+    async def ClaimUnclean(  # noqa: N802
+        self, request: failover_pb.ClaimUncleanRequest, context: _Context
+    ) -> failover_pb.ClaimUncleanResponse:
+        failover = await self._required(context)
+        try:
+            claim = await failover.claim_unclean(dry_run=request.dry_run)
+        except ClaimRefused as error:
+            await _refuse(context, str(error))
+        response = failover_pb.ClaimUncleanResponse(end_offset=claim.end_offset, lost_bytes=claim.lost_bytes)
+        for memory in claim.missing:
+            response.missing.add(broker_id=memory.broker_id, disk_id=memory.disk_id, end_offset=memory.end_offset)
+        return response
+
+    async def _required(self, context: _Context, cluster: str = "", broker_name: str = "") -> Failover:
+        ours = (self._identity.cluster, self._identity.broker_name)
+        if broker_name and (cluster, broker_name) != ours:
+            await _refuse(context, f"broker_name: {broker_name} of {cluster} is not this group, {ours[1]} of {ours[0]}")
+        if self._failover is None:
+            await _refuse(context, "failoverAuthority: it is not set, so no other broker of the group takes over")
+        return self._failover
+
+
+def failover_state(failover: Failover, *, authority: str) -> failover_pb.GetFailoverStateResponse:
+    """What this member knows; `authority` as it is configured."""
+    record = failover.record
+    state = failover_pb.GetFailoverStateResponse(
+        acts=failover.acts,
+        is_electable=failover.is_electable,
+        problem=failover.problem,
+        authority=authority,
+        authority_away=failover.is_authority_away,
+    )
+    if record is not None:
+        state.epoch = record.epoch
+        state.master.CopyFrom(_replica(record.master))
+        state.in_sync.extend(_replica(replica) for replica in sorted(record.in_sync))
+        state.reason = record.reason
+        state.changed_time.FromMilliseconds(record.changed_wall_ms)
+        state.lease.FromMilliseconds(record.lease_ms)
+        for epoch, start_offset in record.past:
+            state.past.add(epoch=epoch, start_offset=start_offset)
+    for change in failover.last_changes:
+        told = state.changes.add(epoch=change.epoch, is_master=change.is_master, reason=change.reason)
+        told.time.FromMilliseconds(change.at_wall_ms)
+        told.took.FromMilliseconds(change.took_ms)
+    return state
+
+
+async def _refuse(context: _Context, reason: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+    raise AssertionError("abort raises")
+
+
+def _replica(replica: Replica) -> failover_pb.FailoverReplica:
+    return failover_pb.FailoverReplica(broker_id=replica.broker_id, disk_id=replica.disk_id)
+
+
+# MetadataService: tables for the other replicas of the group, in RocketMQ's JSON.
+
+
+_FILES: Final = {
+    metadata_pb.METADATA_TABLE_TOPICS: MetadataFile.TOPICS,
+    metadata_pb.METADATA_TABLE_SUBSCRIPTION_GROUPS: MetadataFile.SUBSCRIPTION_GROUPS,
+    metadata_pb.METADATA_TABLE_CONSUMER_OFFSETS: MetadataFile.CONSUMER_OFFSETS,
+    metadata_pb.METADATA_TABLE_DELAY_OFFSETS: MetadataFile.DELAY_OFFSETS,
+    metadata_pb.METADATA_TABLE_USERS: MetadataFile.USERS,
+    metadata_pb.METADATA_TABLE_ACLS: MetadataFile.ACLS,
+}
+
+WATCH_PAUSE_S: Final = 0.2
+"""Between two words of a change: each makes every slave pull the table whole."""
+LEASES_BYTES_MAX: Final = 256 << 20
+"""Some million leases; a slave holds them in memory while it takes them."""
+_PIECE_BYTES: Final = 1 << 20
+
+
+class MetadataRole(Protocol):
+    """What the broker is in its group, as far as its tables and leases go."""
+
+    @property
+    def holds_copies(self) -> bool:
+        """They are copies of its master's."""
+
+    @property
+    def leases(self) -> LeaseSource:
+        """The files of its leases."""
+
+
+class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
+    """Serves the tables of a master. A slave's are copies, and it gives them to who asks for copies: its master, before
+    that serves. `damaged` names tables that this broker could not read itself."""
+
+    def __init__(
+        self,
+        *,
+        tables: Mapping[MetadataFile, VersionedTable],
+        changes: ChangeSignal,
+        role: Callable[[], MetadataRole],
+        damaged: Collection[MetadataFile] = (),
+    ) -> None:
+        self._tables = tables
+        self._damaged = damaged
+        self._changes = changes
+        self._role = role
+
+    async def GetMetadataTable(  # noqa: N802
+        self,
+        request: metadata_pb.GetMetadataTableRequest,
+        context: _Context,
+    ) -> metadata_pb.GetMetadataTableResponse:
+        if not request.accept_copy:
+            await self._refuse_on_slave(context)
+        if request.table not in _FILES:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "table: name one of the METADATA_TABLE_ values")
+        file = _FILES[request.table]
+        table = self._tables[file]
+        answer = metadata_pb.GetMetadataTableResponse(
+            version=_version(request.table, table.version),
+            is_copy=self._role().holds_copies,
+            is_damaged=file in self._damaged,
+        )
+        is_known = request.HasField("known_version") and _known(request.known_version) == table.version
+        if not is_known and not answer.is_damaged:
+            answer.json = await asyncio.to_thread(table.copied().to_json)
+        return answer
+
+    async def WatchMetadata(  # noqa: N802
+        self,
+        request: metadata_pb.WatchMetadataRequest,
+        context: _Context,
+    ) -> AsyncIterator[metadata_pb.WatchMetadataResponse]:
+        await self._refuse_on_slave(context)
+        while True:
+            changed = self._changes.next()
+            yield metadata_pb.WatchMetadataResponse(
+                versions=[_version(kind, self._tables[file].version) for kind, file in _FILES.items()]
+            )
+            await asyncio.sleep(WATCH_PAUSE_S)
+            await changed.wait()
+
+    async def GetLeases(  # noqa: N802
+        self,
+        request: metadata_pb.GetLeasesRequest,
+        context: _Context,
+    ) -> AsyncIterator[metadata_pb.GetLeasesResponse]:
+        if not request.accept_copy:
+            await self._refuse_on_slave(context)
+        leases = self._role().leases
+        is_ahead = await asyncio.to_thread(lambda: leases.is_ahead)
+        if request.only_ahead and not is_ahead:
+            yield metadata_pb.GetLeasesResponse(position=request.known)
+            return
+        if not leases.is_open:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no leases are loaded here; ask again later")
+            return
+        change = await leases.changes_since(lease_position(request.known))
+        if change is None:
+            await context.abort(grpc.StatusCode.ABORTED, "a snapshot was made meanwhile; ask again")
+            return
+        snapshot = change.snapshot or b""
+        if len(snapshot) + len(change.journal) > LEASES_BYTES_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"leases of more than {LEASES_BYTES_MAX} bytes")
+        position = lease_position_message(change.position)
+        yield metadata_pb.GetLeasesResponse(position=position, starts_anew=change.snapshot is not None, ahead=is_ahead)
+        for start in range(0, len(snapshot), _PIECE_BYTES):
+            yield metadata_pb.GetLeasesResponse(snapshot=snapshot[start : start + _PIECE_BYTES])
+        for start in range(0, len(change.journal), _PIECE_BYTES):
+            yield metadata_pb.GetLeasesResponse(journal=change.journal[start : start + _PIECE_BYTES])
+
+    async def _refuse_on_slave(self, context: _Context) -> None:
+        if self._role().holds_copies:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master, or set accept_copy"
+            )
+
+
+def _version(kind: metadata_pb.MetadataTable, version: DataVersion) -> metadata_pb.TableVersion:
+    return metadata_pb.TableVersion(
+        table=kind,
+        state_version=version.state_version,
+        timestamp_ms=version.timestamp_ms,
+        counter=version.counter,
+    )
+
+
+def _known(version: metadata_pb.TableVersion) -> DataVersion:
+    """Without the table's name, which a caller may leave out: the request names it already."""
+    return DataVersion(version.state_version, version.timestamp_ms, version.counter)
