@@ -23,8 +23,12 @@ from tandemmq.core.metadata.metadata_store import (
     MetadataTable,
 )
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
+from tandemmq.core.metadata.subscription_group_table import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    system_subscription_groups,
+)
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_topics
 from tandemmq.core.storage.disk import Disk
 
 __all__ = [

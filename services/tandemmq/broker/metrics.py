@@ -26,12 +26,8 @@ from tandemmq.core.delivery.half_messages import Resolution
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Backlog
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.metadata.topic_table import (
-    PERM_READ,
-    PERM_READ_WRITE,
-    TopicTable,
-    system_subscription_groups,
-)
+from tandemmq.core.metadata.subscription_group_table import system_subscription_groups
+from tandemmq.core.metadata.topic_table import PERM_READ, PERM_READ_WRITE, TopicTable
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.storage.disk import Disk, DiskUsage
 from tandemmq.core.storage.kept_tail import kept_tails

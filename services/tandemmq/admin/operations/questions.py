@@ -29,6 +29,7 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = [
+    "NO_CHANGE",
     "PAGE_SIZE_MAX",
     "Answer",
     "BrokerPlanes",
@@ -45,6 +46,9 @@ __all__ = [
     "unseen_of",
     "values_of",
 ]
+
+NO_CHANGE: Final = "no change"
+"""Said of a broker where all was so already."""
 
 
 # An answer shared by all who ask within a short time, so that a hundred open pages cost what one does.

@@ -19,12 +19,12 @@ from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder
 from tandemmq.broker.client_api.receive import ReceiveHandler, WaitingPull, poll_end_ms
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
-from tandemmq.broker.client_api.telemetry import admit_group
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
+    admit_group,
     check_client_id,
     check_group,
     check_topic,

@@ -44,8 +44,8 @@ from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.deduplication import Deduplication, Window
 from tandemmq.core.delivery.half_messages import HALF_TOPIC
+from tandemmq.core.message.properties import InvalidProperty
 from tandemmq.core.message.record import OutgoingMessage
-from tandemmq.core.message.record_layout import InvalidProperty
 from tandemmq.core.metadata.topic_table import (
     DEDUPLICATION_TOPIC,
     TIMER_TOPIC,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.put import PutAnswer, PutDone
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
 
 
-__all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]
+__all__ = ["READS_ONLY", "ApiOptions", "BrokerServices", "Timer", "Timers"]
+
+READS_ONLY: Final = (
+    "this broker is a slave: it gives messages while its group has no master, and takes none; send to another broker "
+    "group, or start the master"
+)
+"""The refusal of a slave that serves reads. What puts nothing passes over it: `BrokerServices.read_refusal`."""
 
 
 @dataclass(slots=True)

@@ -9,10 +9,11 @@ from typing import Final
 
 import structlog
 
+from tandemmq.broker.client_api.services import READS_ONLY
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
 from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import SlaveMetrics
-from tandemmq.broker.parts import READS_ONLY, BrokerParts
+from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor

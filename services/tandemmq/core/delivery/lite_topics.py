@@ -44,6 +44,7 @@ __all__ = [
     "lmq_name",
     "parent_of_lmq",
     "split_lmq_name",
+    "waits_on",
 ]
 
 LMQ_PREFIX: Final = "%LMQ%$"
@@ -78,6 +79,11 @@ def split_lmq_name(name: str) -> tuple[str, str]:
     """Parent and lite topic of a logical queue's name. No parent's name has the separator."""
     parent, _, lite_topic = name[len(LMQ_PREFIX) :].partition(_SEPARATOR)
     return parent, lite_topic
+
+
+def waits_on(client_id: str, parent: str) -> str:
+    """Where the receives of one client wait; no topic has such a name."""
+    return f"{LMQ_PREFIX}{parent} {client_id}"
 
 
 def parent_of_lmq(name: str) -> str | None:
