@@ -73,6 +73,7 @@ MODULES: Final = (
     "tandemmq/core/tracing/span_data",
     "tandemmq/core/tracing/send_spans",
     "tandemmq/core/tracing/recent_spans",
+    "tandemmq/service/http2_call",
     "tandemmq/service/http2_front",
     "tandemmq/service/telemetry/span_encoding",
     "tandemmq/broker/put",

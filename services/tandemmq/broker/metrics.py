@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.far_reads import FarReads
-from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
 from tandemmq.broker.put import DeliveryCounts, DeliveryMeter, PutMeter, TopicPuts
 from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.broker.slave.follower import Follower
-from tandemmq.broker.write_path import WritePath
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import Resolution
 from tandemmq.core.delivery.lease_table import LeaseTable
@@ -44,8 +42,10 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.forwarding import CallForwarder
     from tandemmq.broker.client_api.plane import ClientPlane
     from tandemmq.broker.failover.controller import Failover
+    from tandemmq.broker.master.group_recovery import GroupRecovery
     from tandemmq.broker.parts import BrokerParts
     from tandemmq.broker.runtime_settings import RuntimeSettings
+    from tandemmq.broker.write_path import WritePath
 
 __all__ = [
     "BrokerMetrics",

@@ -7,14 +7,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
 
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
-from tandemmq.admin.operations.groups import GroupOperations
 from tandemmq.admin.operations.questions import (
     Answer,
     BrokerPlanes,
@@ -53,6 +52,10 @@ from tandemmq.core.message.record import parse_offset_message_id
 from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, topic_name_problem
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.groups import GroupOperations
+
 
 __all__ = [
     "CLIENT_COMMANDS",

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from mypy_extensions import mypyc_attr
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
-from tandemmq.broker.client_api.lite import LiteHandler
-from tandemmq.broker.client_api.services import BrokerServices, Timer
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX, group_policy
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
@@ -53,7 +51,9 @@ from tandemmq.service.logging import traced_lines
 from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
+    from tandemmq.broker.client_api.lite import LiteHandler
     from tandemmq.broker.client_api.quotas import ClientQuotas
+    from tandemmq.broker.client_api.services import BrokerServices, Timer
     from tandemmq.broker.dead_letters import DeadLetterQueues
 
 

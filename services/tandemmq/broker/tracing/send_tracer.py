@@ -42,7 +42,7 @@ from tandemmq.core.tracing.span_data import (
     parse_traceparent,
     text_of,
 )
-from tandemmq.service.http2_front import Http2Call
+from tandemmq.service.http2_call import Http2Call
 from tandemmq.service.route_messages import CLIENT_ID_HEADER
 from tandemmq.service.rpc import Call
 from tandemmq.service.telemetry.span_export import SpanSink
