@@ -30,6 +30,8 @@ STAMP: Final = ".compiled-from"
 
 # What a message passes through, and nothing else: profiles do not see into extensions, and tests cannot exchange what
 # is in them (which is why the sockets of `tandemmq.broker.master` stay out: the simulator plays them).
+# A dataclass in one of them needs the classes of its fields at run time, so these are not imported below TYPE_CHECKING:
+# mypyc makes its annotations of the classes themselves, and crashes where one is not there yet.
 MODULES: Final = (
     "tandemmq/http2/errors",
     "tandemmq/http2/hpack",

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX
 from tandemmq.admin.operations.questions import (
     Answer,
     BrokerPlanes,
@@ -23,6 +23,7 @@ from tandemmq.admin.operations.questions import (
     OperationFailed,
     Questions,
     each_once,
+    query_request,
     unseen_of,
 )
 from tandemmq.admin.operations.topics import ORDINARY, category_of
@@ -36,7 +37,6 @@ from tandemmq.admin.operations.values import (
     MessageSummary,
     Progress,
     ReplicaCopy,
-    SearchOrder,
     TestMessage,
     TestReceipt,
     Transaction,
@@ -68,7 +68,6 @@ __all__ = [
     "copies_of",
     "judged_copies",
     "message_again",
-    "query_request",
 ]
 
 
@@ -191,39 +190,6 @@ _WRITTEN_BY_SYSTEM: Final = frozenset(
     value for name, value in vars(names).items() if name.startswith("PROPERTY_") and isinstance(value, str)
 )
 """Properties that belong to one sending of a message, or are given in fields of their own."""
-
-
-# Queries as requests. The edge: protobuf stops here.
-
-
-def query_request(
-    query: MessageQuery, *, start_ms: int, end_ms: int, limit: int, page_token: bytes
-) -> pb.QueryMessagesRequest:
-    """What one broker is asked. Times are [start_ms, end_ms), -1: open; they stand in for those of `query`."""
-    request = pb.QueryMessagesRequest(
-        topic=query.topic,
-        limit=limit,
-        body_bytes=min(max(0, query.body_bytes), PAGE_BODY_BYTES_MAX),
-        tags=query.tags,
-        page_token=page_token,
-    )
-    if query.queue_id >= 0:
-        request.queue.queue_id = query.queue_id
-        request.queue.start_offset = query.start_offset
-        return request
-    part: pb.KeyQuery | pb.TimeRange
-    if query.key:
-        part = request.key
-        part.key = query.key
-    else:
-        part = request.time
-        part.newest_first = query.order is SearchOrder.NEWEST
-        part.SetInParent()
-    if start_ms >= 0:
-        part.start_time.FromMilliseconds(start_ms)
-    if end_ms >= 0:
-        part.end_time.FromMilliseconds(end_ms)
-    return request
 
 
 _RECORDS_MAX: Final = 16

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.core.clock import Clock
@@ -20,6 +19,7 @@ from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.forwarding import GroupCalls
+    from tandemmq.broker.client_api.sessions import ClientSessions
     from tandemmq.broker.delayed_messages import DelayedMessages
     from tandemmq.broker.tracing.send_tracer import SendTracer
     from tandemmq.core.delivery.lease_table import LeaseTable

@@ -11,7 +11,6 @@ from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.kept_tails import KeptTails
 from tandemmq.broker.peer_api.admin import AdminServicer, BrokerAccessServicer
-from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
 from tandemmq.broker.peer_api.members import FailoverServicer, MetadataServicer, ReplicaServicer
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
@@ -38,6 +37,7 @@ from tandemmq.service.logging import EventMemory
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
+    from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
     from tandemmq.broker.report import BrokerReport
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tandemmq.core.delivery.lease_state import LeaseState
 from tandemmq.core.delivery.lease_terms import make_handles
 from tandemmq.core.delivery.queue_progress import (
     Delivery,
@@ -28,10 +29,6 @@ from tandemmq.core.delivery.queue_progress import (
 )
 from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.message.stored_message import StoredMessage
-
-if TYPE_CHECKING:
-    from tandemmq.core.delivery.lease_state import LeaseState
-
 
 __all__ = ["UNPROVEN_COST", "Handout"]
 
