@@ -22,7 +22,6 @@ import structlog
 
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
-from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.transactions import Transactions, transaction_problem
@@ -61,6 +60,7 @@ from tandemmq.service.rpc import Call, StatusCode
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
+    from tandemmq.broker.client_api.quotas import ClientQuotas
 
 
 __all__ = ["RecallHandle", "RecallHandler", "SendHandler", "refuse_send"]

@@ -25,8 +25,7 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
-from tandemmq.service.route_messages import CLIENT_ID_HEADER
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices

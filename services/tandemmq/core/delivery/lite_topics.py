@@ -17,9 +17,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import (
     PROPERTY_LITE_TOPIC,
     PROPERTY_MULTI_DISPATCH,
@@ -33,6 +32,10 @@ from tandemmq.core.message.record import MessageRecord, OutgoingMessage
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_LITE_EXPIRATION, TopicConfig, TopicTable
 from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry, first_false
+
+if TYPE_CHECKING:
+    from tandemmq.core.delivery.queue_reader import QueueReader
+
 
 __all__ = [
     "LITE_TOPIC_CHARACTERS_MAX",
