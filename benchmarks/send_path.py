@@ -54,7 +54,7 @@ from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits
-from tandemmq.http2.stream import Stream
+from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
@@ -219,7 +219,7 @@ def _request(
     stream_id = 2 * number + 1
     messages = [message(topic, body, tag="red", keys=[f"key-{number}-{i}"]) for i in range(batch)]
     data = send_request(*messages).SerializeToString()
-    prefixed = frames.MESSAGE_HEAD.pack(0, len(data)) + data
+    prefixed = MESSAGE_HEAD.pack(0, len(data)) + data
     pieces = [prefixed[start : start + 16_384] for start in range(0, len(prefixed), 16_384)]
     return frames.headers(stream_id, encoder.encode(headers), end_stream=False) + b"".join(
         frames.frame(frames.DATA, frames.END_STREAM if piece is pieces[-1] else 0, stream_id, piece) for piece in pieces

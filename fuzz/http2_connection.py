@@ -20,7 +20,7 @@ from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, Usage
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header, literal
-from tandemmq.http2.stream import Stream
+from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 
 __all__ = ["run_one", "seeds"]
 
@@ -258,7 +258,7 @@ def _data(source: Source, stream_id: int) -> bytes:
     size = source.below(3_000) if choice & 2 else source.below(20)
     payload = bytes(size)
     if choice & 4:
-        payload = frames.MESSAGE_HEAD.pack((choice >> 3) & 1, size) + payload
+        payload = MESSAGE_HEAD.pack((choice >> 3) & 1, size) + payload
     if choice & 16:
         payload = payload[: source.below(len(payload) + 1)]
     if choice & 32:
@@ -288,7 +288,7 @@ def _anything(source: Source, stream_id: int) -> bytes:
 def unary(stream_id: int, size: int) -> bytes:
     """An orderly request."""
     head = frames.headers(stream_id, b"".join(literal(name, value) for name, value in HEAD), end_stream=False)
-    return head + frames.frame(frames.DATA, 1, stream_id, frames.MESSAGE_HEAD.pack(0, size) + bytes(size))
+    return head + frames.frame(frames.DATA, 1, stream_id, MESSAGE_HEAD.pack(0, size) + bytes(size))
 
 
 MAKERS: Final[tuple[Callable[[Source, int], bytes], ...]] = (

@@ -30,6 +30,8 @@ STAMP: Final = ".compiled-from"
 
 # What a message passes through, and nothing else: profiles do not see into extensions, and tests cannot exchange what
 # is in them (which is why the sockets of `tandemmq.broker.master` stay out: the simulator plays them).
+# A dataclass in one of them needs the classes of its fields at run time, so these are not imported below TYPE_CHECKING:
+# mypyc makes its annotations of the classes themselves, and crashes where one is not there yet.
 MODULES: Final = (
     "tandemmq/http2/errors",
     "tandemmq/http2/hpack",
@@ -73,6 +75,7 @@ MODULES: Final = (
     "tandemmq/core/tracing/span_data",
     "tandemmq/core/tracing/send_spans",
     "tandemmq/core/tracing/recent_spans",
+    "tandemmq/service/http2_call",
     "tandemmq/service/http2_front",
     "tandemmq/service/telemetry/span_encoding",
     "tandemmq/broker/put",

@@ -16,6 +16,7 @@ import hpack
 
 from support.http2_peer import GRPC_HEADERS, block, data, open_request, unary_request
 from tandemmq.http2 import frames
+from tandemmq.http2.stream import MESSAGE_HEAD
 
 __all__ = ["ATTACKS", "GREETING", "TLS_CLIENT_HELLO", "Attack", "run_attack"]
 
@@ -137,7 +138,7 @@ def _window_see_saw(request: Callable[..., bytes]) -> Iterator[bytes]:
 def _half_messages(_: Callable[..., bytes]) -> Iterator[bytes]:
     yield GREETING
     for stream in range(1, 41, 2):
-        yield open_request(stream) + data(stream, frames.MESSAGE_HEAD.pack(0, 15_000) + bytes(10_000))
+        yield open_request(stream) + data(stream, MESSAGE_HEAD.pack(0, 15_000) + bytes(10_000))
 
 
 PING: Final = frames.frame(frames.PING, 0, 0, b"8 bytes.")
@@ -191,7 +192,7 @@ ATTACKS: Final = (
     Attack(
         "oversized_message",
         "message_too_large",
-        _once(GREETING + open_request(1) + data(1, frames.MESSAGE_HEAD.pack(0, (1 << 32) - 1))),
+        _once(GREETING + open_request(1) + data(1, MESSAGE_HEAD.pack(0, (1 << 32) - 1))),
         ends_connection=False,
     ),
     Attack("garbage", "preface_invalid", _once(bytes(range(256)))),

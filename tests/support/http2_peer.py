@@ -16,7 +16,7 @@ from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, Usage
 from tandemmq.http2.hpack import Header, HeaderDecoder, literal
-from tandemmq.http2.stream import Stream
+from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 
 __all__ = [
     "GRPC_HEADERS",
@@ -83,7 +83,7 @@ def decoded(headers: Iterable[tuple[str, str]]) -> list[Header]:
 
 def message(body: bytes, *, compressed: int = 0) -> bytes:
     """gRPC's prefix and the message."""
-    return frames.MESSAGE_HEAD.pack(compressed, len(body)) + body
+    return MESSAGE_HEAD.pack(compressed, len(body)) + body
 
 
 def data(stream_id: int, payload: bytes, *, end: bool = False) -> bytes:
@@ -268,7 +268,7 @@ class H2Pair:
         body = bytes(self.bodies.get(stream_id, b""))
         found = []
         while body:
-            _, length = frames.MESSAGE_HEAD.unpack_from(body)
+            _, length = MESSAGE_HEAD.unpack_from(body)
             found.append(body[5 : 5 + length])
             body = body[5 + length :]
         return found

@@ -17,10 +17,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tandemmq.admin.cluster_reader import ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, LatencyCounts, SlaveState
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_reader import ClusterReading
+
 
 __all__ = [
     "USAGE_INTERVAL_MS",

@@ -11,12 +11,11 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
-from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.rpc import Channels, TraceCalls, error_text
 from tandemmq.core.tracing.span_data import (
@@ -31,6 +30,10 @@ from tandemmq.core.tracing.span_data import (
     parse_traceparent,
 )
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_reader import CachedCluster
+
 
 __all__ = [
     "BrokerSpan",

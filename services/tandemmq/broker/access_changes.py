@@ -9,13 +9,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import structlog
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.core.access.sealed_secrets import NONCE_BYTES, KeysUnreadable, SecretKeys
 from tandemmq.core.access.users_and_policies import (
     USERS_MAX,
@@ -38,6 +37,10 @@ from tandemmq.core.access.users_and_policies import (
     user_type_of,
 )
 from tandemmq.core.clock import Clock
+
+if TYPE_CHECKING:
+    from tandemmq.broker.metadata_tables import MetadataTables
+
 
 __all__ = ["AccessChanges", "Seeds", "SeedsUnreadable", "read_keys", "read_seeds"]
 

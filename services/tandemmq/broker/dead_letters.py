@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.validation import OK, PUT_OUTCOMES, Outcome
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.queries.values import QueryError
@@ -51,6 +50,7 @@ from tandemmq.core.storage.put_result import AppendResult
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
 if TYPE_CHECKING:
+    from tandemmq.broker.client_api.services import BrokerServices
     from tandemmq.broker.queries.message_queries import MessageQueries
 
 

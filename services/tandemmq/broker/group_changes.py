@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -22,8 +22,11 @@ from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.event_loop import TurnLimit
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = [
     "Edge",

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.dead_letters import KEPT_FLAGS, PUT_LIMIT_S, put_again, topic_problem, wait_for_puts
-from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.queries.values import Fingerprint, HoldingUnknown
 from tandemmq.core.message.properties import (
     PROPERTY_CRC32,
@@ -34,6 +33,10 @@ from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.kept_tail import KeptTail, kept_tail_named, kept_tails
 from tandemmq.core.storage.put_result import AppendResult
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from tandemmq.broker.queries.message_queries import MessageQueries
+
 
 __all__ = ["KeptTails", "TailUnknown"]
 

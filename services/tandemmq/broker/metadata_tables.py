@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from tandemmq.broker.leases import LeaseFiles
 from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.metadata_store import (
     ROCKETMQ_FILES,
     DataVersion,
@@ -23,9 +22,17 @@ from tandemmq.core.metadata.metadata_store import (
     MetadataTable,
 )
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
+from tandemmq.core.metadata.subscription_group_table import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    system_subscription_groups,
+)
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_topics
 from tandemmq.core.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from tandemmq.core.delivery.lease_table import LeaseTable
+
 
 __all__ = [
     "ChangeSignal",

@@ -13,29 +13,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tandemmq.broker.client_api.sessions import ClientSessions
-from tandemmq.broker.far_reads import FarReads
-from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
 from tandemmq.broker.put import DeliveryCounts, DeliveryMeter, PutMeter, TopicPuts
 from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.broker.queue_reader import DamagedEntries
-from tandemmq.broker.slave.follower import Follower
-from tandemmq.broker.write_path import WritePath
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import Resolution
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Backlog
 from tandemmq.core.histogram import Histogram
-from tandemmq.core.metadata.topic_table import (
-    PERM_READ,
-    PERM_READ_WRITE,
-    TopicTable,
-    system_subscription_groups,
-)
+from tandemmq.core.metadata.subscription_group_table import system_subscription_groups
+from tandemmq.core.metadata.topic_table import PERM_READ, PERM_READ_WRITE, TopicTable
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.storage.disk import Disk, DiskUsage
 from tandemmq.core.storage.kept_tail import kept_tails
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
 from tandemmq.service.event_loop import TurnLimit
@@ -48,8 +39,13 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.forwarding import CallForwarder
     from tandemmq.broker.client_api.plane import ClientPlane
     from tandemmq.broker.failover.controller import Failover
+    from tandemmq.broker.far_reads import FarReads
+    from tandemmq.broker.master.group_recovery import GroupRecovery
     from tandemmq.broker.parts import BrokerParts
     from tandemmq.broker.runtime_settings import RuntimeSettings
+    from tandemmq.broker.slave.follower import Follower
+    from tandemmq.broker.write_path import WritePath
+    from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = [
     "BrokerMetrics",

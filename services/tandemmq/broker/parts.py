@@ -21,7 +21,7 @@ from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
-from tandemmq.broker.client_api.services import ApiOptions, Timers
+from tandemmq.broker.client_api.services import READS_ONLY, ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
@@ -76,13 +76,7 @@ if TYPE_CHECKING:
     from tandemmq.broker.runtime_settings import Applier
     from tandemmq.service.event_loop import TurnLimit
 
-__all__ = ["READS_ONLY", "BrokerParts", "Role", "StoreWorkers"]
-
-READS_ONLY: Final = (
-    "this broker is a slave: it gives messages while its group has no master, and takes none; send to another broker "
-    "group, or start the master"
-)
-"""The refusal of a slave that serves reads. What puts nothing passes over it: `BrokerParts.read_refusal`."""
+__all__ = ["BrokerParts", "Role", "StoreWorkers"]
 
 # Topic, properties and fixed fields of a record beside its body.
 LITE_FOLLOWED_AT_ONCE: Final = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -15,7 +15,10 @@ from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.message.stored_message import StoredMessage, read_stored_message
 from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry, first_false
 from tandemmq.core.storage.disk import RecordCorrupt
-from tandemmq.core.storage.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = ["DamagedEntries", "EntryDamage", "PassedOver", "StoreQueueReader"]
 

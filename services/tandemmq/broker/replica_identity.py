@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -25,7 +25,10 @@ from tandemmq.core.replication.log_history import (
 from tandemmq.core.replication.mastership import GroupRecord
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.core.storage.disk import Disk
-from tandemmq.core.storage.recovery import RecoveryReport
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.recovery import RecoveryReport
+
 
 __all__ = ["ForeignStore", "LogEndMark", "ReplicaIdentity", "missing_to_mark"]
 

@@ -13,10 +13,10 @@ from tandemmq.core.replication.common_prefix import CommonPrefixSearch
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.dispatch import record_boundaries, record_boundary_before
-from tandemmq.core.storage.message_store import MessageStore
 
 if TYPE_CHECKING:
     from tandemmq.broker.peer_client import PeerClient
+    from tandemmq.core.storage.message_store import MessageStore
 
 
 __all__ = ["CommonEnd", "LocalLog", "ProvingRole", "ReplicaProof", "digest_of", "find_common_end"]

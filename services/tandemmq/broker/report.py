@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_members import PeerProbes, ProbeTarget, probe_targets
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.master.role import MasterRole
-from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.peer_api.members import failover_state
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
@@ -24,6 +23,10 @@ from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.service.page_cache import resident_bytes
 from tandemmq.service.settings import VERSION
+
+if TYPE_CHECKING:
+    from tandemmq.broker.parts import BrokerParts
+
 
 __all__ = ["BrokerReport"]
 

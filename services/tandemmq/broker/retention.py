@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
-from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lite_topics import LiteTopics, parent_of_lmq, split_lmq_name
@@ -24,9 +23,13 @@ from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.disk import Disk, DiskError
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.retention import BelievedTime, ExpiryWish, Hold, RetentionFloor, SavedTime
 from tandemmq.service.event_loop import TurnLimit
+
+if TYPE_CHECKING:
+    from tandemmq.broker.slave.follower import MasterAddress
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = ["MasterFloor", "Retention", "SlaveFloor"]
 

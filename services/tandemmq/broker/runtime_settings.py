@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 from pydantic import SecretStr
@@ -17,12 +17,15 @@ from pydantic import SecretStr
 from tandemmq.broker.client_api.services import ApiOptions
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerSettings
-from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.quotas import QuotaRules
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.logging import LevelSwitch
 from tandemmq.service.settings import SettingsError, changed_settings
+
+if TYPE_CHECKING:
+    from tandemmq.broker.tracing.observability import BrokerObservability
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = [
     "Applier",

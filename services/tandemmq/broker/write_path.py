@@ -18,13 +18,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from tandemmq.broker.put import Put, PutAnswer, PutDone, PutMeter, answer_of
 from tandemmq.broker.send_room import MESSAGE_WEIGHT_BITS, SendRoom
-from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.replication.frames import LinkClosed, ReportRefused, SlaveFellBehind, SlaveInSync, SlaveStarted
@@ -34,8 +33,12 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.event_loop import LoopTurns
-from tandemmq.service.http2_front import Http2Call
+from tandemmq.service.http2_call import Http2Call
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.tracing.send_tracer import SendTracer
+
 
 __all__ = ["WritePath"]
 

@@ -16,8 +16,6 @@ from tandemmq.http2.frames import (
     END_STREAM,
     FRAME_HEAD,
     HEADERS,
-    MESSAGE_HEAD,
-    MESSAGE_HEAD_BYTES,
     OK,
     RESOURCE_EXHAUSTED,
     STREAM_ID_BYTES,
@@ -26,6 +24,7 @@ from tandemmq.http2.frames import (
     status_fields,
 )
 from tandemmq.http2.hpack import HeaderEncoder
+from tandemmq.http2.stream import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 
 if TYPE_CHECKING:
     from tandemmq.http2.output import IdleBudget, Output

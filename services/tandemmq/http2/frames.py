@@ -30,8 +30,6 @@ __all__ = [
     "GOAWAY",
     "HEADERS",
     "INTERNAL",
-    "MESSAGE_HEAD",
-    "MESSAGE_HEAD_BYTES",
     "OK",
     "PADDED",
     "PING",
@@ -104,9 +102,6 @@ STREAM_ID_MAX: Final = 2**31 - 1
 FRAME_HEAD: Final = Struct(">IBI")
 FRAME_HEAD_BYTES: Final = 9
 STREAM_ID_BYTES: Final = 4
-# gRPC's prefix of a message: compressed or not, length.
-MESSAGE_HEAD: Final = Struct(">BI")
-MESSAGE_HEAD_BYTES: Final = 5
 SETTING: Final = Struct(">HI")
 U32: Final = Struct(">I")
 _GOAWAY_HEAD: Final = Struct(">II")

@@ -13,7 +13,6 @@ from tandemmq.http2.frames import (
     END_HEADERS,
     END_STREAM,
     INTERNAL,
-    MESSAGE_HEAD_BYTES,
     PADDED,
     PRIORITY_FLAG,
     RESOURCE_EXHAUSTED,
@@ -28,7 +27,7 @@ from tandemmq.http2.frames import (
 )
 from tandemmq.http2.hpack import ENTRY_OVERHEAD_BYTES, Header, HeaderDecoder
 from tandemmq.http2.output import IdleBudget, Output
-from tandemmq.http2.stream import KeptBytes, MessageAssembly, Stream, StreamMaker, Timers
+from tandemmq.http2.stream import MESSAGE_HEAD_BYTES, KeptBytes, MessageAssembly, Stream, StreamMaker, Timers
 
 if TYPE_CHECKING:
     from tandemmq.http2.calls import Answers, Calls

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
 from tandemmq.http2.errors import Limits, Usage
-from tandemmq.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 
 if TYPE_CHECKING:
     from tandemmq.http2.connection import Connection
     from tandemmq.http2.frames import RequestShape
     from tandemmq.http2.hpack import Header
 
-__all__ = ["KeptBytes", "MessageAssembly", "Stream", "StreamMaker", "Timers"]
+__all__ = ["MESSAGE_HEAD", "MESSAGE_HEAD_BYTES", "KeptBytes", "MessageAssembly", "Stream", "StreamMaker", "Timers"]
+
+# gRPC's prefix of a message: compressed or not, length.
+MESSAGE_HEAD: Final = Struct(">BI")
+MESSAGE_HEAD_BYTES: Final = 5
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # `tools/compile.py` may have made this an extension type

@@ -31,10 +31,9 @@ from tandemmq.core.routing.values import (
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 __all__ = [
-    "CLIENT_ID_HEADER",
     "RouteQueryHandler",
     "broker_message",
     "broker_value",
@@ -378,7 +377,6 @@ def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
 
 # QueryRoute of RocketMQ's client API, served by NameServer and broker: either may be a client's access point.
 
-CLIENT_ID_HEADER: Final = "x-mq-client-id"
 _LANGUAGE_HEADER: Final = "x-mq-language"
 _ONE_ADDRESS_LANGUAGE: Final = "HTTP"
 

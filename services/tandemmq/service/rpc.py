@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from grpc import StatusCode
 
 __all__ = [
+    "CLIENT_ID_HEADER",
     "MESSAGE_BYTES_MAX",
     "BidiMethod",
     "Call",
@@ -34,6 +35,9 @@ __all__ = [
 
 # RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
 MESSAGE_BYTES_MAX: Final = 130 << 20
+
+CLIENT_ID_HEADER: Final = "x-mq-client-id"
+"""In which RocketMQ's clients say who they are."""
 
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT", covariant=True)

@@ -20,7 +20,7 @@ from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
 from tandemmq.http2.server import Server
 from tandemmq.http2.sockets import PlainSockets
-from tandemmq.http2.stream import Stream
+from tandemmq.http2.stream import MESSAGE_HEAD_BYTES, Stream
 
 GREETING = frames.PREFACE + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
 WIDE = frames.window_update(0, frames.WINDOW_MAX - frames.DEFAULT_WINDOW_BYTES)
@@ -138,7 +138,7 @@ async def answer_of(peer: socket.socket) -> bytes:
                 if head & 0xFF == frames.DATA:
                     answer += received[frames.FRAME_HEAD_BYTES : stop]
                 if flags & frames.END_STREAM and head & 0xFF == frames.HEADERS:
-                    return bytes(answer[frames.MESSAGE_HEAD_BYTES :])
+                    return bytes(answer[MESSAGE_HEAD_BYTES:])
                 del received[:stop]
     raise AssertionError("closed before the answer's end")
 

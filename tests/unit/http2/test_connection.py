@@ -22,7 +22,7 @@ from support.http2_peer import (
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import ErrorCode, Limits
-from tandemmq.http2.stream import Stream
+from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 
 GRPC_UNIMPLEMENTED, GRPC_RESOURCE_EXHAUSTED, GRPC_DEADLINE_EXCEEDED = "12", "8", "4"
 
@@ -151,9 +151,9 @@ def test_a_message_may_be_as_large_as_the_limit_and_no_larger() -> None:
 
 def test_a_message_of_130_mib_is_refused_by_its_prefix() -> None:
     rig = ServerRig()
-    rig.receive(open_request(1) + data(1, frames.MESSAGE_HEAD.pack(0, (130 << 20) + 1)))
+    rig.receive(open_request(1) + data(1, MESSAGE_HEAD.pack(0, (130 << 20) + 1)))
     assert rig.headers_of(rig.output()[0])["grpc-status"] == GRPC_RESOURCE_EXHAUSTED
-    rig.receive(open_request(3) + data(3, frames.MESSAGE_HEAD.pack(0, 130 << 20)))
+    rig.receive(open_request(3) + data(3, MESSAGE_HEAD.pack(0, 130 << 20)))
     assert rig.output() == []
     assert rig.connection.open_streams == 1
 

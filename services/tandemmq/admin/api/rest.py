@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
 from starlette.types import Receive, Scope, Send
 
 from tandemmq.admin.api.access import OPERATOR_ONLY, Problem, current_actor
-from tandemmq.admin.api.operations_grpc import BoundedTail
 from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
+from tandemmq.admin.operations.message_search import BoundedTail
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import MESSAGE_TYPES, TOPIC_ATTRIBUTES

@@ -23,8 +23,7 @@ from tandemmq.admin.api.operations_grpc import OperationsServicer
 from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import Limits
-from tandemmq.service.health import reflection_table
-from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.http2_front import Http2Front, reflection_table
 from tandemmq.service.rpc import ListenError
 
 __all__ = ["GrpcSide", "SharedPort"]

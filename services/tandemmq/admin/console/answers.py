@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -18,12 +18,15 @@ from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, frame_of
 from tandemmq.admin.console.plots import Plot, TimeRange, plot
 from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
-from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult
 from tandemmq.admin.trace_reader import TraceSource
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import count_text
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations, OperationsDesk
+
 
 __all__ = [
     "AddPages",

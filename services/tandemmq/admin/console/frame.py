@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -21,7 +21,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template, pass_c
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from tandemmq.admin.cluster_reader import ClusterReading
 from tandemmq.admin.cluster_state import Severity
 from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import (
@@ -34,6 +33,10 @@ from tandemmq.service.texts import (
     seconds_text,
     wall_text,
 )
+
+if TYPE_CHECKING:
+    from tandemmq.admin.cluster_reader import ClusterReading
+
 
 __all__ = [
     "NAVIGATION",

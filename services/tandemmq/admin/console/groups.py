@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
@@ -28,7 +28,6 @@ from tandemmq.admin.console.answers import (
 from tandemmq.admin.console.frame import Flash, dead_letters_address, group_address, messages_address, topic_address
 from tandemmq.admin.console.plots import RANGES, time_range
 from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
-from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import RETRY_PREFIX, attributes_text, read_attributes
 from tandemmq.admin.operations.values import (
@@ -46,6 +45,10 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.core.metadata.topic_table import group_name_problem
 from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, count_text, counted, duration_text, read_moment
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+
 
 __all__ = [
     "ClientRow",

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.admin.console.frame import message_address, messages_address, topic_address
 from tandemmq.admin.operations.bodies import body_preview
-from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, MessageSummary
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import bytes_text
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+
 
 __all__ = ["PREVIEW_BYTES", "MessageRow", "NewestMessages", "message_rows"]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 
@@ -26,7 +26,6 @@ from tandemmq.admin.console.frame import (
 from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, NewestMessages, message_rows
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
 from tandemmq.admin.operations.messages import message_again
-from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, DELAYED_TOPIC, HALF_TOPIC, RETRY_PREFIX
 from tandemmq.admin.operations.values import (
@@ -45,6 +44,10 @@ from tandemmq.admin.operations.values import (
 from tandemmq.core.message import properties as names
 from tandemmq.core.metadata.topic_table import TIMER_TOPIC
 from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, bytes_text, count_text, read_moment
+
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.operations import Operations
+
 
 __all__ = [
     "BODY_BYTES",

@@ -10,11 +10,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.admin.console.frame import zone_name, zoned
-from tandemmq.admin.history import Samples
 from tandemmq.service.texts import duration_text
+
+if TYPE_CHECKING:
+    from tandemmq.admin.history import Samples
+
 
 __all__ = ["HEIGHT", "RANGES", "WIDTH", "FigureView", "Line", "Plot", "Scale", "TimeRange", "plot", "time_range"]
 

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.operations.questions import (
+    NO_CHANGE,
     Answer,
     BrokerPlanes,
     FailureKind,
@@ -19,7 +20,6 @@ from tandemmq.admin.operations.questions import (
     unseen_of,
     values_of,
 )
-from tandemmq.admin.operations.topics import NO_CHANGE
 from tandemmq.admin.operations.values import Acl, AclEntry, Change, ChangeResult, Unseen, User, UserChange
 from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.core.access.users_and_policies import Acl as CoreAcl

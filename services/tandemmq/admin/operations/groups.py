@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Final, TypeVar
 
 from tandemmq.admin.operations.questions import (
+    NO_CHANGE,
     Answer,
     BrokerPlanes,
     FailureKind,
@@ -21,7 +22,6 @@ from tandemmq.admin.operations.questions import (
     unseen_of,
     values_of,
 )
-from tandemmq.admin.operations.topics import NO_CHANGE
 from tandemmq.admin.operations.values import (
     Change,
     ChangeResult,
@@ -37,7 +37,8 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.admin.protobuf import as_value
 from tandemmq.core.clock import Clock
-from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS, group_name_problem
+from tandemmq.core.metadata.subscription_group_table import SYSTEM_GROUPS
+from tandemmq.core.metadata.topic_table import group_name_problem
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.service.texts import counted

@@ -7,14 +7,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
 
 from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
-from tandemmq.admin.operations.groups import GroupOperations
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX
 from tandemmq.admin.operations.questions import (
     Answer,
     BrokerPlanes,
@@ -24,6 +23,7 @@ from tandemmq.admin.operations.questions import (
     OperationFailed,
     Questions,
     each_once,
+    query_request,
     unseen_of,
 )
 from tandemmq.admin.operations.topics import ORDINARY, category_of
@@ -37,7 +37,6 @@ from tandemmq.admin.operations.values import (
     MessageSummary,
     Progress,
     ReplicaCopy,
-    SearchOrder,
     TestMessage,
     TestReceipt,
     Transaction,
@@ -54,6 +53,10 @@ from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, topic_name_probl
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 
+if TYPE_CHECKING:
+    from tandemmq.admin.operations.groups import GroupOperations
+
+
 __all__ = [
     "CLIENT_COMMANDS",
     "TRANSACTION_ENDS",
@@ -65,7 +68,6 @@ __all__ = [
     "copies_of",
     "judged_copies",
     "message_again",
-    "query_request",
 ]
 
 
@@ -188,39 +190,6 @@ _WRITTEN_BY_SYSTEM: Final = frozenset(
     value for name, value in vars(names).items() if name.startswith("PROPERTY_") and isinstance(value, str)
 )
 """Properties that belong to one sending of a message, or are given in fields of their own."""
-
-
-# Queries as requests. The edge: protobuf stops here.
-
-
-def query_request(
-    query: MessageQuery, *, start_ms: int, end_ms: int, limit: int, page_token: bytes
-) -> pb.QueryMessagesRequest:
-    """What one broker is asked. Times are [start_ms, end_ms), -1: open; they stand in for those of `query`."""
-    request = pb.QueryMessagesRequest(
-        topic=query.topic,
-        limit=limit,
-        body_bytes=min(max(0, query.body_bytes), PAGE_BODY_BYTES_MAX),
-        tags=query.tags,
-        page_token=page_token,
-    )
-    if query.queue_id >= 0:
-        request.queue.queue_id = query.queue_id
-        request.queue.start_offset = query.start_offset
-        return request
-    part: pb.KeyQuery | pb.TimeRange
-    if query.key:
-        part = request.key
-        part.key = query.key
-    else:
-        part = request.time
-        part.newest_first = query.order is SearchOrder.NEWEST
-        part.SetInParent()
-    if start_ms >= 0:
-        part.start_time.FromMilliseconds(start_ms)
-    if end_ms >= 0:
-        part.end_time.FromMilliseconds(end_ms)
-    return request
 
 
 _RECORDS_MAX: Final = 16

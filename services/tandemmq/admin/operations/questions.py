@@ -13,7 +13,8 @@ import grpc
 import grpc.aio
 
 from tandemmq.admin.cluster_state import BrokerState, ClusterState, NameServerState
-from tandemmq.admin.operations.values import PageRequest, Unseen
+from tandemmq.admin.operations.bodies import PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.values import MessageQuery, PageRequest, SearchOrder, Unseen
 from tandemmq.admin.rpc import (
     BrokerAccessCalls,
     BrokerAdminCalls,
@@ -27,8 +28,10 @@ from tandemmq.admin.rpc import (
 )
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import MASTER_ID
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
 __all__ = [
+    "NO_CHANGE",
     "PAGE_SIZE_MAX",
     "Answer",
     "BrokerPlanes",
@@ -41,10 +44,14 @@ __all__ = [
     "ShortMemory",
     "each_once",
     "part_of",
+    "query_request",
     "require_all",
     "unseen_of",
     "values_of",
 ]
+
+NO_CHANGE: Final = "no change"
+"""Said of a broker where all was so already."""
 
 
 # An answer shared by all who ask within a short time, so that a hundred open pages cost what one does.
@@ -477,3 +484,36 @@ def part_of(found: Sequence[ItemT], page: PageRequest) -> Sequence[ItemT]:
             remedy=f"pages are counted from 1 and hold from 1 to {PAGE_SIZE_MAX:,}",
         )
     return found[(page.number - 1) * page.size : page.number * page.size]
+
+
+# Queries as requests. The edge: protobuf stops here.
+
+
+def query_request(
+    query: MessageQuery, *, start_ms: int, end_ms: int, limit: int, page_token: bytes
+) -> query_pb.QueryMessagesRequest:
+    """What one broker is asked. Times are [start_ms, end_ms), -1: open; they stand in for those of `query`."""
+    request = query_pb.QueryMessagesRequest(
+        topic=query.topic,
+        limit=limit,
+        body_bytes=min(max(0, query.body_bytes), PAGE_BODY_BYTES_MAX),
+        tags=query.tags,
+        page_token=page_token,
+    )
+    if query.queue_id >= 0:
+        request.queue.queue_id = query.queue_id
+        request.queue.start_offset = query.start_offset
+        return request
+    part: query_pb.KeyQuery | query_pb.TimeRange
+    if query.key:
+        part = request.key
+        part.key = query.key
+    else:
+        part = request.time
+        part.newest_first = query.order is SearchOrder.NEWEST
+        part.SetInParent()
+    if start_ms >= 0:
+        part.start_time.FromMilliseconds(start_ms)
+    if end_ms >= 0:
+        part.end_time.FromMilliseconds(end_ms)
+    return request

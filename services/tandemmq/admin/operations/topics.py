@@ -9,6 +9,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from tandemmq.admin.cluster_state import NameServerState
 from tandemmq.admin.operations.questions import (
+    NO_CHANGE,
     Answer,
     FailureKind,
     Members,
@@ -51,7 +52,6 @@ __all__ = [
     "DELAYED_TOPIC",
     "HALF_TOPIC",
     "MESSAGE_TYPES",
-    "NO_CHANGE",
     "ORDINARY",
     "PERMISSIONS",
     "RETRY",
@@ -93,7 +93,6 @@ TOPIC_ATTRIBUTES: Final = {
 """Attributes of a topic that may be set, beside its type."""
 PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
 """RocketMQ's bits, and what they mean. Bit 1, `inherit`, is for the brokers' own topics."""
-NO_CHANGE: Final = "no change"
 _QUEUES_MAX: Final = 1_024
 _DEFAULT: Final = "the broker's default number of"
 

@@ -21,7 +21,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -62,6 +62,7 @@ __all__ = [
     "job_from_json",
     "job_to_json",
     "line_of",
+    "to_its_end",
 ]
 
 LINE_BYTES_MAX: Final = 4 << 20
@@ -473,3 +474,16 @@ def _send_nowait(process: Process, frame: dict[str, Any]) -> None:
     assert process.stdin is not None
     if not process.stdin.is_closing():
         process.stdin.write(line_of(frame))
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Does `work`. A caller that is cancelled meanwhile gets to know when it is done, so that its turn lasts as long.
+
+    What `work` raises then is lost: nobody is there to be told.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

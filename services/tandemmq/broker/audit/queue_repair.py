@@ -24,9 +24,16 @@ from urllib.parse import quote
 import numpy as np
 import structlog
 
-from tandemmq.broker.audit.jobs import AuditHelper, FindEntriesJob, HelperBusy, HelperGone, JobFailed, JobFailure
-from tandemmq.broker.audit.range_repair import KEPT_REPAIRS_FOLDER, keep_file, to_its_end
-from tandemmq.broker.audit.store_files import LogUnsound, OpenFile, StoreFiles
+from tandemmq.broker.audit.jobs import (
+    AuditHelper,
+    FindEntriesJob,
+    HelperBusy,
+    HelperGone,
+    JobFailed,
+    JobFailure,
+    to_its_end,
+)
+from tandemmq.broker.audit.store_files import KEPT_REPAIRS_FOLDER, LogUnsound, OpenFile, StoreFiles, keep_file
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore

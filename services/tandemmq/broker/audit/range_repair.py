@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
@@ -31,8 +31,26 @@ from typing import Any, Final, NamedTuple, Protocol
 import structlog
 import xxhash
 
-from tandemmq.broker.audit.jobs import AuditHelper, CheckStagedJob, DigestAlgorithm, DigestRangeJob, Job, hash_factory
-from tandemmq.broker.audit.store_files import OpenFile, PacedFiles, StoreFiles, commit_log_start
+from tandemmq.broker.audit.jobs import (
+    AuditHelper,
+    CheckStagedJob,
+    DigestAlgorithm,
+    DigestRangeJob,
+    Job,
+    hash_factory,
+    to_its_end,
+)
+from tandemmq.broker.audit.store_files import (
+    KEPT_REPAIRS_FOLDER,
+    OpenFile,
+    PacedFiles,
+    StoreFiles,
+    commit_log_start,
+    finish_file,
+    keep_file,
+    new_file,
+    write_all,
+)
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.core.audit.findings import Finding, FindingKind
 from tandemmq.core.audit.record_check import check_records
@@ -45,7 +63,6 @@ from tandemmq.core.storage.flush_jobs import FlushJob
 
 __all__ = [
     "CHANGES_LISTED_MAX",
-    "KEPT_REPAIRS_FOLDER",
     "OwnFile",
     "RangeOrder",
     "RangeRepair",
@@ -56,8 +73,6 @@ __all__ = [
     "TableRepair",
     "TableRepaired",
     "check_staged",
-    "keep_file",
-    "to_its_end",
 ]
 
 
@@ -133,19 +148,6 @@ class _WithStaged(ReplicaFiles):
 # How a step of a repair is taken that must not be left half done.
 
 
-async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Does `work`. A caller that is cancelled meanwhile gets to know when it is done, so that its turn lasts as long.
-
-    What `work` raises then is lost: nobody is there to be told.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
-
-
 # Why a repair is not carried out. Nothing was changed, unless the kind says so.
 
 
@@ -155,7 +157,6 @@ CHANGES_LISTED_MAX: Final = 1_000
 _PAGE_BYTES: Final = 4096
 _PIECE_BYTES: Final = 1 << 20
 _STAGED_NAME: Final = "repair.unfinished"
-KEPT_REPAIRS_FOLDER: Final = "kept-repairs"
 _ROOM_LEFT_BYTES: Final = 256 << 20
 """The broker needs its next files more than a repair needs room for a copy."""
 
@@ -318,11 +319,11 @@ class RangeRepair:
         hashed = hash_factory(DigestAlgorithm.XXH3_128)()
         # Closed by its last user and not here: a thread that outlives a cancelled call must not write into whatever
         # file was opened next.
-        staged = await asyncio.to_thread(_new_file, self._staged_path)
+        staged = await asyncio.to_thread(new_file, self._staged_path)
 
         def take(piece: bytes) -> None:
             hashed.update(memoryview(piece))
-            _write_all(staged, piece)
+            write_all(staged, piece)
 
         received = 0
         pieces_of = (
@@ -366,13 +367,13 @@ class RangeRepair:
         path = self._kept_path(order.range, order.target_digest)
         await asyncio.to_thread(os.makedirs, self._kept_folder, exist_ok=True)
         unfinished = f"{path}.unfinished"
-        file = await asyncio.to_thread(_new_file, unfinished)
+        file = await asyncio.to_thread(new_file, unfinished)
         offset, end = order.range
         while offset < end:
             piece = bytes(self._store.read_log(offset, min(_PIECE_BYTES, end - offset)))
-            await asyncio.to_thread(_write_all, file, piece)
+            await asyncio.to_thread(write_all, file, piece)
             offset += len(piece)
-        await asyncio.to_thread(_finish, file, unfinished, path)
+        await asyncio.to_thread(finish_file, file, unfinished, path)
 
     async def _check_staged(self, order: RangeOrder) -> int:
         """Returns the number of records; refuses what is no chain of sound ones."""
@@ -480,36 +481,6 @@ def _differing_pages(ours: memoryview, staged: OpenFile, offset: int, staged_sta
             pages.append(_Page(offset + start, there, changed_bytes))
         start = end
     return pages
-
-
-def _new_file(path: str) -> OpenFile:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    return OpenFile(os.open(path, flags, 0o600))
-
-
-def _write_all(file: OpenFile, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file.number, view) :]
-
-
-def _finish(file: OpenFile, unfinished: str, path: str) -> None:
-    """Gives a file its name when all of it is on disk."""
-    os.fsync(file.number)
-    os.rename(unfinished, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def keep_file(path: str, data: bytes) -> None:
-    """Writes a file that has its name only when all of it is on disk. OSError: there is none."""
-    unfinished = f"{path}.unfinished"
-    file = _new_file(unfinished)
-    _write_all(file, data)
-    _finish(file, unfinished, path)
 
 
 def _room(folder: str) -> int:

@@ -18,6 +18,7 @@ from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
 __all__ = [
     "BLOCK_BYTES",
+    "KEPT_REPAIRS_FOLDER",
     "FileGone",
     "JobCancelled",
     "LogUnsound",
@@ -27,10 +28,14 @@ __all__ = [
     "ReadPace",
     "StoreFiles",
     "commit_log_start",
+    "finish_file",
+    "keep_file",
+    "new_file",
     "open_direct",
     "prepare_descriptor",
     "read_into",
     "read_pieces",
+    "write_all",
 ]
 
 
@@ -395,3 +400,39 @@ class PacedFiles:
             if len(self._open) > _OPEN_FILES_MAX:
                 self._open.popitem(last=False)
         return file
+
+
+# What a repair writes: files that are whole or not there.
+
+KEPT_REPAIRS_FOLDER: Final = "kept-repairs"
+"""Below the store's root: what repairs have replaced."""
+
+
+def new_file(path: str) -> OpenFile:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    return OpenFile(os.open(path, flags, 0o600))
+
+
+def write_all(file: OpenFile, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file.number, view) :]
+
+
+def finish_file(file: OpenFile, unfinished: str, path: str) -> None:
+    """Gives a file its name when all of it is on disk."""
+    os.fsync(file.number)
+    os.rename(unfinished, path)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def keep_file(path: str, data: bytes) -> None:
+    """Writes a file that has its name only when all of it is on disk. OSError: there is none."""
+    unfinished = f"{path}.unfinished"
+    file = new_file(unfinished)
+    write_all(file, data)
+    finish_file(file, unfinished, path)

@@ -21,7 +21,6 @@ from tandemmq.broker.client_api.validation import CLIENT_ID_HEADER, Code, Outcom
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import ReceiveTracer
-from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.metadata.subscription_group_table import CreationLimit
 from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.route_table import external_route
@@ -32,6 +31,7 @@ from tandemmq.service.rpc import BidiMethod, Call, MethodTable, ServerStreamMeth
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.access import ClientAccess
+    from tandemmq.broker.tracing.send_tracer import BrokerTracing
 
 
 __all__ = ["SERVICE_NAME", "ClientApi", "NewTopics"]

@@ -18,25 +18,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tandemmq.broker.client_api.sent_message import SentMessage
-from tandemmq.broker.client_api.telemetry import TelemetryHandler, admit_group
+from tandemmq.broker.client_api.telemetry import TelemetryHandler
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
+    admit_group,
     check_client_id,
     check_group,
     check_topic,
     status_of,
 )
 from tandemmq.core.delivery.lite_topics import (
-    LMQ_PREFIX,
     LiteView,
     lite_message,
     lite_topic_problem,
     lmq_name,
     parent_of_lmq,
     split_lmq_name,
+    waits_on,
 )
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
 
 
-__all__ = ["LiteHandler", "LiteSubscriber", "waits_on"]
+__all__ = ["LiteHandler", "LiteSubscriber"]
 
 log = structlog.get_logger(__name__)
 
@@ -90,11 +91,6 @@ class LiteSubscriber:
         # What the last receive with an attempt id was given, for one that lost its answer.
         self.given_attempt_id = ""
         self.given: list[str] = []
-
-
-def waits_on(client_id: str, parent: str) -> str:
-    """Where the receives of one client wait; no topic has such a name."""
-    return f"{LMQ_PREFIX}{parent} {client_id}"
 
 
 class LiteStanding(NamedTuple):

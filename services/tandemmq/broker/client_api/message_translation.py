@@ -27,11 +27,12 @@ from tandemmq.core.message.properties import (
     PROPERTY_TAGS,
     PROPERTY_TRACE_ON,
     PROPERTY_UNIQUE_KEY,
+    InvalidProperty,
     encode_properties,
     java_map_order,
 )
 from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
-from tandemmq.core.message.record_layout import COMPRESSED, InvalidProperty
+from tandemmq.core.message.record_layout import COMPRESSED
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 __all__ = ["PROPERTY_TRACE_CONTEXT", "NoTime", "Peer", "TopicTranslation", "is_internal", "peer_of"]

@@ -13,18 +13,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder
 from tandemmq.broker.client_api.receive import ReceiveHandler, WaitingPull, poll_end_ms
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
-from tandemmq.broker.client_api.telemetry import admit_group
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
+    admit_group,
     check_client_id,
     check_group,
     check_topic,
@@ -32,12 +32,15 @@ from tandemmq.broker.client_api.validation import (
     parsed_filter,
     status_of,
 )
-from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.dead_letters import DeadLetterQueues
+
 
 __all__ = ["OffsetHandler"]
 

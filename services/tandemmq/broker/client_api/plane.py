@@ -18,7 +18,8 @@ from tandemmq.http2.server import ConnectionGate
 from tandemmq.service.certificates import FileMarks, file_marks
 from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.grpc_server import GrpcServer
-from tandemmq.service.http2_front import Forwarder, Http2Front
+from tandemmq.service.http2_call import Forwarder
+from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.rpc import MethodTable
 
 if TYPE_CHECKING:

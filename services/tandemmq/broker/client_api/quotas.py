@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.quotas import OverQuota, Quantity, QuotaRules, Quotas, Share, address_of_peer
 from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import Timers
+    from tandemmq.core.delivery.lease_table import LeaseTable
 
 
 __all__ = ["PAUSE_MAX_MS", "ClientQuotas"]

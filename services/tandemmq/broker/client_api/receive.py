@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from mypy_extensions import mypyc_attr
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
-from tandemmq.broker.client_api.lite import LiteHandler, waits_on
-from tandemmq.broker.client_api.services import BrokerServices, Timer
-from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
-from tandemmq.broker.client_api.telemetry import admit_group, admitted_still, group_policy
+from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX, group_policy
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
+    admit_group,
+    admitted_still,
     check_client_id,
     check_group,
     check_lease,
@@ -40,7 +39,7 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
-from tandemmq.core.delivery.lite_topics import LMQ_PREFIX
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, waits_on
 from tandemmq.core.delivery.poll_table import PollTable
 from tandemmq.core.delivery.queue_progress import Delivery, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
@@ -52,7 +51,9 @@ from tandemmq.service.logging import traced_lines
 from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
+    from tandemmq.broker.client_api.lite import LiteHandler
     from tandemmq.broker.client_api.quotas import ClientQuotas
+    from tandemmq.broker.client_api.services import BrokerServices, Timer
     from tandemmq.broker.dead_letters import DeadLetterQueues
 
 

@@ -22,7 +22,6 @@ import structlog
 
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
-from tandemmq.broker.client_api.quotas import ClientQuotas
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.transactions import Transactions, transaction_problem
@@ -44,8 +43,8 @@ from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.deduplication import Deduplication, Window
 from tandemmq.core.delivery.half_messages import HALF_TOPIC
+from tandemmq.core.message.properties import InvalidProperty
 from tandemmq.core.message.record import OutgoingMessage
-from tandemmq.core.message.record_layout import InvalidProperty
 from tandemmq.core.metadata.topic_table import (
     DEDUPLICATION_TOPIC,
     TIMER_TOPIC,
@@ -61,6 +60,7 @@ from tandemmq.service.rpc import Call, StatusCode
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
+    from tandemmq.broker.client_api.quotas import ClientQuotas
 
 
 __all__ = ["RecallHandle", "RecallHandler", "SendHandler", "refuse_send"]

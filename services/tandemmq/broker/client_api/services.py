@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.core.clock import Clock
@@ -20,12 +19,19 @@ from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.forwarding import GroupCalls
+    from tandemmq.broker.client_api.sessions import ClientSessions
     from tandemmq.broker.delayed_messages import DelayedMessages
     from tandemmq.broker.tracing.send_tracer import SendTracer
     from tandemmq.core.delivery.lease_table import LeaseTable
 
 
-__all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]
+__all__ = ["READS_ONLY", "ApiOptions", "BrokerServices", "Timer", "Timers"]
+
+READS_ONLY: Final = (
+    "this broker is a slave: it gives messages while its group has no master, and takes none; send to another broker "
+    "group, or start the master"
+)
+"""The refusal of a slave that serves reads. What puts nothing passes over it: `BrokerServices.read_refusal`."""
 
 
 @dataclass(slots=True)

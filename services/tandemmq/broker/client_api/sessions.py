@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tandemmq.core.delivery.lite_topics import LITE_TOPIC_CHARACTERS_MAX
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ClientSession",
     "ClientSessions",
     "GroupPolicy",
+    "group_policy",
     "merged_settings",
 ]
 
@@ -161,6 +163,24 @@ class GroupPolicy(NamedTuple):
     slow_broker_id: int = 1
     # Lite topics of one client.
     lite_client_quota: int = 2_000
+
+
+# RocketMQ's default of 16 retries (`retryMaxTimes`) after the first delivery.
+_DEFAULT_POLICY: Final = GroupPolicy(fifo=False, max_attempts=17)
+
+
+def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
+    """The group's configuration, or the one it will be created with."""
+    config = groups.get(group)
+    if config is None:
+        return _DEFAULT_POLICY
+    return GroupPolicy(
+        fifo=config.consume_message_orderly,
+        max_attempts=config.max_attempts,
+        retry_delays_seconds=config.retry_delays_seconds,
+        slow_broker_id=config.which_broker_when_consume_slowly,
+        lite_client_quota=config.lite_client_quota,
+    )
 
 
 def merged_settings(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.broker.client_api.delivery_encoding import encoded_length, length_delimited, tag_of
 from tandemmq.broker.client_api.services import BrokerServices
@@ -27,12 +27,15 @@ from tandemmq.broker.client_api.validation import (
     ok_status,
     status_of,
 )
-from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTracer, SettleTrace
 from tandemmq.core.delivery.lease_terms import HANDLE_SEPARATOR, broker_of_handle, encode_broker_name, read_handle
 from tandemmq.core.delivery.lite_topics import lmq_name, parent_of_lmq
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.dead_letters import DeadLetterQueues
+
 
 __all__ = ["AckRequest", "SettleHandler", "encoded_ack"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tandemmq.broker.client_api.sessions import GroupPolicy, merged_settings
+from tandemmq.broker.client_api.sessions import GroupPolicy, group_policy, merged_settings
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
     OK,
@@ -22,7 +22,6 @@ from tandemmq.broker.client_api.validation import (
     parsed_filter,
     status_of,
 )
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.routing.route_table import QueueRow, queue_rows
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -34,57 +33,7 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
 
 
-__all__ = ["RECONNECT", "AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]
-
-
-# Consumer groups as the client API treats them: what their configuration means, and when they come into being.
-
-# RocketMQ's default of 16 retries (`retryMaxTimes`) after the first delivery.
-_DEFAULT_POLICY: Final = GroupPolicy(fifo=False, max_attempts=17)
-
-
-def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
-    """The group's configuration, or the one it will be created with."""
-    config = groups.get(group)
-    if config is None:
-        return _DEFAULT_POLICY
-    return GroupPolicy(
-        fifo=config.consume_message_orderly,
-        max_attempts=config.max_attempts,
-        retry_delays_seconds=config.retry_delays_seconds,
-        slow_broker_id=config.which_broker_when_consume_slowly,
-        lite_client_quota=config.lite_client_quota,
-    )
-
-
-def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outcome | None:
-    """Lets a group consume; creates it when it is new and the settings say so. A new one is not durable yet."""
-    config = services.groups.get(group)
-    if config is None:
-        if not services.options.auto_create_subscription_group:
-            return Outcome(
-                Code.CONSUMER_GROUP_NOT_FOUND,
-                f"consumer group {group} does not exist; create it, or set autoCreateSubscriptionGroup=true",
-            )
-        refusal = services.create_group(group, client_id=client_id)
-        if refusal is not None:
-            return Outcome(Code.TOO_MANY_REQUESTS, f"consumer group {group} was not created: {refusal}", retryable=True)
-        return None
-    return _disabled(config)
-
-
-def admitted_still(groups: SubscriptionGroupTable, group: str) -> Outcome | None:
-    """Why a group that was let in when its receive began to wait may not consume any more; None: it may."""
-    config = groups.get(group)
-    if config is None:
-        return Outcome(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {group} was removed meanwhile")
-    return _disabled(config)
-
-
-def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
-    if config.consume_enable:
-        return None
-    return Outcome(Code.FORBIDDEN, f"consumer group {config.group_name} is disabled (consumeEnable=false)")
+__all__ = ["RECONNECT", "AssignmentHandler", "TelemetryHandler"]
 
 
 # Commands to clients that wait for their answers, each for some seconds: an operator sends one at a time.

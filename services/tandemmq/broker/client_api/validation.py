@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -21,17 +21,22 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_terms import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
 from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
 from tandemmq.core.delivery.subscription import MessageFilter, TagFilter
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
-from tandemmq.service.route_messages import CLIENT_ID_HEADER
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.services import BrokerServices
 
 __all__ = [
     "CLIENT_ID_HEADER",
     "OK",
     "PUT_OUTCOMES",
     "Outcome",
+    "admit_group",
+    "admitted_still",
     "body_digest",
     "check_body_digest",
     "check_client_id",
@@ -174,6 +179,36 @@ def check_group(group: str) -> Outcome | None:
     """A consumer group's name."""
     problem = group_name_problem(group)
     return None if problem is None else Outcome(Code.ILLEGAL_CONSUMER_GROUP, problem)
+
+
+def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outcome | None:
+    """Lets a group consume; creates it when it is new and the settings say so. A new one is not durable yet."""
+    config = services.groups.get(group)
+    if config is None:
+        if not services.options.auto_create_subscription_group:
+            return Outcome(
+                Code.CONSUMER_GROUP_NOT_FOUND,
+                f"consumer group {group} does not exist; create it, or set autoCreateSubscriptionGroup=true",
+            )
+        refusal = services.create_group(group, client_id=client_id)
+        if refusal is not None:
+            return Outcome(Code.TOO_MANY_REQUESTS, f"consumer group {group} was not created: {refusal}", retryable=True)
+        return None
+    return _disabled(config)
+
+
+def admitted_still(groups: SubscriptionGroupTable, group: str) -> Outcome | None:
+    """Why a group that was let in when its receive began to wait may not consume any more; None: it may."""
+    config = groups.get(group)
+    if config is None:
+        return Outcome(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {group} was removed meanwhile")
+    return _disabled(config)
+
+
+def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
+    if config.consume_enable:
+        return None
+    return Outcome(Code.FORBIDDEN, f"consumer group {config.group_name} is disabled (consumeEnable=false)")
 
 
 def parsed_filter(expression: definition.FilterExpression) -> MessageFilter | Outcome:

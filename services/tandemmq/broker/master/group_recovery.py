@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -38,7 +38,10 @@ from tandemmq.core.replication.master_start import (
 )
 from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
-from tandemmq.core.storage.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = [
     "GroupRecovery",

@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -27,11 +27,14 @@ from tandemmq.broker.ha_transport import (
     why_broken,
     why_refused,
 )
-from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import connection_end
 from tandemmq.service.rpc import ListenError
+
+if TYPE_CHECKING:
+    from tandemmq.broker.tracing.send_tracer import SendTracer
+
 
 __all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
 

@@ -14,7 +14,6 @@ from tandemmq.broker.access_changes import AccessChanges
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.group_changes import GroupChanges, GroupProgressView, QueueStanding
 from tandemmq.broker.metadata_tables import NotSpread
-from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.core.access.users_and_policies import (
     Acl,
     InvalidAcl,
@@ -39,6 +38,7 @@ from tandemmq.service.event_loop import TurnLimit
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
     from tandemmq.broker.report import BrokerReport
+    from tandemmq.broker.runtime_settings import RuntimeSettings
 
 __all__ = ["AdminServicer", "BrokerAccessServicer", "changed_group"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import grpc
 
@@ -16,7 +16,6 @@ from tandemmq.broker.peer_client import history_messages, lease_position, lease_
 from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import LocalLog, ReplicaProof
-from tandemmq.broker.tracing.send_tracer import TracedPuts
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.replication.mastership import Replica
@@ -26,6 +25,10 @@ from tandemmq.proto.broker.v1 import failover_service_pb2_grpc, metadata_service
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as metadata_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 from tandemmq.service.service_tls import claim_problem_of
+
+if TYPE_CHECKING:
+    from tandemmq.broker.tracing.send_tracer import TracedPuts
+
 
 __all__ = ["FailoverServicer", "MetadataServicer", "ReplicaServicer", "failover_state"]
 

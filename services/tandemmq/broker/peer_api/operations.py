@@ -25,7 +25,7 @@ from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import Half, Resolution
 from tandemmq.core.message.properties import PROPERTY_BORN_HOST, decode_properties
-from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS
+from tandemmq.core.metadata.subscription_group_table import SYSTEM_GROUPS
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 from tandemmq.service.event_loop import TurnLimit

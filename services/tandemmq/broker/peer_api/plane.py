@@ -10,9 +10,7 @@ from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.kept_tails import KeptTails
-from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.peer_api.admin import AdminServicer, BrokerAccessServicer
-from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
 from tandemmq.broker.peer_api.members import FailoverServicer, MetadataServicer, ReplicaServicer
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
@@ -38,6 +36,8 @@ from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.logging import EventMemory
 
 if TYPE_CHECKING:
+    from tandemmq.broker.parts import BrokerParts
+    from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
     from tandemmq.broker.report import BrokerReport
 
 

@@ -17,7 +17,6 @@ from tandemmq.broker.queries.values import (
     WantedMessages,
     token_of,
 )
-from tandemmq.broker.queue_reader import EntryDamage
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import PROPERTY_TAGS, decode_properties, index_terms
 from tandemmq.core.message.record import SCHEDULE_TOPIC, tags_code
@@ -26,6 +25,7 @@ from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
 
 if TYPE_CHECKING:
     from tandemmq.broker.queries.stored_records import ReadableStore, StoredRecords
+    from tandemmq.broker.queue_reader import EntryDamage
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
@@ -34,8 +34,11 @@ from tandemmq.core.replication.sessions import DispatchPace
 from tandemmq.core.replication.slave_catch_up import CatchUpStep, catch_up_step, cut_refusal, stale_reason
 from tandemmq.core.routing.values import Address, BrokerIdentity, ReplicaMemory, connection_end, parse_address
 from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.tracing.send_spans import ReplicaTimelines
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
+
 
 __all__ = ["DISPATCH_SLICE", "Follower", "MasterAddress", "MasterLeft"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tandemmq.broker.client_api.services import READS_ONLY
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
 from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import SlaveMetrics
-from tandemmq.broker.parts import READS_ONLY, BrokerParts
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor
@@ -33,6 +33,10 @@ from tandemmq.core.tracing.span_data import AttributeValue
 from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.metrics import MetricSamples
 from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    from tandemmq.broker.parts import BrokerParts
+
 
 __all__ = ["SlaveReads", "SlaveRole", "TracedPutsPull"]
 

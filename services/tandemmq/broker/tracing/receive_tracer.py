@@ -33,8 +33,7 @@ from tandemmq.core.tracing.span_data import (
     parse_traceparent,
     peer_attributes,
 )
-from tandemmq.service.route_messages import CLIENT_ID_HEADER
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import BrokerTracing

@@ -42,9 +42,8 @@ from tandemmq.core.tracing.span_data import (
     parse_traceparent,
     text_of,
 )
-from tandemmq.service.http2_front import Http2Call
-from tandemmq.service.route_messages import CLIENT_ID_HEADER
-from tandemmq.service.rpc import Call
+from tandemmq.service.http2_call import Http2Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 from tandemmq.service.telemetry.span_export import SpanSink
 
 __all__ = ["BrokerTracing", "SendContexts", "SendTracer", "TracedPuts"]

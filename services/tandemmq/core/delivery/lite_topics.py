@@ -17,9 +17,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import (
     PROPERTY_LITE_TOPIC,
     PROPERTY_MULTI_DISPATCH,
@@ -34,6 +33,10 @@ from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import ATTRIBUTE_LITE_EXPIRATION, TopicConfig, TopicTable
 from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry, first_false
 
+if TYPE_CHECKING:
+    from tandemmq.core.delivery.queue_reader import QueueReader
+
+
 __all__ = [
     "LITE_TOPIC_CHARACTERS_MAX",
     "LMQ_PREFIX",
@@ -44,6 +47,7 @@ __all__ = [
     "lmq_name",
     "parent_of_lmq",
     "split_lmq_name",
+    "waits_on",
 ]
 
 LMQ_PREFIX: Final = "%LMQ%$"
@@ -78,6 +82,11 @@ def split_lmq_name(name: str) -> tuple[str, str]:
     """Parent and lite topic of a logical queue's name. No parent's name has the separator."""
     parent, _, lite_topic = name[len(LMQ_PREFIX) :].partition(_SEPARATOR)
     return parent, lite_topic
+
+
+def waits_on(client_id: str, parent: str) -> str:
+    """Where the receives of one client wait; no topic has such a name."""
+    return f"{LMQ_PREFIX}{parent} {client_id}"
 
 
 def parent_of_lmq(name: str) -> str | None:

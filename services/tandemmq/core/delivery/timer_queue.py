@@ -31,10 +31,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
-from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_DEL_UNIQKEY,
@@ -43,6 +42,10 @@ from tandemmq.core.message.properties import (
 )
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from tandemmq.core.delivery.queue_reader import QueueReader
+
 
 __all__ = [
     "OP_TAG",

@@ -20,10 +20,9 @@ from string import ascii_letters, digits
 from struct import unpack
 from typing import Final
 
-from tandemmq.core.message.record_layout import InvalidProperty
-
 __all__ = [
     "MAX_PROPERTIES_BYTES",
+    "InvalidProperty",
     "decode_properties",
     "encode_properties",
     "extend_hash",
@@ -32,6 +31,10 @@ __all__ = [
     "java_map_order",
     "raw_property",
 ]
+
+
+class InvalidProperty(ValueError):
+    """A property cannot be stored: its name or value holds a separator (0x01, 0x02). The sender is at fault."""
 
 
 _MASK: Final = 0xFFFF_FFFF

@@ -63,9 +63,7 @@ __all__ = [
     "V1_MAGIC",
     "V2_MAGIC",
     "WHOLE_HEADS",
-    "InvalidProperty",
     "MalformedRecord",
-    "MessageError",
     "crc32",
     "encode_blank",
     "enters_consume_queue",
@@ -159,21 +157,13 @@ def encode_blank(size: int) -> bytes:
 # What can be wrong with a message's bytes or its values.
 
 
-class MessageError(Exception):
-    """Root of everything this package raises on purpose."""
-
-
-class MalformedRecord(MessageError):
+class MalformedRecord(Exception):
     """The bytes at `position` of a buffer are no valid record. The store, which knows the disk, says what follows."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"no valid record at position {position}: {reason}")
         self.position = position
         self.reason = reason
-
-
-class InvalidProperty(MessageError):
-    """A property cannot be stored: its name or value holds a separator (0x01, 0x02). The sender is at fault."""
 
 
 # CRC-32 of bodies, by isal where it is installed: a fifth of zlib's time for a body of 1 KiB, the same value.

@@ -22,9 +22,11 @@ __all__ = [
     "ATTRIBUTE_LITE_MODEL",
     "ATTRIBUTE_PRIORITY_FACTOR",
     "RETRY_DELAYS_MAX",
+    "SYSTEM_GROUPS",
     "CreationLimit",
     "SubscriptionGroupConfig",
     "SubscriptionGroupTable",
+    "system_subscription_groups",
 ]
 
 ATTRIBUTE_PRIORITY_FACTOR: Final = "priority.factor"
@@ -285,3 +287,22 @@ class _Allowance:
 
     def take(self) -> None:
         self._left_thousandths -= 1_000
+
+
+# Groups every broker has from its first boot.
+
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+def system_subscription_groups() -> list[SubscriptionGroupConfig]:
+    """What the group table of a new broker holds."""
+    return [SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS]

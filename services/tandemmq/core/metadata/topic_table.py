@@ -13,7 +13,6 @@ from typing import Final
 
 from tandemmq.core.metadata.metadata_store import InvalidTopic, JavaObject, JavaValue
 from tandemmq.core.metadata.replica_merge import NamedTable
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 
 __all__ = [
     "ATTRIBUTE_DEDUPLICATION_WINDOW",
@@ -32,7 +31,6 @@ __all__ = [
     "PERM_READ_WRITE",
     "PERM_WRITE",
     "RESERVED_TOPICS",
-    "SYSTEM_GROUPS",
     "TIMER_OP_TOPIC",
     "TIMER_TOPIC",
     "TOPIC_NAME_LENGTH_MAX",
@@ -41,7 +39,6 @@ __all__ = [
     "deduplication_window_ms",
     "group_name_problem",
     "is_system_topic",
-    "system_subscription_groups",
     "system_topics",
     "topic_name_problem",
 ]
@@ -189,21 +186,11 @@ class TopicTable(NamedTable[TopicConfig]):
         return self._entries.held.get(name)
 
 
-# Topics and groups every broker has from its first boot, as RocketMQ's TopicConfigManager makes them.
+# Topics every broker has from its first boot, as RocketMQ's TopicConfigManager makes them.
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """Its configuration is what a topic made by the first send inherits."""
 
-SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Delayed messages wait in its one queue, as in RocketMQ."""
 DEDUPLICATION_TOPIC: Final = "rmq_sys_deduplication"
@@ -240,11 +227,6 @@ def system_topics(*, cluster: str, broker_name: str, auto_create_topic: bool) ->
     if auto_create_topic:
         topics.append(TopicConfig(AUTO_CREATE_TOPIC, 8, 8, perm=_INHERITED))
     return topics
-
-
-def system_subscription_groups() -> list[SubscriptionGroupConfig]:
-    """What the group table of a new broker holds."""
-    return [SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS]
 
 
 def is_system_topic(name: str, *, cluster: str, broker_name: str) -> bool:

@@ -40,10 +40,10 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import DiskFull
 from tandemmq.core.storage.index_file import ascii_extended, tag_hash, without_sign
-from tandemmq.core.storage.index_table import IndexTable
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.commit_log import MappedFileQueue
+    from tandemmq.core.storage.index_table import IndexTable
 
 __all__ = [
     "IS_COMPILED",

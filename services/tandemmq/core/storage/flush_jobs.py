@@ -14,15 +14,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.clock import Clock
-from tandemmq.core.storage.consume_queue import ConsumeQueueSync
-from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import Disk, DiskError, DiskFull, MappedSegment
-from tandemmq.core.storage.index_file import IndexFile
-from tandemmq.core.storage.index_table import IndexTable
 from tandemmq.core.storage.options import StoreOptions
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.commit_log import CommitLog
+    from tandemmq.core.storage.consume_queue import ConsumeQueueSync
+    from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
+    from tandemmq.core.storage.index_file import IndexFile
+    from tandemmq.core.storage.index_table import IndexTable
 
 
 __all__ = [

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, starmap
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +44,13 @@ from tandemmq.core.message.record_layout import (
     crc32,
 )
 from tandemmq.core.storage.consume_queue import ENTRY
-from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import DiskFull
 from tandemmq.core.storage.index_file import key_hash, tag_hash
-from tandemmq.core.storage.index_table import IndexTable
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
+    from tandemmq.core.storage.index_table import IndexTable
+
 
 __all__ = ["IndexColumns", "RecordBatch", "enter_batch", "enter_batch_into_index", "read_batch", "read_heads"]
 

@@ -21,14 +21,17 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog, file_name
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import Disk, DiskUsage, FolderEntry, MappedSegment
-from tandemmq.core.storage.index_table import IndexTable
 from tandemmq.core.storage.options import StoreOptions
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.index_table import IndexTable
+
 
 __all__ = [
     "BelievedTime",

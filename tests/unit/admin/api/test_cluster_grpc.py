@@ -15,7 +15,7 @@ from tandemmq.admin.api.cluster_grpc import ClusterServicer, guarded
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
-from tandemmq.service.health import reflection_table
+from tandemmq.service.http2_front import reflection_table
 from tandemmq.service.rpc import BidiMethod, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 from tandemmq.service.settings import load_settings
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import xxhash
 
-from tandemmq.broker.audit.jobs import CheckStagedJob, Job
-from tandemmq.broker.audit.range_repair import RangeOrder, RangeRepair, to_its_end
+from tandemmq.broker.audit.jobs import CheckStagedJob, Job, to_its_end
+from tandemmq.broker.audit.range_repair import RangeOrder, RangeRepair
 from tandemmq.broker.audit.store_files import StoreFiles
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState

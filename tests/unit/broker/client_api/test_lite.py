@@ -19,8 +19,7 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.route_messages import CLIENT_ID_HEADER
-from tandemmq.service.rpc import BidiMethod
+from tandemmq.service.rpc import CLIENT_ID_HEADER, BidiMethod
 
 Code = definition.Code
 MINUTE_MS = 60_000

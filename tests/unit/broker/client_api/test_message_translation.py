@@ -9,9 +9,8 @@ from support.manual_time import ManualTime
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder
 from tandemmq.broker.client_api.message_translation import Peer, TopicTranslation, peer_of
 from tandemmq.broker.client_api.sent_message import SentMessage
-from tandemmq.core.message.properties import decode_properties, java_hash
+from tandemmq.core.message.properties import InvalidProperty, decode_properties, java_hash
 from tandemmq.core.message.record import Host, OutgoingMessage, encode_record
-from tandemmq.core.message.record_layout import InvalidProperty
 from tandemmq.core.message.stored_message import StoredMessage, read_stored_message
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb

@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms, java_map_order
-from tandemmq.core.message.record_layout import InvalidProperty
+from tandemmq.core.message.properties import (
+    InvalidProperty,
+    decode_properties,
+    encode_properties,
+    index_terms,
+    java_map_order,
+)
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1)
 

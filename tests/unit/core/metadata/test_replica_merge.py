@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
 from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS_MAX, Entries, merge_replica, removed
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
+from tandemmq.core.metadata.subscription_group_table import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    system_subscription_groups,
+)
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_topics
 
 Table: TypeAlias = TopicTable | SubscriptionGroupTable | ConsumerOffsetTable | DelayOffsetTable
 

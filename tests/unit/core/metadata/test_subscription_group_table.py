@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tandemmq.core.metadata.metadata_store import DataVersion, InvalidGroup
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS, system_subscription_groups
+from tandemmq.core.metadata.subscription_group_table import (
+    SYSTEM_GROUPS,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    system_subscription_groups,
+)
 
 
 def test_a_file_of_rocketmq_4_gets_the_defaults_of_5() -> None:

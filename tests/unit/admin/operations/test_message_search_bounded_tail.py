@@ -9,7 +9,7 @@ import pytest
 
 from support.manual_time import ManualTime
 from support.operations_samples import messages
-from tandemmq.admin.api.operations_grpc import BoundedTail
+from tandemmq.admin.operations.message_search import BoundedTail
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessageSummary
 
