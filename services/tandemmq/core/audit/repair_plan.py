@@ -176,6 +176,7 @@ _OF_TABLES: Final = frozenset(
         FindingKind.CONSUMER_OFFSET_STALE,
         FindingKind.DELAY_OFFSET_STALE,
         FindingKind.METADATA_UNREADABLE,
+        FindingKind.TABLE_OLDER,
     }
 )
 _OF_OWN_FILES: Final = frozenset(
@@ -215,15 +216,17 @@ def plan_repair(
     digest_of: DigestOf,
     *,
     masters: Mapping[str, int | None] | None = None,
-    running: frozenset[str] = frozenset(),
+    running: Mapping[str, Iterable[int]] | None = None,
 ) -> RepairPlan:
     """The steps of a run: the CommitLog, ConsumeQueues, which are made from it, tables, then what people have to do.
 
-    `masters`: by group the broker id of the master; a group that is not named has 0. `running`: groups that were read
-    through their brokers, which know what belongs into their small files; others have read these by now. `digest_of`
+    `masters`: by group the broker id of the master; a group that is not named has 0. `running`: broker ids of
+    groups that were read through their brokers, which know what belongs into their small files; others have read these
+    by now. `digest_of`
     may raise ReplicaUnreadable: there is no plan then without that replica's findings.
     """
-    known = list(findings)
+    running = running or {}
+    known = [each for own in findings for each in _of_each(own, running.get(own.group, ()))]
     by_brokers = {
         id(own)
         for own in known
@@ -240,6 +243,16 @@ def plan_repair(
     )
 
 
+def _of_each(finding: Finding, broker_ids: Iterable[int]) -> Iterator[Finding]:
+    """A small file that is wrong on all replicas alike is one finding, and each broker writes its own."""
+    is_shared = finding.broker_id is None and finding.kind in _OF_OWN_FILES and _table_name(finding) in _OWN_FILES
+    if not is_shared or finding.verdict is Verdict.UNDECIDED or not broker_ids:
+        yield finding
+        return
+    for broker_id in broker_ids:
+        yield replace(finding, broker_id=broker_id)
+
+
 def _is_copied(finding: Finding) -> bool:
     return (
         finding.kind in _COPIED
@@ -252,13 +265,15 @@ def _is_copied(finding: Finding) -> bool:
 
 
 def _is_rewritten(finding: Finding) -> bool:
-    return (
-        finding.kind in _REWRITTEN
-        and finding.broker_id is not None
-        and finding.topic is not None
-        and finding.queue_id is not None
-        and finding.queue_offset is not None
-    )
+    is_named = finding.topic is not None and finding.queue_id is not None and finding.queue_offset is not None
+    return finding.kind in _REWRITTEN and finding.broker_id is not None and (is_named or bool(finding.queues))
+
+
+def _queues_of(finding: Finding) -> tuple[tuple[str, int, int, int], ...]:
+    """Topic, queue id and positions [first, end)."""
+    first = finding.queue_offset or 0
+    end = finding.end_queue_offset or first + finding.messages
+    return finding.queues or ((finding.topic or "", finding.queue_id or 0, first, end),)
 
 
 def _is_rewritten_table(finding: Finding, master_id: int | None) -> bool:
@@ -353,16 +368,10 @@ def _merged(copies: list[_Copy]) -> list[_Copy]:
 
 def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
     entries = sorted(
-        (
-            finding.group,
-            finding.broker_id or 0,
-            finding.topic or "",
-            finding.queue_id or 0,
-            finding.queue_offset or 0,
-            finding.end_queue_offset or (finding.queue_offset or 0) + finding.messages,
-        )
+        (finding.group, finding.broker_id or 0, *queue)
         for finding in findings
         if _is_rewritten(finding)
+        for queue in _queues_of(finding)
     )
     merged: list[tuple[str, int, str, int, int, int]] = []
     for entry in entries:
