@@ -9,6 +9,7 @@ yesterday cannot harm a log that has changed since.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -72,7 +73,7 @@ class RepairAction(StrEnum):
     """The target broker puts back the entries that it has overwritten."""
     REWRITE_TABLE = "rewrite-table"
     """The target broker writes a metadata table again: a slave after it took its master's, a master as it knows it; or
-    another small file, as it knows it."""
+    another small file, as it knows it; or makes an IndexFile again from its own CommitLog."""
     RESTORE_TABLE = "restore-table"
     """The target broker puts back the table or file that it has overwritten."""
     MANUAL = "manual"
@@ -98,7 +99,7 @@ class RepairStep:
     first_queue_offset: int | None = None
     end_queue_offset: int | None = None
     table: str | None = None
-    """Name of a metadata table's file, or of another small one."""
+    """Name of a metadata table's file, or of another small one; of an IndexFile with its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,9 @@ _OF_OWN_FILES: Final = frozenset(
 )
 _OWN_FILES: Final = frozenset({"messageGroupHomes.json", REPLICA_FILE, EPOCH_FILE, "checkpoint"})
 """What a running broker knows better than the file, if that was damaged since it was read."""
+_OF_INDEX: Final = frozenset({FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING})
+_INDEX_FILE: Final = re.compile(r"index/\d+")
+"""Made again from the log by a broker that runs; one that it does not know is for a person."""
 _REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING})
 _GAP_BYTES_MAX: Final = 64 << 10
 """Ranges so close to each other are copied as one: what lies between is equal anyway."""
@@ -245,7 +249,8 @@ def plan_repair(
 
 def _of_each(finding: Finding, broker_ids: Iterable[int]) -> Iterator[Finding]:
     """A small file that is wrong on all replicas alike is one finding, and each broker writes its own."""
-    is_shared = finding.broker_id is None and finding.kind in _OF_OWN_FILES and _table_name(finding) in _OWN_FILES
+    is_own = finding.kind in _OF_OWN_FILES and _table_name(finding) in _OWN_FILES
+    is_shared = finding.broker_id is None and (is_own or (finding.kind in _OF_INDEX and _table_name(finding)))
     if not is_shared or finding.verdict is Verdict.UNDECIDED or not broker_ids:
         yield finding
         return
@@ -290,12 +295,16 @@ def _is_rewritten_table(finding: Finding, master_id: int | None) -> bool:
 
 
 def _is_own_file(finding: Finding) -> bool:
+    if finding.kind in _OF_INDEX:
+        return finding.broker_id is not None and _table_name(finding) is not None
     is_decided = finding.verdict is not Verdict.UNDECIDED and finding.broker_id is not None
     return finding.kind in _OF_OWN_FILES and is_decided and _table_name(finding) in _OWN_FILES
 
 
 def _table_name(finding: Finding) -> str | None:
     name = (finding.file or "").removeprefix("config/")
+    if finding.kind in _OF_INDEX:
+        return name if _INDEX_FILE.fullmatch(name) else None
     return name if name in _OWN_FILES or any(file.value == name for file in MetadataFile) else None
 
 
@@ -307,7 +316,8 @@ def _table_steps(findings: list[Finding]) -> Iterator[RepairStep]:
     for (group, broker_id, table), own in sorted(grouped.items(), key=lambda item: item[0]):
         more = f" and {len(own) - 1} more" if len(own) > 1 else ""
         # A broker may have read the file when it was wrong already.
-        else_ = f"; if it is found again: {KINDS[own[0].kind].remedy}" if table in _OWN_FILES else ""
+        is_own = table in _OWN_FILES or own[0].kind in _OF_INDEX
+        else_ = f"; if it is found again: {KINDS[own[0].kind].remedy}" if is_own else ""
         yield RepairStep(
             number=0,
             action=RepairAction.REWRITE_TABLE,
