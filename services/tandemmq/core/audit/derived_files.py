@@ -241,6 +241,7 @@ class _DerivedCheck:
                 f"{queue_offset} says offset {offset}, size {size}"
             )
             more: dict[str, Any] = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
+            more["end_queue_offset"] = extra[-1][0] + 1
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path or folder, messages=len(extra), **more)
         elif span is None and self._is_at_rest and self._is_no_queue(topic, queue_id):
             detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
@@ -493,8 +494,8 @@ class _DerivedCheck:
             problem = str(error)
         else:
             durable = self._store.checkpoint().logics_physical_offset
-            if stopped_at != durable:
-                problem = f"it is of a stop at {stopped_at}, and the checkpoint of one at {durable}"
+            if stopped_at < durable:  # A checkpoint may vouch for less.
+                problem = f"it is of an earlier stop, at {stopped_at}, than the checkpoint, at {durable}"
             problem = problem or next(filter(None, (self._end_problem(*own) for own in ends)), "")
         if problem:
             yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, problem, QUEUE_ENDS_FILE)

@@ -238,8 +238,10 @@ def plan_repair(
         or (own.group in running and _is_own_file(own))
     }
     tables = [own for own in known if id(own) in by_brokers]
-    by_hand = [own for own in known if id(own) not in by_brokers]
-    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_table_steps(tables), *_manual_steps(by_hand)]
+    extra = [own for own in known if _is_erased(own) and own.group in running]
+    by_hand = [own for own in known if id(own) not in by_brokers and own not in extra]
+    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_queue_steps(extra, reason=_ERASED)]
+    steps += [*_table_steps(tables), *_manual_steps(by_hand)]
     return RepairPlan(
         run_id=run_id,
         cluster=cluster,
@@ -272,6 +274,13 @@ def _is_copied(finding: Finding) -> bool:
 def _is_rewritten(finding: Finding) -> bool:
     is_named = finding.topic is not None and finding.queue_id is not None and finding.queue_offset is not None
     return finding.kind in _REWRITTEN and finding.broker_id is not None and (is_named or bool(finding.queues))
+
+
+def _is_erased(finding: Finding) -> bool:
+    """Entries behind the end of a queue that the broker has: it knows that end."""
+    is_named = finding.topic is not None and finding.queue_id is not None and finding.queue_offset is not None
+    is_extra = finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and finding.end_queue_offset is not None
+    return is_extra and is_named and finding.broker_id is not None
 
 
 def _queues_of(finding: Finding) -> tuple[tuple[str, int, int, int], ...]:
@@ -376,11 +385,16 @@ def _merged(copies: list[_Copy]) -> list[_Copy]:
     return merged
 
 
-def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
+_LEADS_NOWHERE: Final = "ConsumeQueue entries do not lead to their messages"
+_ERASED: Final = "entries behind the end of a ConsumeQueue"
+
+
+def _queue_steps(findings: list[Finding], *, reason: str = _LEADS_NOWHERE) -> Iterator[RepairStep]:
+    is_wanted = _is_rewritten if reason == _LEADS_NOWHERE else _is_erased
     entries = sorted(
         (finding.group, finding.broker_id or 0, *queue)
         for finding in findings
-        if _is_rewritten(finding)
+        if is_wanted(finding)
         for queue in _queues_of(finding)
     )
     merged: list[tuple[str, int, str, int, int, int]] = []
@@ -395,7 +409,7 @@ def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
             action=RepairAction.REWRITE_QUEUE_ENTRIES,
             group=group,
             target_broker_id=broker_id,
-            reason="ConsumeQueue entries do not lead to their messages",
+            reason=reason,
             topic=topic,
             queue_id=queue_id,
             first_queue_offset=first,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tandemmq.core.audit.causes import collate, one_for_each_cause
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
@@ -127,3 +128,13 @@ def test_small_file_that_all_have_damaged_is_one_finding_and_each_running_broker
         (RepairAction.REWRITE_TABLE, 1),
     ]
     assert len(collate(gone, [], broker_ids=frozenset({0, 1, 2}))) == 2
+
+
+def test_entries_behind_the_end_are_erased_by_a_broker_that_runs() -> None:
+    extra = entry(90, FindingKind.QUEUE_ENTRY_EXTRA)
+    extra = replace(extra, end_queue_offset=95, messages=2)
+    (step,) = plan_repair("run", "cluster", [extra], lambda *_: "", running={"broker-a": (0, 1)}).steps
+    assert step.action is RepairAction.REWRITE_QUEUE_ENTRIES
+    assert (step.first_queue_offset, step.end_queue_offset) == (90, 95)
+    (step,) = plan_repair("run", "cluster", [extra], lambda *_: "").steps
+    assert step.action is RepairAction.MANUAL
