@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import xxhash
 
@@ -241,7 +242,9 @@ def write_side_files(folders: Sequence[Path]) -> None:
             (folder / "kept-tails" / f"{4096:020d}-1700000000000.log", kept),
             (
                 folder / "kept-tails" / f"{4096:020d}-1700000000000.json",
-                json.dumps({"reason": "cut", "startOffset": 4096, "endOffset": 4096 + len(kept)}).encode(),
+                json.dumps(
+                    {"reason": "cut", "startOffset": 4096, "endOffset": 4096 + len(kept), "crc32": crc32(kept)}
+                ).encode(),
             ),
             (folder / "kept-repairs" / f"{0:020d}-{len(kept):020d}-{xxhash.xxh3_128_hexdigest(kept)}", kept),
         ):

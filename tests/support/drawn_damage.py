@@ -17,6 +17,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
+from support.file_damage import FILE_DAMAGES
 from support.inline_audit import run_inline
 from support.planted_damage import Planted, judge
 from support.replica_folders import open_replica
@@ -131,7 +132,7 @@ HARMLESS: Final[dict[str, Callable[[Sequence[Path], random.Random], None]]] = {
     "backups": _backups,
     "padding": _other_padding,
 }
-ALL_DAMAGES: Final = DAMAGES | SIDE_DAMAGES
+ALL_DAMAGES: Final = DAMAGES | SIDE_DAMAGES | FILE_DAMAGES
 _TOLD_BY_ONE: Final = frozenset(
     {
         *(
@@ -148,14 +149,15 @@ _TOLD_BY_ONE: Final = frozenset(
         *("entry-behind-end", "stray-queue", "tags-code-of-nothing", "overwritten-queue", "overwritten-index"),
         *("zeroed-slots", "records-without-topic", "too-few-queues", "offset-beyond-end", "impossible-checkpoint"),
         *SIDE_DAMAGES,
+        *FILE_DAMAGES,
     }
-    - {"copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
+    - {"other-homes", "copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""
 _NEVER_SEEN: Final = frozenset({"behind"})
 """Harmless only if no run saw more."""
 _SEEN_SOUND: Final = ("", "quick", "deep")
-_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES} - {"damaged-kept-bytes", "damaged-leases"})
+_QUICK_REMEMBERS: Final = frozenset({*SIDE_DAMAGES, "table-set-back"} - {"damaged-kept-bytes", "damaged-leases"})
 """Kinds of which a quick run sees enough."""
 
 

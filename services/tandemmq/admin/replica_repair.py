@@ -29,6 +29,9 @@ _WAIT_S: Final = 60.0
 _READS: Final = 6
 _ENTRIES_TIMEOUT_S: Final = 600.0
 _TABLE_TIMEOUT_S: Final = 60.0
+_INDEX_PREFIX: Final = "index/"
+_INDEX_TIMEOUT_S: Final = 3_600.0
+"""All of the log that an IndexFile covers is read, at auditReadRate."""
 _RATE_UNKNOWN: Final = 8 << 20
 
 
@@ -171,9 +174,11 @@ class Repair:
         calls = self._calls_of(ReplicaKey(step.group, step.target_broker_id))
         undo = step.action is RepairAction.RESTORE_TABLE
         request = repair_pb.RewriteTableRequest(table=step.table or "", dry_run=dry_run, undo=undo)
-        reply = await calls.rewrite_table(request, timeout_s=_TABLE_TIMEOUT_S)
+        is_index = request.table.startswith(_INDEX_PREFIX)
+        reply = await calls.rewrite_table(request, timeout_s=_INDEX_TIMEOUT_S if is_index else _TABLE_TIMEOUT_S)
         if not reply.changed:
-            known = "it holds what was kept" if undo else "the file holds what the broker knows"
+            made_from = "what follows from the log" if is_index else "what the broker knows"
+            known = "it holds what was kept" if undo else f"the file holds {made_from}"
             return StepResult(step, StepOutcome.SOUND, f"sound already: {known}")
         kept = f"; what the file held is kept in {reply.kept_path}" if reply.kept_path else ""
         return StepResult(step, StepOutcome.CHANGED, f"{'would write' if dry_run else 'wrote'} {step.table}{kept}")
@@ -182,7 +187,8 @@ class Repair:
 def blocks_the_rest(result: StepResult, before: Sequence[StepResult]) -> bool:
     """Whether a refusal of a dry run will be one for real, too.
 
-    Entries are looked up in the log: where an earlier step is to mend that log, the lookup may only work after it.
+    Entries of queues and index are looked up in the log: where an earlier step is to mend that log, the lookup may only
+    work after it.
     """
     if result.outcome is not StepOutcome.REFUSED:
         return False
@@ -193,7 +199,12 @@ def blocks_the_rest(result: StepResult, before: Sequence[StepResult]) -> bool:
         and ReplicaKey(each.step.group, each.step.target_broker_id) == target
         for each in before
     )
-    return not (mended and result.step.action is RepairAction.REWRITE_QUEUE_ENTRIES)
+    is_looked_up = result.step.action is RepairAction.REWRITE_QUEUE_ENTRIES or _is_index(result.step)
+    return not (mended and is_looked_up)
+
+
+def _is_index(step: RepairStep) -> bool:
+    return step.action is RepairAction.REWRITE_TABLE and (step.table or "").startswith(_INDEX_PREFIX)
 
 
 def _known(value: int | None) -> int:

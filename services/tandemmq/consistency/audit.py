@@ -15,13 +15,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tandemmq.consistency.discovery import Discovery
-from tandemmq.consistency.group_audit import AuditOptions, GroupAudit, GroupResult, by_weight
+from tandemmq.consistency.group_audit import AuditOptions, GroupAudit, GroupResult
 from tandemmq.consistency.planning import ScrubOptions
 from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.results_store import GroupStore, ResultsStore
 from tandemmq.consistency.settings import ConsistencySettings, TasksFailed
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.tasks import FingerprintTask, Replica, TaskRunner
+from tandemmq.core.audit.causes import by_weight
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.repair_plan import RepairPlan, plan_repair
 from tandemmq.core.audit.run_summary import FINDINGS_LISTED_MAX, GroupSummary, Outcome, ReplicaSummary, RunSummary
@@ -159,11 +160,11 @@ def _repair_plan(
         return _UNKNOWN_DIGEST
 
     masters = {result.summary.group: result.summary.master_id for result in found}
-    running = frozenset(
-        result.summary.group
+    running = {
+        result.summary.group: sorted(result.replicas)
         for result in found
         if result.replicas and all(replica.spec.is_broker for replica in result.replicas.values())
-    )
+    }
     plan = plan_repair(run_id, cluster, findings, note, masters=masters, running=running)
     if not wanted:
         return plan, []

@@ -44,11 +44,10 @@ from tandemmq.consistency.tasks import (
     TaskAnswer,
     TaskRunner,
 )
-from tandemmq.core.audit.causes import one_for_each_cause, with_changes_beneath
-from tandemmq.core.audit.comparison import without_repeats
+from tandemmq.core.audit.causes import collate, ranges_of, with_sources
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
 from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict, is_of_deep_runs
-from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_everywhere, table_marks
+from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_than_seen, table_marks
 from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, Tier
@@ -63,95 +62,7 @@ from tandemmq.core.audit.side_files import (
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 
-__all__ = ["AuditOptions", "GroupAudit", "GroupResult", "by_weight", "collate"]
-
-
-# Makes one list of what several checks found: nothing twice, what all replicas share once, the worst first.
-
-_WEIGHT: Final = {severity: place for place, severity in enumerate(Severity)}
-_IN_PIECES: Final = frozenset(
-    {FindingKind.ZEROED, FindingKind.RECORDS_SHIFTED, FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE}
-)
-"""Found in pieces where a task ended, though it is one thing."""
-
-
-def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_ids: frozenset[int]) -> list[Finding]:
-    """Findings of one group.
-
-    `compared` come from looking at several replicas, `checked` from looking at one of them alone. Where both speak of
-    the same bytes of the same replica, the former is kept.
-    """
-    known = _joined(_without_doubles(compared))
-    rest = without_repeats(known, _without_doubles(checked))[len(known) :]
-    once = one_for_each_cause([*known, *_shared_once(_joined(rest), broker_ids)])
-    return sorted(with_changes_beneath(once, broker_ids), key=by_weight)
-
-
-def by_weight(finding: Finding) -> tuple[int, str, int, int, str]:
-    """Sort key: the worst first, then by place."""
-    return (
-        _WEIGHT[finding.severity],
-        finding.group,
-        finding.start_offset if finding.start_offset is not None else -1,
-        finding.broker_id if finding.broker_id is not None else -1,
-        finding.kind,
-    )
-
-
-def _without_doubles(findings: Iterable[Finding]) -> list[Finding]:
-    """Two tasks may both see the record that lies where they meet."""
-    return list(dict.fromkeys(findings))
-
-
-def _joined(findings: Sequence[Finding]) -> list[Finding]:
-    """Neighbours of one kind on one replica as one finding."""
-    whole: list[Finding] = []
-    pieces = sorted(
-        filter(_is_piece, findings),
-        key=lambda finding: (finding.kind, finding.broker_id or 0, finding.start_offset or 0),
-    )
-    for piece in pieces:
-        last = whole[-1] if whole else None
-        if (
-            last is not None
-            and (last.kind, last.broker_id, last.verdict, last.source_broker_id)
-            == (piece.kind, piece.broker_id, piece.verdict, piece.source_broker_id)
-            and last.end_offset == piece.start_offset
-        ):
-            whole[-1] = replace(
-                last,
-                end_offset=piece.end_offset,
-                messages=last.messages + piece.messages,
-                last_message_id=piece.last_message_id or piece.message_id or last.last_message_id,
-            )
-        else:
-            whole.append(piece)
-    return [finding for finding in findings if not _is_piece(finding)] + whole
-
-
-def _is_piece(finding: Finding) -> bool:
-    return finding.kind in _IN_PIECES and finding.start_offset is not None
-
-
-def _shared_once(findings: Sequence[Finding], broker_ids: frozenset[int]) -> list[Finding]:
-    """What every replica has alike is one finding that names none of them."""
-    if len(broker_ids) < 2:
-        return list(findings)
-    sharers: dict[Finding, set[int]] = {}
-    for finding in findings:
-        if finding.broker_id is not None:
-            sharers.setdefault(_anonymous(finding), set()).add(finding.broker_id)
-    shared = {finding for finding, found in sharers.items() if found == broker_ids}
-    rest = [finding for finding in findings if finding.broker_id is None or _anonymous(finding) not in shared]
-    return rest + [_on_all(finding, len(broker_ids)) for finding in shared]
-
-
-def _anonymous(finding: Finding) -> Finding:
-    return replace(finding, broker_id=None, source_broker_id=None)
-
-
-def _on_all(finding: Finding, count: int) -> Finding:
-    return replace(finding, detail=f"{finding.detail}; alike on all {count} replicas", verdict=finding.verdict)
+__all__ = ["AuditOptions", "GroupAudit", "GroupResult"]
 
 
 _CHECKS_PER_SLOT: Final = 8
@@ -291,7 +202,10 @@ class GroupAudit:
         checked = [finding for finding in checked if finding not in known]
         told = {(finding.broker_id, finding.file) for finding in checked}
         checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
-        findings = _with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), holding)
+        findings = with_sources(
+            collate(compared, checked, broker_ids=frozenset(replicas)),
+            {broker_id: replica.facts for broker_id, replica in holding.items()},
+        )
         if memory.deep_findings and not self._is_deep:
             self._notes.append(
                 f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
@@ -554,7 +468,7 @@ class GroupAudit:
             broker_id: [own for _, own in sorted(parts, key=lambda part: part[0])] for broker_id, parts in found.items()
         }
         for broker_id, parts in spans.items():
-            damaged = _ranges_of(broker_id, [*compared, *findings])
+            damaged = ranges_of(broker_id, [*compared, *findings])
             findings += seam_gaps(self._group, broker_id, parts, damaged=damaged)
         if not self._problems and not self._questions.problems:
             findings += self._check_derived(described, spans, [*compared, *findings])
@@ -571,7 +485,7 @@ class GroupAudit:
             DerivedTask(
                 described[broker_id].replica,
                 tuple(joined_spans(parts).values()),
-                tuple(_ranges_of(broker_id, known)),
+                tuple(ranges_of(broker_id, known)),
                 group_end,
             )
             for broker_id, parts in spans.items()
@@ -632,10 +546,11 @@ class GroupAudit:
             {broker_id: found.side for broker_id, found in described.items()},
             {broker_id: found.replica.facts for broker_id, found in described.items()},
             {broker_id: (own.disk_id, own.run, own.epochs) for broker_id, own in memory.seen.items()},
-            {broker_id: _ranges_of(broker_id, compared) for broker_id in described},
+            {broker_id: ranges_of(broker_id, compared) for broker_id in described},
+            seen_homes={broker_id: own.homes for broker_id, own in memory.seen.items() if own.homes},
         )
         if not any(spec.is_broker for spec in self._specs.values()):
-            findings += older_everywhere(self._group, texts, seen)
+            findings += older_than_seen(self._group, texts, seen)
             findings += _tables_gone(self._group, described, seen)
         if self._master_id in texts:
             master = texts.pop(self._master_id)
@@ -708,7 +623,7 @@ class GroupAudit:
             extent_map=extent_map(
                 self._common,
                 verified_now=done,
-                differing=[*differing, *_ranges_of(None, findings)],
+                differing=[*differing, *ranges_of(None, findings)],
                 watermark=memory.watermark(replicas),
             ),
             master_id=self._master_id,
@@ -764,6 +679,7 @@ class GroupAudit:
                 found.side.epochs,
                 table_marks(found.metadata),
                 _kept_since(before.kept if before is not None else {}, self._kept.get(broker_id)),
+                found.side.homes_digest,
             )
             if before is not None:
                 own = _with_evidence_kept(own, before, doubted)
@@ -841,6 +757,8 @@ def _with_evidence_kept(own: SeenReplica, before: SeenReplica, doubted: set[str 
     """What a run found to be wrong does not become what the next one compares with."""
     doubted_tables = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
     own = replace(own, tables=own.tables | doubted_tables)
+    if any(path and path.endswith("messageGroupHomes.json") for path in doubted):
+        own = replace(own, homes=before.homes)
     if EPOCH_FILE in doubted and before.epochs:
         own = replace(own, epochs=before.epochs)
     if REPLICA_FILE in doubted and before.disk_id:
@@ -858,7 +776,8 @@ def _tables_gone(
 ) -> Iterable[Finding]:
     """Tables that no replica has, and an earlier run saw; topics where the log has messages."""
     for file in MetadataFile:
-        if any(found.metadata.get(file) for found in described.values()):
+        is_told = any(f"config/{file.value}" in dict(found.side.unreadable) for found in described.values())
+        if is_told or any(found.metadata.get(file) for found in described.values()):
             continue
         is_seen = any(file.value in marks for marks in seen.values())
         is_due = file is MetadataFile.TOPICS and any(
@@ -928,44 +847,6 @@ def _stood_still(finding: Finding, before: Mapping[int, _Described], after: Mapp
     return None not in found and len({described.metadata.get(file) for described in found if described}) == 1
 
 
-_OF_FILES: Final = frozenset(
-    {
-        FindingKind.BODY_CRC,
-        FindingKind.ZEROED,
-        FindingKind.TORN,
-        FindingKind.SEGMENT_MISSING,
-        FindingKind.SEGMENT_SIZE,
-    }
-)
-
-
-def _with_sources(findings: Sequence[Finding], replicas: Mapping[int, Replica]) -> list[Finding]:
-    """What one replica says of itself alone is right on another one that holds the same part and has no finding there:
-    nobody needs a backup."""
-    return [
-        replace(finding, source_broker_id=_holder(finding, findings, replicas))
-        if finding.kind in _OF_FILES and finding.broker_id is not None and finding.source_broker_id is None
-        else finding
-        for finding in findings
-    ]
-
-
-def _holder(finding: Finding, findings: Sequence[Finding], replicas: Mapping[int, Replica]) -> int | None:
-    start, end = finding.start_offset, finding.end_offset
-    if start is None or end is None:
-        name = (finding.file or "").rpartition("/")[2]
-        start = int(name) if name.isdecimal() else 0
-        end = start + 1
-    for broker_id, replica in replicas.items():
-        facts = replica.facts
-        has_it = facts.min_offset <= start and end <= facts.end_offset
-        damaged = [*_ranges_of(broker_id, findings), *facts.holes]
-        is_sound = not any(part.start_offset < end and start < part.end_offset for part in damaged)
-        if broker_id != finding.broker_id and has_it and is_sound:
-            return broker_id
-    return None
-
-
 def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:
     """Parts of differing extents of which no replica has a file."""
     parts = list(reading.differing)
@@ -991,14 +872,3 @@ def _overlap(first: LogRange, second: LogRange) -> LogRange:
         max(first.start_offset, second.start_offset),
         min(first.end_offset, second.end_offset),
     )
-
-
-def _ranges_of(broker_id: int | None, findings: Iterable[Finding]) -> list[LogRange]:
-    """Where findings of a replica are, or with None those of all."""
-    return [
-        LogRange(finding.start_offset, finding.end_offset)
-        for finding in findings
-        if finding.start_offset is not None
-        and finding.end_offset is not None
-        and (broker_id is None or finding.broker_id in (None, broker_id))
-    ]

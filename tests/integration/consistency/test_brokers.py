@@ -101,7 +101,7 @@ class _LiveDamage:
     """Damage below running brokers, drawn by chance: no place is damaged twice. Each kind says what a deep run has to
     find, and on which replica."""
 
-    KINDS = ("body", "page", "entry", "tags", "table", "entries", "epochs", "record")
+    KINDS = ("body", "page", "entry", "tags", "index", "table", "entries", "epochs", "record")
 
     def __init__(self, folders: list[Path], chance: random.Random) -> None:
         self._folders = folders
@@ -134,6 +134,11 @@ class _LiveDamage:
             case "tags":
                 write_at(queue, 20 * record.queue_offset + 12, self._chance.randbytes(8))
                 return {FindingKind.QUEUE_ENTRY_WRONG}, victim
+            case "index":
+                path = min((folder / "index").iterdir())
+                slots_bytes = (path.stat().st_size - 40) // 84 * 4
+                write_at(path, 40 + slots_bytes + 20 * self._chance.randrange(10, 200), self._chance.randbytes(30))
+                return {FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING}, victim
             case "table":
                 path = folder / "config" / self._chance.choice(("topics.json", "subscriptionGroup.json"))
                 path.write_bytes(path.read_bytes()[: self._chance.randrange(1, 100)])
@@ -172,7 +177,7 @@ def test_live_damage_is_found_repaired_to_equal_and_nothing_acknowledged_is_lost
         wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 2 << 20, limit_s=120, what="messages are there")
         damage = _LiveDamage(folders, chance)
         # All kinds, and of tables one at a time: a torn one hides that an entry is missing.
-        for kinds in (("body", "entry", "table", "epochs"), ("page", "tags", "entries", "record")):
+        for kinds in (("body", "entry", "table", "epochs", "index"), ("page", "tags", "entries", "record")):
             due = [damage.plant(kind) for kind in kinds]
             damaged = run_inline(results, place, "tier=deep", _PAUSE)
             found = {(finding.kind, finding.broker_id) for finding in damaged.findings}

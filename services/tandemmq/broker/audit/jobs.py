@@ -161,10 +161,44 @@ class FindEntriesJob:
     delay_levels_ms: tuple[int, ...]
 
 
-Job: TypeAlias = DigestExtentsJob | DigestRangeJob | CheckRecordsJob | CheckStagedJob | FindEntriesJob
+@dataclass(frozen=True, slots=True)
+class MakeIndexJob:
+    """An IndexFile of the records of [start_offset, end_offset), which starts with one, in a file of its own.
+
+    Done: see `make_index`.
+    """
+
+    kind: ClassVar[str] = "make-index"
+    facts: ReplicaFacts
+    start_offset: int
+    end_offset: int
+    staged_path: str
+    """Of the file, for the operating system."""
+    slot_count: int
+    entry_count: int
+    skipped_entries: int
+    """Of the first record, which the file before has."""
+    due_entries: int
+    """What comes behind so many has a file of its own."""
+    with_tags: bool = True
+
+    def with_tags_entered(self, with_tags: bool) -> MakeIndexJob:
+        """The same with tags or without."""
+        return replace(self, with_tags=with_tags)
+
+
+Job: TypeAlias = DigestExtentsJob | DigestRangeJob | CheckRecordsJob | CheckStagedJob | FindEntriesJob | MakeIndexJob
 
 _KINDS: Final[dict[str, type[Job]]] = {
-    kind.kind: kind for kind in (DigestExtentsJob, DigestRangeJob, CheckRecordsJob, CheckStagedJob, FindEntriesJob)
+    kind.kind: kind
+    for kind in (
+        DigestExtentsJob,
+        DigestRangeJob,
+        CheckRecordsJob,
+        CheckStagedJob,
+        FindEntriesJob,
+        MakeIndexJob,
+    )
 }
 
 
@@ -233,6 +267,8 @@ class JobRunner:
             yield from _check_records(job, files)
         elif isinstance(job, CheckStagedJob):
             yield from _check_staged(job, files)
+        elif isinstance(job, MakeIndexJob):
+            yield from _make_index(job, store)
         else:
             yield from _find_entries(job, store)
 
@@ -303,6 +339,17 @@ def _find_entries(job: FindEntriesJob, store: ReplicaStore) -> Iterator[dict[str
         yield _failed(JobFailure.UNSOUND, str(error))
         return
     yield {"done": {}}
+
+
+def _make_index(job: MakeIndexJob, store: ReplicaStore) -> Iterator[dict[str, Any]]:
+    from tandemmq.broker.audit.index_repair import make_index
+
+    try:
+        yield {"done": make_index(job, store)}
+    except LogUnsound as error:
+        yield _failed(JobFailure.UNSOUND, str(error))
+    except OSError as error:
+        yield _failed(JobFailure.UNREADABLE, f"the new file cannot be written: {error}")
 
 
 def _in_lines(items: list[Any], *, name: str = "items") -> Iterator[dict[str, Any]]:

@@ -5,6 +5,9 @@ the log's start. The helper process reads the records, the event loop compares a
 (fillers) have no record and stay. Of each 20,000 entries nothing is written unless every other position has its record.
 Whatever ends a repair, what it wrote is synced and logged before the next one begins.
 
+Bytes behind a queue's end are no entries: consumers never come to them, but a start that does not know where the queue
+ended may take them for some. They become zeros.
+
 What is overwritten is kept first, durably, in `kept-repairs` beside the log, as positions and entries; the newest of
 what was kept of a position can be put back.
 """
@@ -15,7 +18,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -71,6 +75,9 @@ _CHUNK_ENTRIES: Final = 20_000
 """Looked up, compared and written in one go: some milliseconds of the event loop, and a few megabytes."""
 _KEPT_ENTRY: Final = Struct(">qqiq")
 """Position, and the entry that was there."""
+_REWRITTEN: Final = "queue"
+_ERASED: Final = "erased"
+_NO_ENTRY: Final = QueueEntry(0, 0, 0)
 _NEIGHBOURS_MAX: Final = 16
 """Entries before and behind that are asked which part of the log it is."""
 
@@ -171,10 +178,17 @@ class QueueRepair:
         first, end = order.first_queue_offset, order.end_queue_offset
         if not 0 <= first < end <= first + ENTRIES_MAX:
             raise RepairRefused(Refusal.MALFORMED, f"entries [{first}, {end}): ask for 1 to {ENTRIES_MAX}")
-        queue = self._queue(order, cuts)
-        await self._check_files(queue, first, end)
+        queue = self._known_queue(order)
         repaired = QueueRepaired()
+        # Where the queue ends now; what was behind its end when the order was made may be entries since.
+        queue_end = min(max(first, queue.max_offset), end)
         try:
+            if queue_end < end:
+                await self._erase(order, queue_end, end, cuts, repaired)
+                if queue_end == first or (order.undo and repaired.sound_count + repaired.changed_count):
+                    return repaired
+                order, end = replace(order, end_queue_offset=queue_end), queue_end
+            await self._check_files(self._queue(order, cuts), first, end)
             for start in range(first, end, _CHUNK_ENTRIES):
                 await self._repair(order, start, min(start + _CHUNK_ENTRIES, end), cuts, repaired)
         finally:
@@ -182,10 +196,14 @@ class QueueRepair:
                 await to_its_end(self._sync(order, repaired))
         return repaired
 
-    def _queue(self, order: QueueOrder, cuts: int) -> ConsumeQueue:
+    def _known_queue(self, order: QueueOrder) -> ConsumeQueue:
         queue = self._store.consume_queue(order.topic, order.queue_id)
         if queue is None:
             raise RepairRefused(Refusal.NOT_FOUND, f"there is no queue {order.queue_id} of topic {order.topic} here")
+        return queue
+
+    def _queue(self, order: QueueOrder, cuts: int) -> ConsumeQueue:
+        queue = self._known_queue(order)
         if cuts != self._store.log_cuts:
             raise RepairRefused(Refusal.LOG_CHANGED, "the log was cut meanwhile; verify again")
         if not queue.min_offset <= order.first_queue_offset < order.end_queue_offset <= queue.max_offset:
@@ -195,6 +213,51 @@ class QueueRepair:
                 f"[{queue.min_offset}, {queue.max_offset}), what the queue holds",
             )
         return queue
+
+    async def _erase(self, order: QueueOrder, first: int, end: int, cuts: int, repaired: QueueRepaired) -> None:
+        """Positions [first, end) behind the queue's end become zeros, or what they were; as far as there are files."""
+        queue = self._known_queue(order)
+        end = await asyncio.to_thread(self._files_end, queue.folder, first, end)
+        if order.undo:
+            due = await asyncio.to_thread(self._kept.erased, order.topic, order.queue_id, first, end)
+        else:
+            due = dict.fromkeys(range(first, end), _NO_ENTRY)
+        filed = await asyncio.to_thread(self._filed_entries, queue.folder, first, end)
+        changes = [EntryChange(at, filed[at - first], new) for at, new in due.items() if filed[at - first] != new]
+        if changes and not (order.dry_run or order.undo):
+            try:
+                await asyncio.to_thread(self._kept.keep, order.topic, order.queue_id, changes, erased=True)
+            except OSError as error:
+                raise RepairRefused(Refusal.NO_ROOM, f"what is there cannot be kept: {error}") from error
+        queue = self._known_queue(order)
+        if cuts != self._store.log_cuts:
+            raise RepairRefused(Refusal.LOG_CHANGED, "the log was cut meanwhile; verify again")
+        # What became an entry meanwhile is none of them.
+        changes = [change for change in changes if change.queue_offset >= queue.max_offset]
+        repaired.sound_count += len(due) - len(changes)
+        repaired.changed_count += len(changes)
+        repaired.changes += changes[: CHANGES_LISTED_MAX - len(repaired.changes)]
+        if not order.dry_run:
+            for run in _runs(changes):
+                entries = b"".join(ENTRY.pack(*change.new) for change in run)
+                self._written(partial(queue.rewrite_behind, run[0].queue_offset, entries))
+
+    def _written(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except DiskFull as error:
+            raise RepairRefused(Refusal.NO_ROOM, str(error)) from error
+        except DiskError as error:
+            self._failed(error)
+            raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
+
+    def _files_end(self, folder: str, first: int, end: int) -> int:
+        """`end`, or where the files end before it; `first` if none holds it."""
+        place = first * ENTRY.size
+        for start in range(place - place % self._file_bytes, end * ENTRY.size, self._file_bytes):
+            if self._size(f"{folder}/{start:020d}") != self._file_bytes:
+                return max(first, start // ENTRY.size)
+        return end
 
     async def _check_files(self, queue: ConsumeQueue, first: int, end: int) -> None:
         """A file that was lost under a running broker may still be open: what is written there would go nowhere."""
@@ -247,13 +310,8 @@ class QueueRepair:
                 self._queue(order, cuts)
             for run in _runs(changes):
                 entries = b"".join(ENTRY.pack(*change.new) for change in run)
-                try:
-                    self._store.rewrite_queue(order.topic, order.queue_id, run[0].queue_offset, entries)
-                except DiskFull as error:
-                    raise RepairRefused(Refusal.NO_ROOM, str(error)) from error
-                except DiskError as error:
-                    self._failed(error)
-                    raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
+                queue_offset = run[0].queue_offset
+                self._written(partial(self._store.rewrite_queue, order.topic, order.queue_id, queue_offset, entries))
 
     def _filed_entries(self, folder: str, first: int, end: int) -> list[QueueEntry]:
         """What the files hold."""
@@ -339,22 +397,34 @@ class QueueRepair:
 
 class KeptEntries:
     """Entries that repairs have overwritten: a file for each time, `queue-TOPIC-QUEUE-FIRST-NUMBER` in `kept-repairs`
-    of the store, 28 bytes each: position, and the entry as it was. Calls block."""
+    of the store, 28 bytes each: position, and the entry as it was. What was behind a queue's end is in `erased-…`.
+    Calls block."""
 
     def __init__(self, root: str) -> None:
         self._folder = f"{root}/{KEPT_REPAIRS_FOLDER}"
 
-    def keep(self, topic: str, queue_id: int, changes: list[EntryChange]) -> None:
+    def keep(self, topic: str, queue_id: int, changes: list[EntryChange], *, erased: bool = False) -> None:
         """Durable when it returns. OSError: nothing is kept."""
         os.makedirs(self._folder, exist_ok=True)
         data = b"".join(_KEPT_ENTRY.pack(change.queue_offset, *change.old) for change in changes)
-        prefix = f"{self._prefix(topic, queue_id)}{changes[0].queue_offset:020d}-"
+        prefix = f"{self._prefix(topic, queue_id, _ERASED if erased else _REWRITTEN)}{changes[0].queue_offset:020d}-"
         number = sum(name.startswith(prefix) for name in os.listdir(self._folder))
         keep_file(f"{self._folder}/{prefix}{number:04d}", data)
 
     def entries(self, topic: str, queue_id: int, first: int, end: int) -> dict[int, QueueEntry]:
         """Positions of [first, end) of which anything was kept. RepairRefused: nothing was."""
-        prefix = self._prefix(topic, queue_id)
+        found = self._found(self._prefix(topic, queue_id, _REWRITTEN), first, end)
+        if not found:
+            raise RepairRefused(
+                Refusal.NOT_FOUND, f"nothing is kept of entries [{first}, {end}): they were not repaired"
+            )
+        return found
+
+    def erased(self, topic: str, queue_id: int, first: int, end: int) -> dict[int, QueueEntry]:
+        """The same of positions behind a queue's end; empty: nothing was kept."""
+        return self._found(self._prefix(topic, queue_id, _ERASED), first, end)
+
+    def _found(self, prefix: str, first: int, end: int) -> dict[int, QueueEntry]:
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
         files = [f"{self._folder}/{name}" for name in names if name.startswith(prefix) and name[-1].isdecimal()]
         found: dict[int, QueueEntry] = {}
@@ -366,15 +436,11 @@ class KeptEntries:
             for queue_offset, *entry in _KEPT_ENTRY.iter_unpack(data[:whole]):
                 if first <= queue_offset < end:
                     found[queue_offset] = QueueEntry(*entry)
-        if not found:
-            raise RepairRefused(
-                Refusal.NOT_FOUND, f"nothing is kept of entries [{first}, {end}): they were not repaired"
-            )
-        return found
+        return dict(sorted(found.items()))
 
     @staticmethod
-    def _prefix(topic: str, queue_id: int) -> str:
-        return f"queue-{quote(topic, safe='')}-{queue_id}-"
+    def _prefix(topic: str, queue_id: int, kind: str) -> str:
+        return f"{kind}-{quote(topic, safe='')}-{queue_id}-"
 
 
 def _read(queue: ConsumeQueue, first: int, end: int) -> list[QueueEntry]:

@@ -63,6 +63,7 @@ from tandemmq.core.storage.flush_jobs import FlushJob
 
 __all__ = [
     "CHANGES_LISTED_MAX",
+    "INDEX_PREFIX",
     "OwnFile",
     "RangeOrder",
     "RangeRepair",
@@ -521,6 +522,17 @@ class TableRepaired:
     """Below the store; empty: nothing was overwritten that was not kept before."""
 
 
+INDEX_PREFIX: Final = "index/"
+"""What the path of an IndexFile begins with."""
+
+
+class IndexOrders(Protocol):
+    """`tandemmq.broker.audit.index_repair.IndexRepair`."""
+
+    async def run(self, path: str, *, dry_run: bool, undo: bool) -> TableRepaired:
+        """Makes an IndexFile again, or puts back what was there."""
+
+
 @dataclass(frozen=True, slots=True)
 class OwnFile:
     """A small file that is written as a whole, by one who knows what belongs in it."""
@@ -551,14 +563,18 @@ class TableRepair:
         tables: MetadataTables,
         retake: Callable[[MetadataFile, bool], Awaitable[bool]],
         own_files: Sequence[OwnFile] = (),
+        index: IndexOrders | None = None,
     ) -> None:
         self._root = root
+        self._index = index
         self._tables = tables
         self._retake = retake
         self._own_files = {own.name: own for own in own_files}
 
     async def run(self, name: str, *, dry_run: bool, undo: bool = False) -> TableRepaired:
         """Raises RepairRefused; OSError when the disk refuses."""
+        if self._index is not None and name.startswith(INDEX_PREFIX):
+            return await self._index.run(name, dry_run=dry_run, undo=undo)
         own = self._own_files.get(name)
         file = next((each for each in MetadataFile if each.value == name), None)
         if own is None and file is None:

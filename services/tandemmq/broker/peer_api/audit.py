@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 
+from tandemmq.broker.audit.index_repair import IndexRepair
 from tandemmq.broker.audit.jobs import (
     AuditHelper,
     CheckRecordsJob,
@@ -495,7 +496,20 @@ class AuditServices:
         self.repair: Final = ReplicaRepairServicer(
             ranges=self._ranges,
             queues=queue_repair(self._helper),
-            tables=TableRepair(root=root, tables=tables, retake=retake_table, own_files=own_files),
+            tables=TableRepair(
+                root=root,
+                tables=tables,
+                retake=retake_table,
+                own_files=own_files,
+                index=IndexRepair(
+                    root=root,
+                    store=store,
+                    state=state,
+                    helper=self._helper,
+                    alone_with_store=flushes_paused,
+                    failed=failed,
+                ),
+            ),
             refusal=self._repair_refusal,
         )
         # Consumers wait for it: no audit holds it up, and no setting turns it off.

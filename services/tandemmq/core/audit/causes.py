@@ -6,14 +6,17 @@ replica that lost its last files has a checkpoint that vouches for them. Whoever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from tandemmq.core.audit.comparison import without_repeats
 from tandemmq.core.audit.equality import NO_LOG
-from tandemmq.core.audit.findings import Finding, FindingKind, Severity
+from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict
+from tandemmq.core.audit.replica_store import ReplicaFacts
+from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["one_for_each_cause", "with_changes_beneath"]
+__all__ = ["by_weight", "collate", "one_for_each_cause", "ranges_of", "with_changes_beneath", "with_sources"]
 
 _LISTED_MAX: Final = 8
 _TABLE_FINDINGS_MAX: Final = 3
@@ -37,6 +40,14 @@ _OF_EMPTY_DISKS: Final = (
     FindingKind.MESSAGE_GROUP_HOMES_DIFFER,
     FindingKind.LEASES_MISSING,
 )
+_QUEUES_APART_MAX: Final = 2
+"""That lack entries, told apart."""
+_SET_BACK: Final = (
+    FindingKind.TAIL_MISSING,
+    FindingKind.TABLE_OLDER,
+    FindingKind.EPOCHS_WRONG,
+    FindingKind.DISK_ID_WRONG,
+)
 _OF_ENDS: Final = frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.OFFSET_BEYOND_END})
 
 
@@ -52,7 +63,62 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
-    return _tables(rest)
+    return _set_back(_tables(_queues_set_back(rest)))
+
+
+def _queues_set_back(findings: list[Finding]) -> list[Finding]:
+    """Many queues of a replica that lack entries: its ConsumeQueues are older than its log."""
+    groups: dict[int | None, list[Finding]] = {}
+    for own in findings:
+        if own.kind is FindingKind.QUEUE_ENTRY_MISSING and own.topic is not None and own.queue_id is not None:
+            groups.setdefault(own.broker_id, []).append(own)
+    for lacking in groups.values():
+        if len({(own.topic, own.queue_id) for own in lacking}) <= _QUEUES_APART_MAX:
+            continue
+        lacking.sort(key=lambda own: own.start_offset or 0)
+        first, last = lacking[0], lacking[-1]
+        messages = sum(own.messages for own in lacking)
+        whole = replace(
+            first,
+            detail=f"{len(lacking)} queues lack {messages} entries, the first: {first.detail}",
+            queue_id=None,
+            queue_offset=None,
+            end_queue_offset=None,
+            queues=tuple(_positions(own) for own in lacking if own.queue_offset is not None),
+            messages=messages,
+            last_message_id=last.last_message_id or last.message_id,
+            end_offset=max((own.end_offset for own in lacking if own.end_offset is not None), default=None),
+            file="consumequeue",
+        )
+        findings = [own for own in findings if own not in lacking] + [whole]
+    return findings
+
+
+def _positions(finding: Finding) -> tuple[str, int, int, int]:
+    first = finding.queue_offset or 0
+    return finding.topic or "", finding.queue_id or 0, first, finding.end_queue_offset or first + finding.messages
+
+
+def _set_back(findings: list[Finding]) -> list[Finding]:
+    """What an earlier run saw newer on one replica: several tables are one, and the tables of a disk whose log went
+    back as well are told with that."""
+    rest = list(findings)
+    for broker_id in {own.broker_id for own in findings if own.kind in _SET_BACK}:
+        own = [
+            each
+            for each in rest
+            if each.broker_id == broker_id and each.kind in _SET_BACK and each.verdict is Verdict.STORED_DIGEST
+        ]
+        first = next((each for each in own if each.kind is FindingKind.TAIL_MISSING), None)
+        # Epochs alone say something else than tables do.
+        with_it = own if first else [each for each in own if each.kind is FindingKind.TABLE_OLDER]
+        first = first or (with_it[0] if with_it else None)
+        if first is None or len(with_it) < 2:
+            continue
+        others = ", ".join(each.file or "" for each in with_it if each is not first)
+        rest = [each for each in rest if each not in with_it]
+        rest.append(replace(first, detail=f"{first.detail}; {others} are older, too: the disk was set back"))
+    return rest
 
 
 def _is_of_whole_queue(finding: Finding) -> bool:
@@ -97,13 +163,14 @@ def _without_unreadable(findings: list[Finding]) -> list[Finding]:
         if own.kind is FindingKind.METADATA_UNREADABLE:
             told.setdefault((own.broker_id, own.file), own)
     readable = [own for own in findings if told.get((own.broker_id, own.file), own) is own or not _is_of_table(own)]
-    older = {own.file: own for own in readable if own.kind is FindingKind.TABLE_OLDER}
+    older = {(own.broker_id, own.file): own for own in readable if own.kind is FindingKind.TABLE_OLDER}
     rest: list[Finding] = []
     for own in readable:
-        if _is_of_table(own) and own.kind is not FindingKind.TABLE_OLDER and own.file in older:
-            own = replace(own, detail=f"{own.detail}; {older.pop(own.file).detail}")
+        for place in ((own.broker_id, own.file), (None, own.file)):
+            if _is_of_table(own) and own.kind is not FindingKind.TABLE_OLDER and place in older:
+                own = replace(own, detail=f"{own.detail}; {older.pop(place).detail}")
         rest.append(own)
-    return [own for own in rest if own.kind is not FindingKind.TABLE_OLDER or own.file in older]
+    return [own for own in rest if own.kind is not FindingKind.TABLE_OLDER or (own.broker_id, own.file) in older]
 
 
 def _is_of_table(finding: Finding) -> bool:
@@ -234,3 +301,153 @@ def _tables(findings: list[Finding]) -> list[Finding]:
         detail = f"{len(own)} differences, the first: {own[0].detail}; others: {', '.join(others)}{more}"
         rest.append(replace(own[0], detail=detail, messages=sum(each.messages for each in own)))
     return rest
+
+
+# One list of what several checks found: nothing twice, what all replicas share once, the worst first.
+
+_WEIGHT: Final = {severity: place for place, severity in enumerate(Severity)}
+_IN_PIECES: Final = frozenset(
+    {FindingKind.ZEROED, FindingKind.RECORDS_SHIFTED, FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE}
+)
+"""Found in pieces where a task ended, though it is one thing."""
+_OF_ONE: Final = frozenset(
+    {
+        FindingKind.SEGMENT_EXTRA,
+        FindingKind.SEGMENT_SIZE,
+        FindingKind.METADATA_UNREADABLE,
+        FindingKind.DISK_ID_WRONG,
+        FindingKind.EPOCHS_WRONG,
+    }
+)
+"""Told of each replica by itself, though several were looked at."""
+
+
+def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_ids: frozenset[int]) -> list[Finding]:
+    """Findings of one group.
+
+    `compared` come from looking at several replicas, `checked` from looking at one of them alone. Where both speak of
+    the same bytes of the same replica, the former is kept.
+    """
+    known = _pieces_joined(_without_doubles(compared))
+    rest = without_repeats(known, _without_doubles(checked))[len(known) :]
+    own = [finding for finding in known if finding.kind in _OF_ONE and finding.source_broker_id is None]
+    others = [finding for finding in known if finding not in own]
+    once = one_for_each_cause([*others, *_shared_once([*own, *_pieces_joined(rest)], broker_ids)])
+    return sorted(with_changes_beneath(once, broker_ids), key=by_weight)
+
+
+def by_weight(finding: Finding) -> tuple[int, str, int, int, str]:
+    """Sort key: the worst first, then by place."""
+    return (
+        _WEIGHT[finding.severity],
+        finding.group,
+        finding.start_offset if finding.start_offset is not None else -1,
+        finding.broker_id if finding.broker_id is not None else -1,
+        finding.kind,
+    )
+
+
+def _without_doubles(findings: Iterable[Finding]) -> list[Finding]:
+    """Two tasks may both see the record that lies where they meet."""
+    return list(dict.fromkeys(findings))
+
+
+def _pieces_joined(findings: Sequence[Finding]) -> list[Finding]:
+    """Neighbours of one kind on one replica as one finding."""
+    whole: list[Finding] = []
+    pieces = sorted(
+        filter(_is_piece, findings),
+        key=lambda finding: (finding.kind, finding.broker_id or 0, finding.start_offset or 0),
+    )
+    for piece in pieces:
+        last = whole[-1] if whole else None
+        if (
+            last is not None
+            and (last.kind, last.broker_id, last.verdict, last.source_broker_id)
+            == (piece.kind, piece.broker_id, piece.verdict, piece.source_broker_id)
+            and last.end_offset == piece.start_offset
+        ):
+            whole[-1] = replace(
+                last,
+                end_offset=piece.end_offset,
+                messages=last.messages + piece.messages,
+                last_message_id=piece.last_message_id or piece.message_id or last.last_message_id,
+            )
+        else:
+            whole.append(piece)
+    return [finding for finding in findings if not _is_piece(finding)] + whole
+
+
+def _is_piece(finding: Finding) -> bool:
+    return finding.kind in _IN_PIECES and finding.start_offset is not None
+
+
+def _shared_once(findings: Sequence[Finding], broker_ids: frozenset[int]) -> list[Finding]:
+    """What every replica has alike is one finding that names none of them."""
+    if len(broker_ids) < 2:
+        return list(findings)
+    sharers: dict[Finding, set[int]] = {}
+    for finding in findings:
+        if finding.broker_id is not None:
+            sharers.setdefault(_anonymous(finding), set()).add(finding.broker_id)
+    shared = {finding for finding, found in sharers.items() if found == broker_ids}
+    rest = [finding for finding in findings if finding.broker_id is None or _anonymous(finding) not in shared]
+    return rest + [_on_all(finding, len(broker_ids)) for finding in shared]
+
+
+def _anonymous(finding: Finding) -> Finding:
+    return replace(finding, broker_id=None, source_broker_id=None)
+
+
+def _on_all(finding: Finding, count: int) -> Finding:
+    return replace(finding, detail=f"{finding.detail}; alike on all {count} replicas", verdict=finding.verdict)
+
+
+# Who else has it right.
+
+_OF_FILES: Final = frozenset(
+    {
+        FindingKind.BODY_CRC,
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.SEGMENT_SIZE,
+    }
+)
+
+
+def with_sources(findings: Sequence[Finding], replicas: Mapping[int, ReplicaFacts]) -> list[Finding]:
+    """What one replica says of itself alone is right on another one that holds the same part and has no finding there:
+    nobody needs a backup."""
+    return [
+        replace(finding, source_broker_id=_holder(finding, findings, replicas))
+        if finding.kind in _OF_FILES and finding.broker_id is not None and finding.source_broker_id is None
+        else finding
+        for finding in findings
+    ]
+
+
+def _holder(finding: Finding, findings: Sequence[Finding], replicas: Mapping[int, ReplicaFacts]) -> int | None:
+    start, end = finding.start_offset, finding.end_offset
+    if start is None or end is None:
+        name = (finding.file or "").rpartition("/")[2]
+        start = int(name) if name.isdecimal() else 0
+        end = start + 1
+    for broker_id, facts in replicas.items():
+        has_it = facts.min_offset <= start and end <= facts.end_offset
+        damaged = [*ranges_of(broker_id, findings), *facts.holes]
+        is_sound = not any(part.start_offset < end and start < part.end_offset for part in damaged)
+        if broker_id != finding.broker_id and has_it and is_sound:
+            return broker_id
+    return None
+
+
+def ranges_of(broker_id: int | None, findings: Iterable[Finding]) -> list[LogRange]:
+    """Where findings of a replica are, or with None those of all."""
+    return [
+        LogRange(finding.start_offset, finding.end_offset)
+        for finding in findings
+        if finding.start_offset is not None
+        and finding.end_offset is not None
+        and (broker_id is None or finding.broker_id in (None, broker_id))
+    ]

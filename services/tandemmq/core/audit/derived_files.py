@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Self
+from zlib import crc32
 
 import numpy as np
 import xxhash
@@ -35,6 +37,7 @@ from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, read_queue_ends
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
@@ -47,6 +50,10 @@ _LOOKUPS_MAX: Final = 2_000
 _UNINDEXED_BYTES_MAX: Final = 64 << 20
 """Looked through for records with keys, between two IndexFiles or behind the last."""
 _MARGIN_MS: Final = 3_000
+_CHECKPOINT_FIELDS_BYTES: Final = 64
+"""Six of eight bytes, and room for what later versions add."""
+_NAME_DIGITS: Final = 20
+_PAGE_BYTES: Final = 4096
 _LEASE_FILE: Final = re.compile(r"leases-(\d{10})\.(snapshot|journal)")
 _LEASE_BYTES_MAX: Final = 64 << 20
 _UNFINISHED_SUFFIX: Final = ".unfinished"
@@ -74,6 +81,8 @@ class DerivedFacts:
     """Of which anything was received; None: nobody looked."""
     kept: dict[str, str] = field(default_factory=dict)
     """Digests of bytes that were kept aside, by path: nobody changes them any more."""
+    has_ends: bool | None = None
+    """Whether it wrote down where its queues ended; None: nobody looked, or it was not stopped in order."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
@@ -148,6 +157,9 @@ class _DerivedCheck:
         self._leases = [] if is_live else self._lease_files()
         self._subscriptions: int | None = None
         self._kept: dict[str, str] = {}
+        self._has_ends = self._is_at_rest and any(
+            entry.name == QUEUE_ENDS_FILE for entry in self._store.files.list_folder("")
+        )
 
     def findings(self) -> Iterator[Finding]:
         yield from self._queues()
@@ -155,9 +167,12 @@ class _DerivedCheck:
             yield from self._records_of_topics(self._topics)
         if self._is_at_rest:
             yield from odd_segments(self._store)
+            yield from self._queue_lengths()
+            yield from self._index_lengths()
             yield from self._index_gaps()
             yield from self._index_twice()
-            yield from self._checkpoint()
+            checkpoint = list(self._checkpoint())
+            yield from checkpoint or self._queue_ends()
             yield from self._damaged_leases()
             yield from self._progress_beyond_end()
             yield from self._timers()
@@ -174,6 +189,7 @@ class _DerivedCheck:
             log_bytes=facts.end_offset - facts.min_offset,
             lease_subscriptions=self._subscriptions,
             kept=self._kept,
+            has_ends=self._has_ends if self._is_at_rest else None,
         )
 
     def _new(self, kind: FindingKind, detail: str, file: str, *, messages: int = 0, **more: Any) -> Finding:
@@ -225,6 +241,7 @@ class _DerivedCheck:
                 f"{queue_offset} says offset {offset}, size {size}"
             )
             more: dict[str, Any] = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
+            more["end_queue_offset"] = extra[-1][0] + 1
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path or folder, messages=len(extra), **more)
         elif span is None and self._is_at_rest and self._is_no_queue(topic, queue_id):
             detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
@@ -256,6 +273,31 @@ class _DerivedCheck:
                     found.append((first + at, offset, size))
             first += len(entries)
         return found
+
+    def _queue_lengths(self) -> Iterator[Finding]:
+        """A broker starts with no file of another length, or takes it for damaged; entries that are gone are told by
+        themselves."""
+        files = [
+            (f"consumequeue/{topic}/{queue_id}", entry, topic, queue_id)
+            for topic, queue_id in sorted(self._store.queues())
+            for entry in self._store.files.list_folder(f"consumequeue/{topic}/{queue_id}")
+            if not entry.is_folder and entry.name.isdecimal()
+        ]
+        usual = _usual_length(entry.size for _, entry, _, _ in files)
+        found: list[Finding] = []
+        for folder, entry, topic, queue_id in files:
+            detail = ""
+            if entry.size != usual:
+                detail = f"the file has {entry.size} bytes, and ConsumeQueue files here have {usual}"
+            elif len(entry.name) != _NAME_DIGITS or int(entry.name) % usual:
+                detail = f"files here have {usual} bytes, and names that are multiples of it, of {_NAME_DIGITS} digits"
+            if detail:
+                more: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
+                found.append(self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, f"{folder}/{entry.name}", **more))
+        if len(found) > 1:
+            detail = f"{len(found)} files have another length or name, the first {found[0].file}: {found[0].detail}"
+            found = [self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, "consumequeue")]
+        yield from found
 
     def _is_no_queue(self, topic: str, queue_id: int) -> bool:
         if self._topics is None:
@@ -372,6 +414,20 @@ class _DerivedCheck:
             finding = self._new(FindingKind.INDEX_ENTRY_MISSING, detail, file.path, messages=len(rows))
             yield describe(finding, first, last=last if len(rows) > 1 else None)
 
+    def _index_lengths(self) -> Iterator[Finding]:
+        """The same of IndexFiles; and those that hold anything but an index."""
+        found = [entry for entry in self._store.files.list_folder("index") if entry.name.isdecimal()]
+        files = [entry for entry in found if not entry.is_folder]
+        usual = _usual_length(entry.size for entry in files)
+        known = {file.name for file in self._index}
+        for entry in files:
+            path = f"index/{entry.name}"
+            if entry.size != usual:
+                detail = f"the file has {entry.size} bytes, and IndexFiles here have {usual}"
+                yield self._new(FindingKind.INDEX_ENTRY_WRONG, detail, path)
+            elif entry.name not in known and any(self._store.read_file(path, 0, _PAGE_BYTES)):
+                yield self._new(FindingKind.INDEX_ENTRY_WRONG, "its header is none of an IndexFile", path)
+
     def _index_twice(self) -> Iterator[Finding]:
         """What two files cover is found twice; and a start goes on from the end of the file with the last name."""
         files = sorted(self._index, key=lambda file: file.name)
@@ -396,6 +452,8 @@ class _DerivedCheck:
             yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, detail, "checkpoint")
             return
         wrong = self._impossible(self._store.checkpoint())
+        if not wrong and any(self._store.read_file("checkpoint", _CHECKPOINT_FIELDS_BYTES, CHECKPOINT_BYTES)):
+            wrong = [f"behind byte {_CHECKPOINT_FIELDS_BYTES}, where its fields have ended, there are more than zeros"]
         if wrong:
             yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, "; ".join(wrong), "checkpoint")
 
@@ -405,6 +463,8 @@ class _DerivedCheck:
         times += [file.end_timestamp_ms for file in self._index]
         newest_ms = max(times, default=0)
         wrong = []
+        if times and checkpoint.physic_message_timestamp_ms == 0:
+            wrong.append("physicMsgTimestamp is 0, though the broker was stopped in order and the log has messages")
         for field_name, time_ms in (
             ("physicMsgTimestamp", checkpoint.physic_message_timestamp_ms),
             ("logicsMsgTimestamp", checkpoint.logics_message_timestamp_ms),
@@ -421,6 +481,33 @@ class _DerivedCheck:
             if not 0 <= offset <= end and not is_lost:
                 wrong.append(f"{field_name} is {offset}; the log ends at {end}")
         return wrong
+
+    def _queue_ends(self) -> Iterator[Finding]:
+        """Where queues ended at the last stop in order: without it a start does not see what their files have lost."""
+        if not self._has_ends:
+            return
+        data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
+        problem = ""
+        try:
+            stopped_at, ends = read_queue_ends(data)
+        except ValueError as error:
+            problem = str(error)
+        else:
+            durable = self._store.checkpoint().logics_physical_offset
+            if stopped_at < durable:  # A checkpoint may vouch for less.
+                problem = f"it is of an earlier stop, at {stopped_at}, than the checkpoint, at {durable}"
+            problem = problem or next(filter(None, (self._end_problem(*own) for own in ends)), "")
+        if problem:
+            yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, problem, QUEUE_ENDS_FILE)
+
+    def _end_problem(self, topic: str, queue_id: int, first_start: int, end: int) -> str:
+        """What its files have lost is told of the queue; here the queue is whole, and was written down otherwise."""
+        span = self._spans.get((topic, queue_id))
+        first, room_end = self._store.queue_bounds(topic, queue_id)
+        if span is None or self._damaged or first * ENTRY.size != first_start or span.next_queue_offset > room_end:
+            return ""
+        known = span.next_queue_offset
+        return "" if known == end else f"{topic}, queue {queue_id} ended at {end}; the log has it up to {known}"
 
     # Leases
 
@@ -519,6 +606,9 @@ class _DerivedCheck:
                     continue
                 digest = self._digest_of(path, size)
                 self._kept[path] = digest
+                told = self._crc_told(path) if name.endswith(".log") else None
+                if told is not None and told != self._crc_of(path, size):
+                    yield self._new(kind, f"its {size} bytes have not the CRC that was written down, {told:08x}", path)
                 match = _KEPT_REPAIR.fullmatch(name) if folder == _KEPT_REPAIRS else None
                 if match is not None and (digest != match[3] or size != int(match[2]) - int(match[1])):
                     yield self._new(kind, f"its {size} bytes have digest {digest}, and not the one of its name", path)
@@ -533,6 +623,20 @@ class _DerivedCheck:
             return f"{length} bytes were kept, and the file beside it has {log_size}"
         return ""
 
+    def _crc_told(self, path: str) -> int | None:
+        """By the file beside a kept tail; None: it does not say, or cannot be read, which is told there."""
+        try:
+            document = json.loads(bytes(self._store.read_file(f"{path.removesuffix('.log')}.json", 0, _PAGE_BYTES)))
+            return int(document["crc32"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _crc_of(self, path: str, size: int) -> int:
+        crc = 0
+        for start in range(0, size, _KEPT_PIECE_BYTES):
+            crc = crc32(self._store.read_file(path, start, min(_KEPT_PIECE_BYTES, size - start)), crc)
+        return crc
+
     def _digest_of(self, path: str, size: int) -> str:
         hashed = xxhash.xxh3_128()
         for start in range(0, size, _KEPT_PIECE_BYTES):
@@ -545,6 +649,12 @@ def _whole_frames(data: bytes) -> int:
         return read_frames(data)[1]
     except (ValueError, IndexError, KeyError):
         return 0
+
+
+def _usual_length(sizes: Iterable[int]) -> int:
+    """Of files that are all as long; of two lengths that are as frequent the greater; 1 without any."""
+    counts = Counter(size for size in sizes if size > 0)
+    return max(counts, key=lambda size: (counts[size], size), default=1)
 
 
 def _queue_count(config: TopicConfig) -> int:
@@ -568,7 +678,14 @@ def _lacking_files(group: str, facts: Mapping[int, DerivedFacts]) -> Iterator[Fi
     indexed = {broker_id: own.index_from for broker_id, own in facts.items() if own.index_from is not None}
     leased = [broker_id for broker_id, own in facts.items() if own.lease_files]
     subscribed = [broker_id for broker_id, own in facts.items() if own.lease_subscriptions]
+    with_ends = [broker_id for broker_id, own in facts.items() if own.has_ends]
     for broker_id, own in facts.items():
+        if own.has_ends is False and with_ends and own.lease_files and own.log_bytes:
+            detail = f"there is no such file, and the broker was stopped in order; replica {with_ends[0]} has its own"
+            kind = FindingKind.CHECKPOINT_IMPOSSIBLE
+            yield replace(
+                _lacking(group, kind, broker_id, with_ends[0], detail, QUEUE_ENDS_FILE), source_broker_id=None
+            )
         if own.lease_files == 0 and leased and own.log_bytes:
             detail = f"there are no leases-* files; replica {leased[0]} has them"
             yield _lacking(group, FindingKind.LEASES_MISSING, broker_id, leased[0], detail, "config")

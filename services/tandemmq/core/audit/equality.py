@@ -73,6 +73,8 @@ class SeenReplica:
     """Versions and digests of its metadata files, by name."""
     kept: dict[str, str] = field(default_factory=dict)
     """Digests of bytes that were kept aside, by path; of the last deep run."""
+    homes: str = ""
+    """Digest of the homes of message groups; empty: not known."""
     told_by: int | None = None
     """The replica that remembers this, if it was no run."""
 
@@ -165,6 +167,7 @@ class _Bounds:
             if not store.facts.is_running:
                 yield from odd_segments(store)
                 yield from long_segments(store, store.facts.min_offset, store.facts.end_offset)
+                yield from _short_segments(store)
             yield from self._lost_beginning(broker_id, store)
             yield from self._lost_end(broker_id, store)
         yield from self._extra_ends()
@@ -443,6 +446,28 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
             yield _of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail)
         elif start >= facts.end_offset - facts.end_offset % length:
             due = start + length
+
+
+def _short_segments(store: ReplicaStore) -> Iterator[Finding]:
+    """Files that lack bytes and no record: a broker starts with none of them. What lacks records is told by these."""
+    facts = store.facts
+    found = _segments(store)
+    for name, size in found:
+        start = int(name)
+        is_made = size > 0 or name == found[-1][0]
+        if start < facts.min_offset and not is_made:
+            yield _of_file(FindingKind.SEGMENT_SIZE, facts, name, "the file is empty")
+        elif 0 < size < facts.segment_bytes and facts.min_offset <= start < facts.end_offset:
+            last = min(facts.end_offset, start + facts.segment_bytes)
+            if start + size >= last or _is_padded(store, start, start + size):
+                detail = f"the file has {size} bytes instead of {facts.segment_bytes}; no record is lost"
+                yield _of_file(FindingKind.SEGMENT_SIZE, facts, name, detail)
+
+
+def _is_padded(store: ReplicaStore, start: int, end: int) -> bool:
+    """Whether the records of a file that goes on with the next one have ended before `end`, with the mark of that."""
+    pieces = walk_log(store, start, end, in_batches=False)
+    return any(isinstance(piece, LogPiece) and piece.kind is PieceKind.PADDING for piece in pieces)
 
 
 def _segments(store: ReplicaStore) -> list[tuple[str, int]]:

@@ -280,9 +280,10 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
     ),
     FindingKind.TABLE_OLDER: KindMeaning(
         Severity.METADATA,
-        "a metadata table is older than an earlier run saw it, on every replica",
+        "a metadata table is older than an earlier run saw it",
         "topics or groups that were made or changed since are not known any more",
-        "compare with what should be there; make it again with tandemmq topic, or restore the file from a backup",
+        "a slave: restart it, it takes its master's; a master: copy the file of the replica that is named as right; if "
+        "none is, make again what is missing, with tandemmq topic, or restore the file from a backup",
     ),
     FindingKind.MESSAGE_GROUP_HOMES_DIFFER: KindMeaning(
         Severity.METADATA,
@@ -362,6 +363,8 @@ class Finding:
     """Set when several messages are concerned."""
     file: str | None = None
     """Path below the store's root."""
+    queues: tuple[tuple[str, int, int, int], ...] = ()
+    """Topic, queue id and the positions [first, end) that are wrong, of each queue, if there are several."""
     end_queue_offset: int | None = None
     """One past the last position of the queue that is concerned, if `messages` do not lie side by side."""
 
@@ -379,6 +382,7 @@ class Finding:
         known = {name: values[name] for name in cls.__slots__ if name in values}
         known["kind"] = FindingKind(known["kind"])
         known["verdict"] = Verdict(known["verdict"])
+        known["queues"] = tuple((topic, *numbers) for topic, *numbers in known.get("queues") or ())
         return cls(**known)
 
     def of_group(self, group: str) -> Self:

@@ -286,6 +286,31 @@ class IndexCheck:
                     yield self._wrong_header(file)
                 yield from self._unreachable(file)
 
+    def _wild(
+        self, file: IndexFile, previous: npt.NDArray[np.int32], slot_of: npt.NDArray[np.int32]
+    ) -> Iterator[Finding]:
+        """Entries that lead on to no earlier entry of their slot, nor to none: a search ends there, or walks in a
+        circle, or through another slot's entries."""
+        numbers = np.arange(len(previous))
+        is_wild = (previous < 0) | ((previous >= numbers) & (previous > 0))
+        named = np.where(is_wild, 0, previous)
+        is_wild |= (named > 0) & (slot_of[named] != slot_of)
+        for number in np.flatnonzero(is_wild).tolist():
+            (entry,) = file.entries(number, number + 1)
+            hashed, offset, _, before = entry.tolist()
+            if (hashed, offset) == (0, 0):
+                continue
+            finding = Finding(
+                kind=FindingKind.INDEX_ENTRY_WRONG,
+                group=self._store.facts.group,
+                verdict=Verdict.OWN_EVIDENCE,
+                detail=f"entry {number} of hash {hashed} leads on to entry {before}, none of its slot before it",
+                broker_id=self._store.facts.broker_id,
+                file=file.path,
+            )
+            in_range = self._store.facts.min_offset <= offset < self._store.facts.end_offset
+            yield describe(finding, _record(self._store, offset)) if in_range else finding
+
     def _wrong_header(self, file: IndexFile) -> Finding:
         return Finding(
             kind=FindingKind.INDEX_ENTRY_WRONG,
@@ -452,6 +477,7 @@ class IndexCheck:
             entries = file.entries(first, min(count, first + _CHAIN_BLOCK))
             slot_of[first : first + len(entries)] = entries["hash"] % file.slot_count
             previous[first : first + len(entries)] = entries["previous"]
+        yield from self._wild(file, previous, slot_of)
         numbers = np.arange(count, dtype=np.int32)
         is_sound = (previous > 0) & (previous < numbers)
         is_sound[is_sound] = slot_of[previous[is_sound]] == slot_of[is_sound]

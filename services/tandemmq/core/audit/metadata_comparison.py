@@ -40,7 +40,7 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["TableMark", "compare_metadata", "older_everywhere", "table_marks", "without_secrets"]
+__all__ = ["TableMark", "compare_metadata", "older_than_seen", "table_marks", "without_secrets"]
 
 MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
 ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig, User, Acl)
@@ -59,6 +59,15 @@ _OF_MARKS: Final = {
     MetadataFile.USERS: FindingKind.ACCESS_DIFFERS,
     MetadataFile.ACLS: FindingKind.ACCESS_DIFFERS,
 }
+_TABLE_KEYS: Final = {
+    MetadataFile.TOPICS: "topicConfigTable",
+    MetadataFile.SUBSCRIPTION_GROUPS: "subscriptionGroupTable",
+    MetadataFile.CONSUMER_OFFSETS: "offsetTable",
+    MetadataFile.DELAY_OFFSETS: "offsetTable",
+    MetadataFile.USERS: "userTable",
+    MetadataFile.ACLS: "aclTable",
+}
+"""What each file has, whoever wrote it, and with nothing in it."""
 _RESETS: Final = "operatorResets"
 _SEALED: Final = re.compile(r'("sealedPassword"\s*:\s*)"([^"]*)"?')
 _SHOWN_CHARACTERS: Final = 200
@@ -131,8 +140,41 @@ def _with_holders(finding: Finding, slaves: list[int], master_id: int) -> Findin
     return replace(finding, detail=f"{finding.detail}: as {who} it, and not replica {master_id}")
 
 
-def older_everywhere(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:
-    """Tables that each replica has in an older version than an earlier run saw; all are at rest."""
+def older_than_seen(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:
+    """Tables of which an earlier run saw a newer version; all replicas are at rest."""
+    yield from _older_everywhere(group, texts, seen)
+    yield from _set_back(group, texts, seen)
+
+
+def _set_back(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:
+    """One replica has an older version than it had, and another one the newer: no slave takes an older table from its
+    master while that has a newer one."""
+    for file in MetadataFile:
+        versions = {
+            broker_id: _version(text)
+            for broker_id, own in texts.items()
+            if (text := own.get(file)) is not None and not _problem(file, text)
+        }
+        for broker_id, version in versions.items():
+            before = seen.get(broker_id, {}).get(file.value)
+            if before is None or not before.version.is_newer_than(version):
+                continue
+            holder = next((own for own, held in versions.items() if not before.version.is_newer_than(held)), None)
+            if holder is not None:
+                yield Finding(
+                    kind=FindingKind.TABLE_OLDER,
+                    group=group,
+                    verdict=Verdict.STORED_DIGEST,
+                    detail=f"an earlier run saw version {_shown(before.version)} here; now it is {_shown(version)}",
+                    broker_id=broker_id,
+                    source_broker_id=holder,
+                    messages=0,
+                    file=f"config/{file.value}",
+                )
+
+
+def _older_everywhere(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:
+    """Tables that each replica has in an older version than an earlier run saw."""
     for file in MetadataFile:
         if file in _OF_OFFSETS:
             continue
@@ -409,9 +451,10 @@ def _problem(file: MetadataFile, text: str | None) -> str:
     }
     try:
         tables[file]().load_json(text)
+        has_table = _TABLE_KEYS[file] in read_java_json(text)
     except MetadataCorrupt as error:
         return str(error)
-    return ""
+    return "" if has_table else f"it has no {_TABLE_KEYS[file]}: that is another file's content, or none"
 
 
 def _has_content(file: MetadataFile, text: str | None) -> bool:

@@ -9,6 +9,7 @@ yesterday cannot harm a log that has changed since.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -72,7 +73,7 @@ class RepairAction(StrEnum):
     """The target broker puts back the entries that it has overwritten."""
     REWRITE_TABLE = "rewrite-table"
     """The target broker writes a metadata table again: a slave after it took its master's, a master as it knows it; or
-    another small file, as it knows it."""
+    another small file, as it knows it; or makes an IndexFile again from its own CommitLog."""
     RESTORE_TABLE = "restore-table"
     """The target broker puts back the table or file that it has overwritten."""
     MANUAL = "manual"
@@ -98,7 +99,7 @@ class RepairStep:
     first_queue_offset: int | None = None
     end_queue_offset: int | None = None
     table: str | None = None
-    """Name of a metadata table's file, or of another small one."""
+    """Name of a metadata table's file, or of another small one; of an IndexFile with its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,7 @@ _OF_TABLES: Final = frozenset(
         FindingKind.CONSUMER_OFFSET_STALE,
         FindingKind.DELAY_OFFSET_STALE,
         FindingKind.METADATA_UNREADABLE,
+        FindingKind.TABLE_OLDER,
     }
 )
 _OF_OWN_FILES: Final = frozenset(
@@ -189,6 +191,9 @@ _OF_OWN_FILES: Final = frozenset(
 )
 _OWN_FILES: Final = frozenset({"messageGroupHomes.json", REPLICA_FILE, EPOCH_FILE, "checkpoint"})
 """What a running broker knows better than the file, if that was damaged since it was read."""
+_OF_INDEX: Final = frozenset({FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING})
+_INDEX_FILE: Final = re.compile(r"index/\d+")
+"""Made again from the log by a broker that runs; one that it does not know is for a person."""
 _REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING})
 _GAP_BYTES_MAX: Final = 64 << 10
 """Ranges so close to each other are copied as one: what lies between is equal anyway."""
@@ -215,15 +220,17 @@ def plan_repair(
     digest_of: DigestOf,
     *,
     masters: Mapping[str, int | None] | None = None,
-    running: frozenset[str] = frozenset(),
+    running: Mapping[str, Iterable[int]] | None = None,
 ) -> RepairPlan:
     """The steps of a run: the CommitLog, ConsumeQueues, which are made from it, tables, then what people have to do.
 
-    `masters`: by group the broker id of the master; a group that is not named has 0. `running`: groups that were read
-    through their brokers, which know what belongs into their small files; others have read these by now. `digest_of`
+    `masters`: by group the broker id of the master; a group that is not named has 0. `running`: broker ids of
+    groups that were read through their brokers, which know what belongs into their small files; others have read these
+    by now. `digest_of`
     may raise ReplicaUnreadable: there is no plan then without that replica's findings.
     """
-    known = list(findings)
+    running = running or {}
+    known = [each for own in findings for each in _of_each(own, running.get(own.group, ()))]
     by_brokers = {
         id(own)
         for own in known
@@ -231,13 +238,26 @@ def plan_repair(
         or (own.group in running and _is_own_file(own))
     }
     tables = [own for own in known if id(own) in by_brokers]
-    by_hand = [own for own in known if id(own) not in by_brokers]
-    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_table_steps(tables), *_manual_steps(by_hand)]
+    extra = [own for own in known if _is_erased(own) and own.group in running]
+    by_hand = [own for own in known if id(own) not in by_brokers and own not in extra]
+    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_queue_steps(extra, reason=_ERASED)]
+    steps += [*_table_steps(tables), *_manual_steps(by_hand)]
     return RepairPlan(
         run_id=run_id,
         cluster=cluster,
         steps=tuple(replace(step, number=number) for number, step in enumerate(steps, start=1)),
     )
+
+
+def _of_each(finding: Finding, broker_ids: Iterable[int]) -> Iterator[Finding]:
+    """A small file that is wrong on all replicas alike is one finding, and each broker writes its own."""
+    is_own = finding.kind in _OF_OWN_FILES and _table_name(finding) in _OWN_FILES
+    is_shared = finding.broker_id is None and (is_own or (finding.kind in _OF_INDEX and _table_name(finding)))
+    if not is_shared or finding.verdict is Verdict.UNDECIDED or not broker_ids:
+        yield finding
+        return
+    for broker_id in broker_ids:
+        yield replace(finding, broker_id=broker_id)
 
 
 def _is_copied(finding: Finding) -> bool:
@@ -252,13 +272,22 @@ def _is_copied(finding: Finding) -> bool:
 
 
 def _is_rewritten(finding: Finding) -> bool:
-    return (
-        finding.kind in _REWRITTEN
-        and finding.broker_id is not None
-        and finding.topic is not None
-        and finding.queue_id is not None
-        and finding.queue_offset is not None
-    )
+    is_named = finding.topic is not None and finding.queue_id is not None and finding.queue_offset is not None
+    return finding.kind in _REWRITTEN and finding.broker_id is not None and (is_named or bool(finding.queues))
+
+
+def _is_erased(finding: Finding) -> bool:
+    """Entries behind the end of a queue that the broker has: it knows that end."""
+    is_named = finding.topic is not None and finding.queue_id is not None and finding.queue_offset is not None
+    is_extra = finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and finding.end_queue_offset is not None
+    return is_extra and is_named and finding.broker_id is not None
+
+
+def _queues_of(finding: Finding) -> tuple[tuple[str, int, int, int], ...]:
+    """Topic, queue id and positions [first, end)."""
+    first = finding.queue_offset or 0
+    end = finding.end_queue_offset or first + finding.messages
+    return finding.queues or ((finding.topic or "", finding.queue_id or 0, first, end),)
 
 
 def _is_rewritten_table(finding: Finding, master_id: int | None) -> bool:
@@ -275,12 +304,16 @@ def _is_rewritten_table(finding: Finding, master_id: int | None) -> bool:
 
 
 def _is_own_file(finding: Finding) -> bool:
+    if finding.kind in _OF_INDEX:
+        return finding.broker_id is not None and _table_name(finding) is not None
     is_decided = finding.verdict is not Verdict.UNDECIDED and finding.broker_id is not None
     return finding.kind in _OF_OWN_FILES and is_decided and _table_name(finding) in _OWN_FILES
 
 
 def _table_name(finding: Finding) -> str | None:
     name = (finding.file or "").removeprefix("config/")
+    if finding.kind in _OF_INDEX:
+        return name if _INDEX_FILE.fullmatch(name) else None
     return name if name in _OWN_FILES or any(file.value == name for file in MetadataFile) else None
 
 
@@ -292,7 +325,8 @@ def _table_steps(findings: list[Finding]) -> Iterator[RepairStep]:
     for (group, broker_id, table), own in sorted(grouped.items(), key=lambda item: item[0]):
         more = f" and {len(own) - 1} more" if len(own) > 1 else ""
         # A broker may have read the file when it was wrong already.
-        else_ = f"; if it is found again: {KINDS[own[0].kind].remedy}" if table in _OWN_FILES else ""
+        is_own = table in _OWN_FILES or own[0].kind in _OF_INDEX
+        else_ = f"; if it is found again: {KINDS[own[0].kind].remedy}" if is_own else ""
         yield RepairStep(
             number=0,
             action=RepairAction.REWRITE_TABLE,
@@ -351,18 +385,17 @@ def _merged(copies: list[_Copy]) -> list[_Copy]:
     return merged
 
 
-def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
+_LEADS_NOWHERE: Final = "ConsumeQueue entries do not lead to their messages"
+_ERASED: Final = "entries behind the end of a ConsumeQueue"
+
+
+def _queue_steps(findings: list[Finding], *, reason: str = _LEADS_NOWHERE) -> Iterator[RepairStep]:
+    is_wanted = _is_rewritten if reason == _LEADS_NOWHERE else _is_erased
     entries = sorted(
-        (
-            finding.group,
-            finding.broker_id or 0,
-            finding.topic or "",
-            finding.queue_id or 0,
-            finding.queue_offset or 0,
-            finding.end_queue_offset or (finding.queue_offset or 0) + finding.messages,
-        )
+        (finding.group, finding.broker_id or 0, *queue)
         for finding in findings
-        if _is_rewritten(finding)
+        if is_wanted(finding)
+        for queue in _queues_of(finding)
     )
     merged: list[tuple[str, int, str, int, int, int]] = []
     for entry in entries:
@@ -376,7 +409,7 @@ def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
             action=RepairAction.REWRITE_QUEUE_ENTRIES,
             group=group,
             target_broker_id=broker_id,
-            reason="ConsumeQueue entries do not lead to their messages",
+            reason=reason,
             topic=topic,
             queue_id=queue_id,
             first_queue_offset=first,

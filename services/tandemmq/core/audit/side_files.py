@@ -9,6 +9,7 @@ last is not told by a broker id. So they are compared with care:
 - *A disk id* belongs to one disk. Others remember how often it was started and how far its log went. A smaller number
   of starts is an older copy.
 - *Message groups' homes* only become more while a broker group is dead. The shorter list would let messages overtake.
+  Of lists that each lack something the right one is the one that an earlier run saw; else a person decides.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from hashlib import blake2b
+from itertools import combinations, pairwise
 from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
@@ -32,6 +34,7 @@ from tandemmq.core.replication.log_history import (
     RecordDamaged,
     ReplicaRecord,
 )
+from tandemmq.core.storage.retention import SavedTime
 
 __all__ = [
     "Fork",
@@ -47,7 +50,8 @@ __all__ = [
 _BYTES_MAX: Final = 1 << 20
 """Of a file whose length nobody told."""
 _HOMES: Final = "messageGroupHomes.json"
-_OBJECTS: Final = (_HOMES, "leaseClock.json", "retentionClock.json")
+_LEASE_CLOCK: Final = "leaseClock.json"
+_OBJECTS: Final = (_HOMES, _LEASE_CLOCK, "retentionClock.json")
 """JSON objects of our brokers in `config`; those that cannot be read are told, though a broker goes on without."""
 _OF_OURS: Final = re.compile(r"leases-\d{10}\.(snapshot|journal)|leaseClock\.json")
 _NONE: Final = "there is no such file"
@@ -91,6 +95,12 @@ class SideFacts:
     """False: a broker of an earlier version does not show them."""
 
     @property
+    def homes_digest(self) -> str:
+        """What to remember of the homes of message groups; empty: nothing."""
+        text = json.dumps(self.homes, sort_keys=True).encode()
+        return blake2b(text, digest_size=8).hexdigest() if self.homes else ""
+
+    @property
     def history(self) -> LogHistory:
         """Of its log."""
         return LogHistory.of(self.epochs)
@@ -125,8 +135,14 @@ def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
 
 
 def _text(files: ReplicaFiles, path: str) -> str | None:
-    """None: there is no such file, as far as that can be told from an empty one."""
-    data = bytes(files.read(path, 0, _BYTES_MAX))
+    """None: there is no such file, as far as that can be told from an empty one. Of a folder in its place: its name,
+    which is no content of any of these files."""
+    try:
+        data = bytes(files.read(path, 0, _BYTES_MAX))
+    except ReplicaUnreadable:
+        if any(entry.is_folder and entry.name == path for entry in files.list_folder("")):
+            return f"a folder called {path}"
+        raise
     return data.decode("utf-8", "replace") if data else None
 
 
@@ -170,11 +186,32 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
     for name in _OBJECTS:
         if name in sizes:
             try:
-                values = json.loads(bytes(files.read(f"config/{name}", 0, sizes[name])))
+                data = bytes(files.read(f"config/{name}", 0, sizes[name]))
+                values = json.loads(data)
                 if not isinstance(values, dict):
                     yield f"config/{name}", "it is no JSON object"
+                elif problem := _object_problem(name, values, data):
+                    yield f"config/{name}", problem
             except ValueError as error:
                 yield f"config/{name}", "the file is empty" if not sizes[name] else f"it is no JSON: {error}"
+
+
+def _object_problem(name: str, values: Mapping[str, Any], data: bytes) -> str:
+    """What in it no broker has written; empty: nothing."""
+    if name == _HOMES:
+        odd = [
+            topic
+            for topic, names in values.items()
+            if not (isinstance(names, list) and names and all(isinstance(own, str) and own for own in names))
+        ]
+        return f"topic {odd[0]} has no list of broker groups" if odd else ""
+    if name == _LEASE_CLOCK:
+        is_right = isinstance(values.get("bootId"), str) and type(values.get("offsetMs")) is int
+        return "" if is_right else "it does not say bootId and offsetMs: the next start counts as after a reboot"
+    is_right = SavedTime.from_json(data) is not None and isinstance(values["bootId"], str)
+    return (
+        "" if is_right else "it does not say bootId, believedMs and monotonicMs: the next start trusts the wall clock"
+    )
 
 
 def _homes(files: ReplicaFiles, sizes: Mapping[str, int]) -> dict[str, list[str]] | None:
@@ -267,14 +304,16 @@ def side_findings(
     differing: Mapping[int, Sequence[LogRange]],
     *,
     settled: bool = True,
+    seen_homes: Mapping[int, str] | None = None,
 ) -> list[Finding]:
-    """`seen`: disk id, starts and epochs of each replica in an earlier run. `differing`: where the replicas' bytes are
-    not equal, by broker id. `settled`: the replicas are at rest, or nothing changed while they were read twice."""
+    """`seen`: disk id, starts and epochs of each replica in an earlier run; `seen_homes`: its `homes_digest`.
+    `differing`: where the replicas' bytes are not equal, by broker id. `settled`: the replicas are at rest, or nothing
+    changed while they were read twice."""
     known = {broker_id: own for broker_id, own in facts.items() if own.is_read}
     found = [*_files(group, facts)]
     found += [*_records(group, known, seen), *_histories(group, known, logs, seen, differing)]
     if settled:
-        found += _homes_findings(group, facts)
+        found += _homes_findings(group, facts, seen_homes or {})
     return found
 
 
@@ -448,19 +487,36 @@ def _epoch_at(epochs: Iterable[tuple[int, int]], offset: int) -> int:
     return max((epoch for epoch, start in epochs if start <= offset), default=0)
 
 
-def _homes_findings(group: str, facts: Mapping[int, SideFacts]) -> Iterator[Finding]:
+def _homes_findings(group: str, facts: Mapping[int, SideFacts], seen_homes: Mapping[int, str]) -> Iterator[Finding]:
+    """Pair by pair; a replica that is named once is not named again."""
     path = f"config/{_HOMES}"
-    unreadable = {broker_id for broker_id, own in facts.items() if path in dict(own.unreadable)}
-    for broker_id, own in facts.items():
-        if broker_id in unreadable or not own.is_ours:
+    kind = FindingKind.MESSAGE_GROUP_HOMES_DIFFER
+    known = {broker_id: own for broker_id, own in facts.items() if own.is_ours and path not in dict(own.unreadable)}
+    told: set[int] = set()
+    for broker_id, other_id in combinations(known, 2):
+        if {broker_id, other_id} & told:
             continue
-        for other_id, other in facts.items():
-            lost = [
-                f"{topic}: {', '.join((own.homes or {}).get(topic, ())) or 'nothing'} instead of {', '.join(names)}"
-                for topic, names in (other.homes or {}).items()
-                if not set(names) <= set((own.homes or {}).get(topic, ()))
-            ]
-            if other_id != broker_id and lost:
-                kind = FindingKind.MESSAGE_GROUP_HOMES_DIFFER
-                yield _new(group, kind, broker_id, lost[0], path, source_broker_id=other_id, verdict=Verdict.EPOCHS)
-                break
+        ours, theirs = known[broker_id].homes or {}, known[other_id].homes or {}
+        lacks = {broker_id: _lost_homes(ours, theirs), other_id: _lost_homes(theirs, ours)}
+        if not any(lacks.values()):
+            continue
+        is_seen = {own: seen_homes.get(own) == known[own].homes_digest for own in lacks}
+        wrong, verdict = next((own for own, lost in lacks.items() if lost), None), Verdict.EPOCHS
+        if is_seen[broker_id] != is_seen[other_id]:
+            wrong, verdict = next(own for own in lacks if not is_seen[own]), Verdict.STORED_DIGEST
+        elif all(lacks.values()):
+            wrong, verdict = None, Verdict.UNDECIDED
+        source = None if wrong is None else next(own for own in lacks if own != wrong)
+        told |= {wrong} if wrong is not None else set(lacks)
+        detail = lacks[broker_id] or lacks[other_id] if wrong is None else lacks[wrong]
+        detail = detail or "it has names that the other one, which an earlier run saw, has not"
+        pair = f"replicas {broker_id} and {other_id}: {detail}" if wrong is None else detail
+        yield _new(group, kind, wrong, pair, path, source_broker_id=source, verdict=verdict)
+
+
+def _lost_homes(ours: Mapping[str, list[str]], theirs: Mapping[str, list[str]]) -> str:
+    """The first topic of which ours lacks a name that theirs has; empty: none."""
+    for topic, names in theirs.items():
+        if not set(names) <= set(ours.get(topic, ())):
+            return f"{topic}: {', '.join(ours.get(topic, ())) or 'nothing'} instead of {', '.join(names)}"
+    return ""

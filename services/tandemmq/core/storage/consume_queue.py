@@ -431,6 +431,12 @@ class ConsumeQueue:
         if end == self.max_offset:
             self.last_physical_end = self.entry(end - 1).physical_end
 
+    def rewrite_behind(self, entry_offset: int, entries: bytes) -> None:
+        """Puts bytes behind the end, where a file has room and no entry is: for a repair. Durable after the next sync;
+        DiskError."""
+        assert entry_offset >= self.max_offset, f"{entry_offset} is an entry, the queue ends at {self.max_offset}"
+        self._files.write(self.folder, entry_offset * ENTRY_BYTES, entries)
+
     def truncate(self, physical_end: int) -> None:
         """Drops the entries of records that end beyond `physical_end`. Durable when it returns, so that none of them
         comes back after a crash; the caller cuts the CommitLog after it and not before."""

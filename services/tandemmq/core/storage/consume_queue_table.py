@@ -300,9 +300,19 @@ _NEW_FILE_COST: Final = 8
 """Writing a queue's first entries against writing some more: two folders and a file are made (ext4: 290 µs, 33 µs)."""
 
 
-_ENDS_PATH: Final = "consumequeue-ends"
+QUEUE_ENDS_FILE: Final = "consumequeue-ends"
 """Eight hexadecimal digits, the CRC of what follows; a line's end; JSON: [logics_physical_offset, [[topic, queue id,
 start of the first file, max offset], ...]]."""
+
+
+def read_queue_ends(data: bytes) -> tuple[int, list[tuple[str, int, int, int]]]:
+    """The durable offset of a stop, and of each queue topic, id, start of the first file, max offset. ValueError: it is
+    not what was written."""
+    checksum, _, text = data.partition(b"\n")
+    if checksum != b"%08x" % crc32(text):
+        raise ValueError("its checksum is wrong")
+    stopped_at, ends = json.loads(text)
+    return stopped_at, [tuple(end) for end in ends]
 
 
 class ConsumeQueueTable:
@@ -372,14 +382,14 @@ class ConsumeQueueTable:
             if not queue.is_empty
         ]
         data = json.dumps([durable_offset, queues], separators=(",", ":")).encode()
-        self._disk.write_file(_ENDS_PATH, b"%08x\n" % crc32(data) + data)
+        self._disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(data) + data)
 
     def _compare_with_ends(self, durable_offset: int, damaged_from: int | None) -> int | None:
         """`damaged_from`, or an earlier place where a queue is not what it was at the stop."""
-        checksum, _, data = (self._disk.read_file(_ENDS_PATH) or b"").partition(b"\n")
-        if checksum != b"%08x" % crc32(data):
+        try:
+            stopped_at, ends = read_queue_ends(self._disk.read_file(QUEUE_ENDS_FILE) or b"")
+        except ValueError:
             return damaged_from
-        stopped_at, ends = json.loads(data)
         if stopped_at != durable_offset:
             return damaged_from  # It belongs to another stop: a Java broker ran since.
         for topic, queue_id, first_file_start, max_offset in ends:

@@ -206,6 +206,10 @@ class IndexFile:
         self._entries_start = _SLOTS_START + slot_count * _SLOT_BYTES
         self.entry_count: Final = entry_count
         """Numbers there are; the one of them that is 0 is not used."""
+        self.read_header()
+
+    def read_header(self) -> None:
+        """As the file says now: it was opened, or its bytes were put in place by a repair."""
         header: tuple[int, int, int, int, int, int] = _HEADER.unpack_from(self._view)
         self.begin_timestamp_ms, self.end_timestamp_ms = header[0:2]
         self.begin_physical_offset, self.end_physical_offset = header[2:4]
@@ -225,6 +229,15 @@ class IndexFile:
     def is_full(self) -> bool:
         """Whether the next entry needs another file."""
         return self.next_entry >= self.entry_count
+
+    @property
+    def slot_count(self) -> int:
+        """Slots there are."""
+        return self._slot_count
+
+    def entry_position(self, number: int) -> int:
+        """Where an entry is in the file; slots end before entry 0, which is not used."""
+        return self._entries_start + number * _ENTRY_BYTES
 
     @property
     def entries_end(self) -> int:

@@ -150,6 +150,11 @@ class IndexTable:
         return PhysicalOffset(self._files[-1].end_physical_offset if self._files else 0)
 
     @property
+    def files(self) -> list[IndexFile]:
+        """Oldest first."""
+        return list(self._files)
+
+    @property
     def last_physical_offset(self) -> int:
         """Where the last record starts that was entered; -1 without any."""
         return self._files[-1].end_physical_offset if self._files else -1

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -103,7 +104,15 @@ def keep_tail(
     """Copies [start_offset, end_offset) of the log. Durable when it returns; DiskError: nothing kept."""
     path = f"{KEPT_TAILS_FOLDER}/{file_name(start_offset)}-{wall_ms}.log"
     if reason:
-        document = {"reason": reason[:_REASON_CHARACTERS_MAX], "startOffset": start_offset, "endOffset": end_offset}
+        crc = 0
+        for offset in range(start_offset, end_offset, _CHUNK_BYTES):
+            crc = zlib.crc32(bytes(log.read(offset, min(_CHUNK_BYTES, end_offset - offset))), crc)
+        document = {
+            "reason": reason[:_REASON_CHARACTERS_MAX],
+            "startOffset": start_offset,
+            "endOffset": end_offset,
+            "crc32": crc,
+        }
         disk.write_file(reason_path(path), json.dumps(document, indent=2).encode())
     unfinished = f"{path}.unfinished"
     disk.remove(unfinished)  # A crash in the same millisecond may have left it; it would be appended to.

@@ -63,6 +63,7 @@ from tandemmq.core.storage.flush_jobs import (
     QueueFlushRound,
     StoreCheckpoint,
 )
+from tandemmq.core.storage.index_file import IndexFile
 from tandemmq.core.storage.index_table import IndexTable, PagesAheadJob
 from tandemmq.core.storage.kept_tail import KeptTail, keep_tail
 from tandemmq.core.storage.options import StoreOptions
@@ -930,6 +931,14 @@ class MessageStore:
             store_timestamp_ms=store_timestamp_ms,
             delay_levels_ms=self._options.delay_levels_ms,
         )
+
+    @property
+    def index_files(self) -> list[IndexFile]:
+        """Oldest first, with all that waited to be entered; none without an index. For who repairs them."""
+        if self._index is None:
+            return []
+        self._enter_into_index()
+        return self._index.files
 
     def _enter_into_index(self) -> None:
         """Makes every record that is in the log findable by its keys."""

@@ -15,10 +15,11 @@ import pytest
 from support.messages import outgoing_message
 from support.stores import ManualClock, flush_all, new_store, with_options
 from tandemmq.broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
-from tandemmq.broker.audit.queue_repair import KeptEntries, QueueMending, QueueRepair
+from tandemmq.broker.audit.queue_repair import KeptEntries, QueueMending, QueueOrder, QueueRepair, QueueRepaired
 from tandemmq.broker.audit.store_files import StoreFiles
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
+from tandemmq.core.audit.repair_plan import RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
@@ -145,6 +146,23 @@ class _Shelf:
     async def read_from_replica(self, wanted: LogRange) -> bytes | None:
         return None if self.replica is None else self.replica[wanted.start_offset : wanted.end_offset]
 
+    def queue_repair(self) -> QueueRepair:
+        @asynccontextmanager
+        async def alone() -> AsyncIterator[None]:
+            yield
+
+        return QueueRepair(
+            kept=KeptEntries(str(self.folder)),
+            store=self.store,
+            state=lambda: _state(self.store),
+            files=StoreFiles(str(self.folder)),
+            helper=_InlineHelper(str(self.folder)),
+            file_bytes=2000,
+            delay_levels_ms=OPTIONS.delay_levels_ms,
+            flushes_paused=alone,
+            failed=self.failures.append,
+        )
+
     async def received(self, expression: str) -> dict[tuple[int, int], bytes]:
         """All a group gets that wants these tags, while what is damaged is mended."""
         store = self.store
@@ -160,21 +178,7 @@ class _Shelf:
         woken = asyncio.Event()
         self.damaged = damaged
 
-        @asynccontextmanager
-        async def alone() -> AsyncIterator[None]:
-            yield
-
-        repair = QueueRepair(
-            kept=KeptEntries(str(self.folder)),
-            store=store,
-            state=lambda: _state(store),
-            files=StoreFiles(str(self.folder)),
-            helper=_InlineHelper(str(self.folder)),
-            file_bytes=2000,
-            delay_levels_ms=OPTIONS.delay_levels_ms,
-            flushes_paused=alone,
-            failed=self.failures.append,
-        )
+        repair = self.queue_repair()
         mending = QueueMending(
             damaged=damaged,
             store=store,
@@ -312,3 +316,41 @@ async def test_a_damaged_record_comes_from_a_replica_or_is_told(tmp_path: Path, 
         del wanted[queue_id, place]
         assert await shelf.received("*") == wanted
         assert shelf.damaged.lost_count == 1
+
+
+async def test_bytes_behind_a_queues_end_become_zeros_and_come_back(tmp_path: Path) -> None:
+    scene = _Shelf(tmp_path, 4, count=100)
+    queue = scene.store.consume_queue("topic", 0)
+    assert queue is not None
+    end = int(queue.max_offset)
+    assert 0 < end % 100 < 80, "the last file has room"
+    sound = (tmp_path / queue_path(end)).read_bytes()
+    scene.write(0, (end + 2) * 20, b"\x11" * 45)
+    damaged = (tmp_path / queue_path(end)).read_bytes()
+
+    async def run(**more: bool) -> QueueRepaired:
+        values = {"dry_run": False} | more
+        return await scene.queue_repair().run(QueueOrder("topic", 0, end + 1, end + 6, **values))
+
+    assert (await run(dry_run=True)).changed_count == 3
+    assert (tmp_path / queue_path(end)).read_bytes() == damaged
+    assert (await run()).changed_count == 3
+    assert (tmp_path / queue_path(end)).read_bytes() == sound
+    assert (await run()).changed_count == 0
+    assert (await run(undo=True)).changed_count == 3
+    assert (tmp_path / queue_path(end)).read_bytes() == damaged
+    await run()
+    # What is an entry meanwhile stays one, whatever is kept of its place.
+    while queue.max_offset < end + 6:
+        scene.store.put(outgoing_message(queue_id=0, tag=None, body=b"more", keys=()))
+    flush_all(scene.store)
+    entries = [queue.entry(place) for place in range(end, end + 6)]
+    assert (await run(undo=False)).changed_count == 0
+    with pytest.raises(RepairRefused):
+        await run(undo=True)
+    assert [queue.entry(place) for place in range(end, end + 6)] == entries
+    scene.store.close()
+
+
+def queue_path(place: int) -> str:
+    return f"consumequeue/topic/0/{place * 20 - place * 20 % 2000:020d}"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from tandemmq.core.audit.causes import one_for_each_cause
+import json
+from dataclasses import replace
+
+from tandemmq.core.audit.causes import collate, one_for_each_cause
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.repair_plan import RepairAction, plan_repair
 
 
 def found(kind: FindingKind, broker_id: int | None = 1, **more: object) -> Finding:
@@ -72,3 +76,65 @@ def test_own_log_does_not_repeat_what_the_master_told() -> None:
     own = found(FindingKind.TOPIC_MISSING, topic="t", file="config/topics.json")
     assert one_for_each_cause([own, told]) == [told]
     assert one_for_each_cause([own]) == [own]
+
+
+def test_many_queues_that_lack_entries_are_one_finding_with_a_step_for_each() -> None:
+    lacking = [
+        found(
+            FindingKind.QUEUE_ENTRY_MISSING,
+            topic="orders",
+            queue_id=queue_id,
+            queue_offset=40,
+            messages=5,
+            start_offset=1000 + queue_id,
+            file=f"consumequeue/orders/{queue_id}/{0:020d}",
+        )
+        for queue_id in range(4)
+    ]
+    (whole,) = one_for_each_cause(lacking)
+    assert (whole.messages, whole.file, whole.queue_id) == (20, "consumequeue", None)
+    assert whole.queues == tuple(("orders", queue_id, 40, 45) for queue_id in range(4))
+    assert Finding.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    steps = plan_repair("run", "cluster", [whole], lambda *_: "").steps
+    assert [(step.action, step.queue_id, step.first_queue_offset, step.end_queue_offset) for step in steps] == [
+        (RepairAction.REWRITE_QUEUE_ENTRIES, queue_id, 40, 45) for queue_id in range(4)
+    ]
+    assert one_for_each_cause(lacking[:2]) == lacking[:2]
+
+
+def test_disk_that_was_set_back_is_one_finding() -> None:
+    older = [
+        found(FindingKind.TABLE_OLDER, file=f"config/{name}.json", verdict=Verdict.STORED_DIGEST)
+        for name in ("topics", "users")
+    ]
+    (tables,) = one_for_each_cause(older)
+    assert "config/users.json are older, too" in tables.detail
+    end = found(FindingKind.TAIL_MISSING, start_offset=5, end_offset=9, verdict=Verdict.STORED_DIGEST)
+    epochs = found(FindingKind.EPOCHS_WRONG, file="epochFileCheckpoint", verdict=Verdict.STORED_DIGEST)
+    (whole,) = one_for_each_cause([*older, end, epochs])
+    assert whole.kind is FindingKind.TAIL_MISSING
+    assert "epochFileCheckpoint" in whole.detail
+    other = found(FindingKind.TABLE_OLDER, 2, file="config/topics.json", verdict=Verdict.STORED_DIGEST)
+    assert other in one_for_each_cause([*older, end, other])
+
+
+def test_small_file_that_all_have_damaged_is_one_finding_and_each_running_broker_writes_its_own() -> None:
+    gone = [found(FindingKind.EPOCHS_WRONG, own, detail="gone", file="epochFileCheckpoint") for own in (0, 1)]
+    (once,) = collate(gone, [], broker_ids=frozenset({0, 1}))
+    assert once.broker_id is None
+    steps = plan_repair("run", "cluster", [once], lambda *_: "", running={"broker-a": (0, 1)}).steps
+    assert [(step.action, step.target_broker_id) for step in steps] == [
+        (RepairAction.REWRITE_TABLE, 0),
+        (RepairAction.REWRITE_TABLE, 1),
+    ]
+    assert len(collate(gone, [], broker_ids=frozenset({0, 1, 2}))) == 2
+
+
+def test_entries_behind_the_end_are_erased_by_a_broker_that_runs() -> None:
+    extra = entry(90, FindingKind.QUEUE_ENTRY_EXTRA)
+    extra = replace(extra, end_queue_offset=95, messages=2)
+    (step,) = plan_repair("run", "cluster", [extra], lambda *_: "", running={"broker-a": (0, 1)}).steps
+    assert step.action is RepairAction.REWRITE_QUEUE_ENTRIES
+    assert (step.first_queue_offset, step.end_queue_offset) == (90, 95)
+    (step,) = plan_repair("run", "cluster", [extra], lambda *_: "").steps
+    assert step.action is RepairAction.MANUAL

@@ -12,7 +12,7 @@ from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.metadata_comparison import (
     MetadataTexts,
     compare_metadata,
-    older_everywhere,
+    older_than_seen,
     table_marks,
     without_secrets,
 )
@@ -89,7 +89,7 @@ def test_a_master_whose_table_is_older_than_its_slaves_is_wrong() -> None:
 def test_a_table_that_all_replicas_have_older_or_otherwise_than_seen(queues: int, told: int) -> None:
     now, newer = texts(queues=4), texts(queues=queues, now_ms=LATER_MS if told else NOW_MS)
     seen = {0: table_marks(newer), 1: table_marks(newer if told else now)}
-    found = list(older_everywhere("broker-a", {0: now, 1: now}, seen))
+    found = list(older_than_seen("broker-a", {0: now, 1: now}, seen))
     assert [finding.kind for finding in found][:1] == [FindingKind.TABLE_OLDER] * told
 
 

@@ -171,12 +171,12 @@ def test_a_running_broker_writes_its_small_files_again_and_one_at_rest_has_read_
     kind: FindingKind, file: str
 ) -> None:
     wrong = table(1, 0, kind=kind, file=file)
-    running = plan_repair("run-1", "cluster", [wrong], digest_of, running=frozenset({"broker-a"}))
+    running = plan_repair("run-1", "cluster", [wrong], digest_of, running={"broker-a": (0, 1)})
     (step,) = running.steps
     assert (step.action, step.table) == (RepairAction.REWRITE_TABLE, file.rpartition("/")[2])
     (back,) = running.undone().steps
     assert (back.action, back.table) == (RepairAction.RESTORE_TABLE, step.table)
     assert [step.action for step in plan(wrong).steps] == [RepairAction.MANUAL]
     undecided = replace(wrong, verdict=Verdict.UNDECIDED, broker_id=None)
-    by_hand = plan_repair("run-1", "cluster", [undecided], digest_of, running=frozenset({"broker-a"}))
+    by_hand = plan_repair("run-1", "cluster", [undecided], digest_of, running={"broker-a": (0, 1)})
     assert [step.action for step in by_hand.steps] == [RepairAction.MANUAL]

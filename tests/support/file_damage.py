@@ -1,0 +1,236 @@
+"""What happens to whole files of a store, whatever they hold: cut in their unused room, emptied, exchanged, older, a
+folder or other content in their place. The folders are those of `audit_stores.make_group`, ended in order.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from support.replica_folders import open_replica
+from support.store_damage import Damage, Expected, write_at
+from tandemmq.core.audit.findings import FindingKind
+from tandemmq.core.metadata.metadata_store import read_java_json, write_java_json
+from tandemmq.core.replication.log_history import EPOCH_FILE
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
+
+__all__ = ["FILE_DAMAGES"]
+
+_ENTRY_BYTES: Final = 20
+_INDEX_SLOTS_END: Final = 40 + 500 * 4
+_TABLES: Final = ("topics.json", "subscriptionGroup.json", "users.json", "acls.json")
+_LARGEST_FIELD_BYTES: Final = 40
+
+
+def _any(folders: Sequence[Path], chance: random.Random) -> tuple[int, Path]:
+    broker_id = chance.randrange(len(folders))
+    return broker_id, folders[broker_id]
+
+
+def _cut(path: Path, length: int) -> None:
+    """A copy is cut: the file may have other hard links."""
+    data = path.read_bytes()[:length]
+    path.unlink()
+    path.write_bytes(data)
+
+
+def _used_bytes(path: Path) -> int:
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+def _short_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Cut where nothing is written: no record and no entry is lost, and no broker starts with it."""
+    broker_id, folder = _any(folders, chance)
+    place, kind = chance.choice(
+        (
+            ("commitlog", FindingKind.SEGMENT_SIZE),
+            ("consumequeue", FindingKind.QUEUE_ENTRY_WRONG),
+            ("index", FindingKind.INDEX_ENTRY_WRONG),
+        )
+    )
+    files = sorted(path for path in (folder / place).rglob("*") if path.is_file())
+    with_room = [path for path in files if _used_bytes(path) + _LARGEST_FIELD_BYTES < path.stat().st_size]
+    path = chance.choice(with_room)
+    _cut(path, chance.randrange(_used_bytes(path) + _LARGEST_FIELD_BYTES, path.stat().st_size))
+    return Expected(frozenset({kind}), broker_id, findings_max=1)
+
+
+def _emptied_first_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Of the log; it looks as if retention had removed it, and no broker starts."""
+    broker_id, folder = _any(folders, chance)
+    _cut(min((folder / "commitlog").iterdir()), 0)
+    kinds = frozenset({FindingKind.SEGMENT_SIZE, FindingKind.SEGMENT_MISSING})
+    return Expected(kinds, broker_id, findings_max=2)
+
+
+def _wild_chain(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """An index entry leads on to one that is not before it, or of another slot."""
+    broker_id, folder = _any(folders, chance)
+    path = min((folder / "index").iterdir())
+    data = path.read_bytes()
+    count = int.from_bytes(data[36:40], "big")
+
+    def entry(number: int) -> bytes:
+        place = _INDEX_SLOTS_END + number * _ENTRY_BYTES
+        return data[place : place + _ENTRY_BYTES]
+
+    number = chance.randrange(100, count)
+    slot = int.from_bytes(entry(number)[:4], "big") % 500
+    others = [other for other in range(1, number) if int.from_bytes(entry(other)[:4], "big") % 500 != slot]
+    previous = chance.choice((number, chance.randrange(number, 1 << 30), chance.choice(others)))
+    write_at(path, _INDEX_SLOTS_END + number * _ENTRY_BYTES + 16, previous.to_bytes(4, "big"))
+    return Expected(frozenset({FindingKind.INDEX_ENTRY_WRONG}), broker_id, findings_max=1)
+
+
+def _no_index_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    broker_id, folder = _any(folders, chance)
+    size = min((folder / "index").iterdir()).stat().st_size
+    content = chance.choice((b"", bytes(4000), chance.randbytes(4000), chance.randbytes(size)))
+    (folder / "index" / f"2023111422{chance.randrange(10**7):07d}").write_bytes(content)
+    return Expected(frozenset({FindingKind.INDEX_ENTRY_WRONG}), broker_id, findings_max=2)
+
+
+def _other_table(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A table has the content of another one: it can be read, and nothing is in it."""
+    broker_id, folder = _any(folders, chance)
+    name, other = chance.sample(_TABLES, 2)
+    (folder / "config" / name).write_text((folder / "config" / other).read_text())
+    return Expected(frozenset({FindingKind.METADATA_UNREADABLE}), broker_id, findings_max=1)
+
+
+def _other_table_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
+    name, other = chance.sample(_TABLES, 2)
+    for folder in folders:
+        (folder / "config" / name).write_text((folder / "config" / other).read_text())
+    kinds = frozenset({FindingKind.METADATA_UNREADABLE})
+    return Expected(kinds, everywhere=True, findings_max=1)
+
+
+def _table_set_back(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """The same entries in an older version: only who saw the newer one knows."""
+    broker_id, folder = _any(folders, chance)
+    for name in chance.sample(_TABLES, chance.randrange(1, 4)):
+        path = folder / "config" / name
+        table = read_java_json(path.read_text())
+        fields = {key: table.raw(key) for key in table if key != "dataVersion"}
+        version = table.raw("dataVersion") | {"timestamp": chance.randrange(1_600_000_000_000)}
+        path.write_text(write_java_json({"dataVersion": version, **fields}))
+    kinds = frozenset({FindingKind.TABLE_OLDER})
+    return Expected(kinds, broker_id, findings_max=1 if len(folders) > 1 else 3, needs_memory=True)
+
+
+def _damaged_ends(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """What the last stop wrote down of where queues end."""
+    broker_id, folder = _any(folders, chance)
+    path = folder / QUEUE_ENDS_FILE
+    data = path.read_bytes()
+    place = chance.randrange(len(data))
+    match chance.randrange(4 if len(folders) > 1 else 3):
+        case 0:
+            path.write_bytes(data[:place])
+        case 1:
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :])
+        case 2:
+            path.write_bytes(bytes(len(data)))
+        case 3:
+            path.unlink()
+    return Expected(frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE}), broker_id, findings_max=1)
+
+
+def _zeroed_checkpoint(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A page of zeros, or something behind its fields."""
+    broker_id, folder = _any(folders, chance)
+    path = folder / "checkpoint"
+    if chance.random() < 0.5:
+        write_at(path, 0, bytes(4096))
+    else:
+        write_at(path, chance.randrange(64, 4096), b"\x08")
+    return Expected(frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE}), broker_id, findings_max=1)
+
+
+def _folder_for_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    broker_id, folder = _any(folders, chance)
+    (folder / EPOCH_FILE).unlink()
+    (folder / EPOCH_FILE).mkdir()
+    return Expected(frozenset({FindingKind.EPOCHS_WRONG}), broker_id, findings_max=1)
+
+
+def _epochs_gone_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
+    content = chance.choice((b"", b"\xff" * 35, b"epochs"))
+    for folder in folders:
+        (folder / EPOCH_FILE).write_bytes(content)
+    return Expected(frozenset({FindingKind.EPOCHS_WRONG}), everywhere=True, findings_max=1)
+
+
+def _older_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All ConsumeQueues as they were some messages ago."""
+    broker_id, folder = _any(folders, chance)
+    facts = open_replica(folder).facts
+    last = chance.randrange(facts.end_offset // 4, facts.end_offset * 3 // 4)
+    for path in sorted((folder / "consumequeue").rglob("0*")):
+        if path.is_file():
+            data = bytearray(path.read_bytes())
+            for place in range(0, len(data), _ENTRY_BYTES):
+                if int.from_bytes(data[place : place + 8], "big") >= last:
+                    data[place : place + _ENTRY_BYTES] = bytes(_ENTRY_BYTES)
+            path.unlink()
+            path.write_bytes(data)
+    return Expected(frozenset({FindingKind.QUEUE_ENTRY_MISSING}), broker_id, findings_max=1)
+
+
+def _other_homes(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Each list lacks a name that the other has."""
+    broker_id, folder = _any(folders, chance)
+    path = folder / "config" / "messageGroupHomes.json"
+    homes = json.loads(path.read_text())
+    homes["orders"][chance.randrange(3)] = f"broker-{chance.choice('xyz')}"
+    path.write_text(json.dumps(homes))
+    kinds = frozenset({FindingKind.MESSAGE_GROUP_HOMES_DIFFER})
+    return Expected(kinds, broker_id, undecidable=True, findings_max=1)
+
+
+def _no_values(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Small JSON files that can be read, and say what no broker writes."""
+    broker_id, folder = _any(folders, chance)
+    name = chance.choice(("messageGroupHomes.json", "leaseClock.json", "retentionClock.json"))
+    path = folder / "config" / name
+    values = json.loads(path.read_text())
+    key = chance.choice(sorted(values))
+    if name != "messageGroupHomes.json" and chance.random() < 0.5:
+        del values[key]
+    else:
+        values[key] = chance.choice((None, [None], [], 1.5))
+    path.write_text(json.dumps(values))
+    return Expected(frozenset({FindingKind.METADATA_UNREADABLE}), broker_id, findings_max=1)
+
+
+def _garbled_kept_tail(folders: Sequence[Path], chance: random.Random) -> Expected:
+    broker_id, folder = _any(folders, chance)
+    path = next((folder / "kept-tails").glob("*.log"))
+    place = chance.randrange(path.stat().st_size - 64)
+    write_at(path, place, bytes(byte ^ 0x11 for byte in path.read_bytes()[place : place + 64]))
+    return Expected(frozenset({FindingKind.KEPT_BYTES_DAMAGED}), broker_id, findings_max=1)
+
+
+_APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] = {
+    "short-file": _short_file,
+    "emptied-first-file": _emptied_first_file,
+    "wild-chain": _wild_chain,
+    "no-index-file": _no_index_file,
+    "other-table": _other_table,
+    "other-table-everywhere": _other_table_everywhere,
+    "table-set-back": _table_set_back,
+    "damaged-ends": _damaged_ends,
+    "zeroed-checkpoint": _zeroed_checkpoint,
+    "folder-for-file": _folder_for_file,
+    "epochs-gone-everywhere": _epochs_gone_everywhere,
+    "older-queues": _older_queues,
+    "other-homes": _other_homes,
+    "no-values": _no_values,
+    "garbled-kept-tail": _garbled_kept_tail,
+}
+FILE_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}
+"""By name."""
