@@ -135,7 +135,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         end_offset=reply.end_offset,
         flushed_offset=reply.flushed_offset,
         dispatched_offset=reply.dispatched_offset,
-        slaves=tuple(_slave(slave) for slave in reply.slaves),
+        slaves=tuple(as_value(SlaveState, slave) for slave in reply.slaves),
         master_link=MasterLinkState(
             address=link.address,
             state=link.state,
@@ -159,7 +159,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         client_connection_count=reply.client_connection_count,
         loop_stall_count=reply.event_loop.stall_count,
         longest_loop_stall_ms=reply.event_loop.longest_stall_ms,
-        disk=_disk(reply.disk) if reply.HasField("disk") else None,
+        disk=as_value(DiskState, reply.disk) if reply.HasField("disk") else None,
         messages_in_count=reply.messages_in_count,
         messages_out_count=reply.messages_out_count,
         bytes_in_count=reply.bytes_in_count,
@@ -171,7 +171,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         epoch=reply.epoch,
         disk_id=reply.disk_id,
         run=reply.run,
-        start_wait=_start_wait(reply.start_wait) if reply.HasField("start_wait") else None,
+        start_wait=as_value(StartWait, reply.start_wait) if reply.HasField("start_wait") else None,
         problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
         failover=failover_state(reply.failover) if reply.HasField("failover") else None,
         delayed=DelayedState(
@@ -190,32 +190,6 @@ def failover_state(state: failover_pb.GetFailoverStateResponse) -> FailoverState
     return as_value(FailoverState, state, master=master)
 
 
-def _start_wait(wait: admin_pb.StartWait) -> StartWait:
-    return StartWait(
-        reason=wait.reason,
-        waited_seconds=wait.waited_seconds,
-        missing=tuple(wait.missing),
-        lost_bytes=wait.lost_bytes,
-        acceptable=wait.acceptable,
-        needs_operator=wait.needs_operator,
-    )
-
-
-def _slave(slave: admin_pb.SlaveStatus) -> SlaveState:
-    return SlaveState(
-        peer=slave.peer,
-        broker_id=slave.broker_id,
-        acked_offset=slave.acked_offset,
-        lag_bytes=slave.lag_bytes,
-        in_sync=slave.in_sync,
-        verified=slave.verified,
-        lag_seconds=slave.lag_seconds,
-        connected_seconds=slave.connected_seconds,
-        sent_bytes=slave.sent_bytes,
-        silent_ms=slave.silent_ms if slave.HasField("silent_ms") else None,
-    )
-
-
 def _departure(departure: admin_pb.SlaveDeparture) -> SlaveDeparture:
     return SlaveDeparture(
         peer=departure.peer,
@@ -223,16 +197,6 @@ def _departure(departure: admin_pb.SlaveDeparture) -> SlaveDeparture:
         wall_ms=departure.wall_clock_ms,
         reason=departure.reason,
         lag_bytes=departure.lag_bytes,
-    )
-
-
-def _disk(disk: admin_pb.DiskState) -> DiskState:
-    return DiskState(
-        path=disk.path,
-        total_bytes=disk.total_bytes,
-        free_bytes=disk.free_bytes,
-        used_ratio=disk.used_ratio,
-        warning_ratio=disk.warning_ratio,
     )
 
 

@@ -24,7 +24,7 @@ from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.service.rpc import cancellation_wins
-from tandemmq.service.service_channels import aio_channel
+from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
 __all__ = [
     "BrokerAdminCalls",
@@ -48,19 +48,10 @@ _CHANGE_TIMEOUT_S: Final = 6.0
 _SEARCH_TIMEOUT_S: Final = 10.0
 
 _CHANNEL_OPTIONS: Final = (
+    *LONG_LIVED_CHANNEL,
     # A broker that comes back within seconds should be seen within a second, not after gRPC's two minutes.
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    # An attempt at an address that nobody has any more would be given 20 s, and the right one be tried after it.
-    ("grpc.min_reconnect_backoff_ms", 2_000),
-    # Else a connection to a machine without power is never missed, and its successor never tried.
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # A pod that comes back has another address behind the same name; gRPC would ask for it every 30 s at most.
-    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-    ("grpc.enable_http_proxy", 0),
     # ListTopics of a broker with tens of thousands of topics.
     ("grpc.max_receive_message_length", 64 << 20),
 )

@@ -18,13 +18,13 @@ from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.broker.queries.values import FoundOffset
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.service.event_loop import TurnLimit
 
 if TYPE_CHECKING:
+    from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
 

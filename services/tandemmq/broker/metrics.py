@@ -19,7 +19,6 @@ from tandemmq.broker.queries.stored_records import read_stored_at_ms
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import Resolution
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Backlog
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.metadata.subscription_group_table import system_subscription_groups
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from tandemmq.broker.runtime_settings import RuntimeSettings
     from tandemmq.broker.slave.follower import Follower
     from tandemmq.broker.write_path import WritePath
+    from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = [

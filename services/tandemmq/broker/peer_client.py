@@ -34,7 +34,7 @@ from tandemmq.proto.broker.v1 import (
 )
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
-from tandemmq.service.service_channels import aio_channel
+from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
 __all__ = [
     "EpochPromise",
@@ -67,18 +67,10 @@ LEASES_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 3_600.0
 
 CHANNEL_OPTIONS: Final = (
+    *LONG_LIVED_CHANNEL,
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A pod that returns has a new address. By default the old name's answer is believed for 30 s, an attempt at an
-    # address that nobody has any more gets 20 s, and a connection to a machine without power is never missed.
-    ("grpc.min_reconnect_backoff_ms", 2_000),
-    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_http_proxy", 0),
 )
 
 

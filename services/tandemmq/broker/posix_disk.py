@@ -356,13 +356,34 @@ class _Descriptor:
         os.close(self.number)
 
 
-class _PosixMappedSegment(MappedSegment):
+class _OpenFile:
+    """A file that is open until `close`; its name is made durable with its bytes."""
+
+    _disk: PosixDisk
+    _path: str
+    _descriptor: _Descriptor | None
+
+    def sync(self) -> None:
+        with _disk_errors(self._path):
+            os.fdatasync(self._open.number)
+        self._disk.sync_name(self._path)
+
+    def close(self) -> None:
+        self._descriptor = None
+
+    @property
+    def _open(self) -> _Descriptor:
+        assert self._descriptor is not None, f"{self._path} is closed"
+        return self._descriptor
+
+
+class _PosixMappedSegment(_OpenFile, MappedSegment):
     def __init__(self, full_path: str, path: str, size: int) -> None:
         self._path = path
         self._size = size
         descriptor = _Descriptor(os.open(full_path, os.O_RDWR | os.O_CLOEXEC))
         _check_length(descriptor.number, path, size)
-        self._descriptor: _Descriptor | None = descriptor
+        self._descriptor = descriptor
         self._view: memoryview | None = memoryview(mmap.mmap(descriptor.number, size))
 
     @property
@@ -433,13 +454,8 @@ class _PosixMappedSegment(MappedSegment):
         self._view = None
         self._descriptor = None
 
-    @property
-    def _open(self) -> _Descriptor:
-        assert self._descriptor is not None, f"{self._path} is closed"
-        return self._descriptor
 
-
-class _PosixBlockFile(BlockFile):
+class _PosixBlockFile(_OpenFile, BlockFile):
     def __init__(self, disk: PosixDisk, path: str, size: int, *, create: bool) -> None:
         self._disk = disk
         self._path = path
@@ -453,7 +469,7 @@ class _PosixBlockFile(BlockFile):
             disk.name_made(path)
         elif found_bytes != size:
             raise SegmentSizeMismatch(path, found_bytes=found_bytes, expected_bytes=size)
-        self._descriptor: _Descriptor | None = descriptor
+        self._descriptor = descriptor
 
     @property
     def path(self) -> str:
@@ -486,21 +502,8 @@ class _PosixBlockFile(BlockFile):
         with _disk_errors(self._path):
             return _zero(self._open.number, start, self._size)
 
-    def sync(self) -> None:
-        with _disk_errors(self._path):
-            os.fdatasync(self._open.number)
-        self._disk.sync_name(self._path)
 
-    def close(self) -> None:
-        self._descriptor = None
-
-    @property
-    def _open(self) -> _Descriptor:
-        assert self._descriptor is not None, f"{self._path} is closed"
-        return self._descriptor
-
-
-class _PosixAppendFile(AppendFile):
+class _PosixAppendFile(_OpenFile, AppendFile):
     def __init__(self, disk: PosixDisk, path: str) -> None:
         self._disk = disk
         self._path = path
@@ -509,7 +512,7 @@ class _PosixAppendFile(AppendFile):
         self._size = os.fstat(descriptor.number).st_size
         if self._size == 0:
             disk.name_made(path)
-        self._descriptor: _Descriptor | None = descriptor
+        self._descriptor = descriptor
 
     @property
     def size(self) -> int:
@@ -519,19 +522,6 @@ class _PosixAppendFile(AppendFile):
         with _disk_errors(self._path):
             _write_all(self._open.number, data)
         self._size += len(data)
-
-    def sync(self) -> None:
-        with _disk_errors(self._path):
-            os.fdatasync(self._open.number)
-        self._disk.sync_name(self._path)
-
-    def close(self) -> None:
-        self._descriptor = None
-
-    @property
-    def _open(self) -> _Descriptor:
-        assert self._descriptor is not None, f"{self._path} is closed"
-        return self._descriptor
 
 
 class _PosixDiskLock(DiskLock):

@@ -15,7 +15,6 @@ import structlog
 
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lite_topics import LiteTopics, parent_of_lmq, split_lmq_name
 from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
@@ -28,6 +27,7 @@ from tandemmq.service.event_loop import TurnLimit
 
 if TYPE_CHECKING:
     from tandemmq.broker.slave.follower import MasterAddress
+    from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
 

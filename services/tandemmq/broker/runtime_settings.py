@@ -17,13 +17,13 @@ from pydantic import SecretStr
 from tandemmq.broker.client_api.services import ApiOptions
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerSettings
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.quotas import QuotaRules
 from tandemmq.service.logging import LevelSwitch
 from tandemmq.service.settings import SettingsError, changed_settings
 
 if TYPE_CHECKING:
     from tandemmq.broker.tracing.observability import BrokerObservability
+    from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
 

@@ -29,7 +29,6 @@ from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.replication.frames import LinkClosed, ReportRefused, SlaveFellBehind, SlaveInSync, SlaveStarted
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.storage.disk import DiskError
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.event_loop import LoopTurns
@@ -38,6 +37,7 @@ from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import SendTracer
+    from tandemmq.core.storage.message_store import MessageStore
 
 
 __all__ = ["WritePath"]

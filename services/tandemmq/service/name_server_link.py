@@ -48,7 +48,7 @@ from tandemmq.service.route_messages import (
     version_message,
 )
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX, cancellation_wins
-from tandemmq.service.service_channels import aio_channel
+from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
 __all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant", "RegistrationSuperseded"]
 
@@ -63,20 +63,11 @@ _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 3.0
 
 _CHANNEL_OPTIONS: Final = (
+    *LONG_LIVED_CHANNEL,
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # An attempt at an address that nobody has any more would be given 20 s, and the right one be tried after it.
-    ("grpc.min_reconnect_backoff_ms", 2_000),
-    # A pod that returns has a new address; the default would believe the old one for 30 s.
-    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-    # The watch may be silent for hours: only pings tell a quiet NameServer from a machine that vanished.
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_http_proxy", 0),
 )
 
 

@@ -27,9 +27,38 @@ from tandemmq.core.access.identity import group_server_name, server_name
 if TYPE_CHECKING:
     from tandemmq.service.certificates import CertificateFolder, Certificates
 
-__all__ = ["ServiceTls", "aio_channel", "sync_channel", "use_service_tls"]
+__all__ = ["LONG_LIVED_CHANNEL", "ServiceTls", "aio_channel", "sync_channel", "use_service_tls"]
 
 _ChannelOptions: TypeAlias = Sequence[tuple[str, Any]]
+
+# How soon a caller notices that the other machine fell silent, and what that costs. Who keeps a channel for as long as
+# the other one lives takes LONG_LIVED_CHANNEL: brokers to their NameServers and their group, the admin to both. The
+# others have their own numbers, each for a cause:
+#
+# | who                               | idle, answer | also idle | because                                      |
+# |-----------------------------------|--------------|-----------|----------------------------------------------|
+# | LONG_LIVED_CHANNEL                | 5 s, 3 s     | yes       | a watch says nothing for hours               |
+# | a broker passes clients' calls on | 5 s, 5 s     | no        | it only must not hold a call for ever        |
+# | a broker to etcd                  | 5 s, 3 s     | no        | etcd allows a ping each 5 s, and no more     |
+# | the consistency job to brokers    | 20 s, 10 s   | no        | its calls take minutes: seconds do not count |
+# | our own client to brokers         | 20 s, 5 s    | no        | each of its calls ends by its own deadline   |
+# | a gRPC server to its callers      | 10 s, 5 s    | yes       | leases and heartbeats end with a connection  |
+
+LONG_LIVED_CHANNEL: Final = (
+    # The other one may be silent for hours: only pings tell a quiet machine from one without power.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A pod that returns has a new address behind its name; by default the old one is believed for 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # An attempt at an address that nobody has any more would be given 20 s, and the right one be tried after it.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    # Services are addressed directly; a proxy of the environment would end watches and streams.
+    ("grpc.enable_http_proxy", 0),
+)
+"""Options of a channel from one service to another that is kept while both live."""
+
 # Calls on a channel whose certificate was replaced end when they end: a heartbeat may last for months.
 _UNTIL_THEY_END_S: Final = 10 * 365 * 86_400.0
 _PATH_VARIABLE: Final = "TANDEMMQ_SERVICE_TLS_PATH"

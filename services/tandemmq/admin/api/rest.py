@@ -22,7 +22,7 @@ from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
 from tandemmq.admin.operations.message_search import BoundedTail
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.topics import MESSAGE_TYPES, TOPIC_ATTRIBUTES
+from tandemmq.admin.operations.topics import TOPIC_ATTRIBUTES
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     Acl,
@@ -68,6 +68,7 @@ from tandemmq.admin.trace_reader import TraceFindings, TraceSource
 from tandemmq.admin.trace_trees import findings_document, list_document
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
+from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
 from tandemmq.service.texts import MomentUnreadable, read_moment
 
 __all__ = ["add_rest", "add_traces"]

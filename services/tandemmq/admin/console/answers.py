@@ -34,6 +34,8 @@ __all__ = [
     "ChangePage",
     "Deletion",
     "Form",
+    "Name",
+    "PageNumber",
     "Pages",
     "RangeName",
     "add_deletion",
@@ -119,6 +121,9 @@ def page_html(
 
 
 RangeName = Annotated[str, Query(max_length=16)]
+Name = Annotated[str, Query(max_length=255)]
+"""Of a topic, a group, a user or a broker, or a part of one."""
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 """How far back plots go, as an address has it: of `RANGES`."""
 
 

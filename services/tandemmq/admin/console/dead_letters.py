@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
-from tandemmq.admin.console.answers import Pages, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import Name, PageNumber, Pages, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import (
     Flash,
     address,
@@ -151,8 +151,6 @@ _RESENT_MAX: Final = 100
 _CODES_MAX: Final = 1_000
 _LETTER: Final = re.compile(r"(.{1,255})/(\d{1,18})")
 
-Name = Annotated[str, Query(max_length=255)]
-PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 Token = Annotated[str, Query(max_length=2_048)]
 
 

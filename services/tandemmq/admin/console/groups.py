@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.console.answers import (
     ChangePage,
     Deletion,
     Form,
+    Name,
+    PageNumber,
     Pages,
     RangeName,
     add_deletion,
@@ -551,9 +553,6 @@ _ACTIVE: Final = "groups"
 _PAGE_SIZE: Final = 50
 # These pages ask the brokers at each renewal, unlike pages of the reading that all share.
 _LIVE_MS: Final = 5_000
-
-Name = Annotated[str, Query(max_length=255)]
-PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
 def add_group_pages(app: FastAPI, pages: Pages) -> None:

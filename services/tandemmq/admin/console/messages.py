@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.cluster_state import DelayedState
-from tandemmq.admin.console.answers import Form, Pages, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import Form, Name, Pages, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import (
     Flash,
     dead_letters_address,
@@ -27,7 +27,7 @@ from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, Newes
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
 from tandemmq.admin.operations.messages import message_again
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, DELAYED_TOPIC, HALF_TOPIC, RETRY_PREFIX
+from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tandemmq.admin.operations.values import (
     Message,
     MessageDetail,
@@ -41,7 +41,9 @@ from tandemmq.admin.operations.values import (
     Transaction,
     Unseen,
 )
+from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.message import properties as names
+from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.topic_table import TIMER_TOPIC
 from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, bytes_text, count_text, read_moment
 
@@ -332,7 +334,7 @@ def _kind_note(message: Message, owner: str) -> str:
         return f"A dead letter of {owner}: it was delivered {times} without success."
     if owner:
         return f"Waits here for another delivery to {owner}."
-    if message.topic == DELAYED_TOPIC:
+    if message.topic == SCHEDULE_TOPIC:
         return (
             "A message with a delay level, of a store taken over from RocketMQ: this version has delivery times only."
         )
@@ -461,14 +463,14 @@ class WaitingKind:
 
 _WAITING_TOPICS: Final = {
     TIMER_TOPIC: "Delayed messages, delivered and recalled ones included",
-    DELAYED_TOPIC: "Messages with a delay level",
+    SCHEDULE_TOPIC: "Messages with a delay level",
     HALF_TOPIC: "Half messages",
 }
 
 
 def waiting_kind(topic: str, detail: TopicDetail | None, newest: MessagePage) -> WaitingKind:
     """`detail` is None where there is no such topic."""
-    is_delayed = topic == DELAYED_TOPIC
+    is_delayed = topic == SCHEDULE_TOPIC
     levels: dict[int, int] = {}
     for extent in detail.extents if detail is not None else ():
         # RocketMQ keeps each delay level in a queue of its own, the first in queue 0.
@@ -498,7 +500,6 @@ _PICKED_MAX: Final = 200
 _DOWNLOAD_BYTES: Final = 4 << 20
 _NOTHING: Final = MessagePage((), "", 0)
 
-Name = Annotated[str, Query(max_length=255)]
 Key = Annotated[str, Query(max_length=512)]
 Token = Annotated[str, Query(max_length=2_048)]
 Number = Annotated[int, Query(ge=0, le=(1 << 63) - 1)]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY, problem_of
 from tandemmq.admin.console.answers import (
     ChangePage,
     Deletion,
     Form,
+    Name,
+    PageNumber,
     Pages,
     RangeName,
     add_deletion,
@@ -526,9 +528,6 @@ _NEWEST_SHOWN: Final = 5
 # These pages ask the brokers at each renewal, unlike pages of the reading that all share.
 _LIVE_MS: Final = 5_000
 _ALL: Final = "all"
-
-Name = Annotated[str, Query(max_length=255)]
-PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
 def add_topic_pages(app: FastAPI, pages: Pages) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
-from tandemmq.admin.console.answers import Form, Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import Form, Name, Pages, change_flash, form_of, form_status, go_to, page_html
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Acl, AclEntry, ChangeResult, User, UserChange
@@ -20,8 +20,6 @@ _ACTIVE: Final = "users"
 _OWN: Final = "/users"
 
 _FIELDS: Final = ("what", "user", "resources", "actions", "sources", "decision", "policy_type")
-
-Name = Annotated[str, Query(max_length=255)]
 
 
 @dataclass(frozen=True, slots=True)

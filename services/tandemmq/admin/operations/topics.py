@@ -39,7 +39,13 @@ from tandemmq.admin.operations.values import (
 from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.admin.rpc import NameServerCalls
 from tandemmq.core.clock import Clock
-from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, system_topics, topic_name_problem
+from tandemmq.core.metadata.topic_table import (
+    MAX_QUEUE_COUNT,
+    MESSAGE_TYPES,
+    RESERVED_TOPICS,
+    system_topics,
+    topic_name_problem,
+)
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
@@ -49,9 +55,6 @@ __all__ = [
     "CATEGORIES",
     "DEAD_LETTER",
     "DEAD_LETTER_PREFIX",
-    "DELAYED_TOPIC",
-    "HALF_TOPIC",
-    "MESSAGE_TYPES",
     "ORDINARY",
     "PERMISSIONS",
     "RETRY",
@@ -82,7 +85,6 @@ __all__ = [
 
 # What a change of a topic comes to on each broker: what it is afterwards, and in which words that is told.
 
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 TOPIC_ATTRIBUTES: Final = {
     "deduplication.window": "seconds in which a message id is stored once",
     "lite.topic.expiration": "of LITE topics: minutes that a lite topic lives without a message; -1: for ever",
@@ -93,7 +95,6 @@ TOPIC_ATTRIBUTES: Final = {
 """Attributes of a topic that may be set, beside its type."""
 PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
 """RocketMQ's bits, and what they mean. Bit 1, `inherit`, is for the brokers' own topics."""
-_QUEUES_MAX: Final = 1_024
 _DEFAULT: Final = "the broker's default number of"
 
 
@@ -103,8 +104,8 @@ def topic_problems(change: TopicChange) -> list[str]:
     if (problem := topic_name_problem(change.name)) is not None:
         problems.append(problem)
     for what, count in (("read", change.read_queue_count), ("write", change.write_queue_count)):
-        if not 0 <= count <= _QUEUES_MAX:
-            problems.append(f"{count} {what} queues: from 1 to {_QUEUES_MAX:,}, or 0 for {_DEFAULT} queues")
+        if not 0 <= count <= MAX_QUEUE_COUNT:
+            problems.append(f"{count} {what} queues: from 1 to {MAX_QUEUE_COUNT:,}, or 0 for {_DEFAULT} queues")
     if change.permission and change.permission not in PERMISSIONS:
         known = ", ".join(f"{bits} ({meaning})" for bits, meaning in PERMISSIONS.items())
         problems.append(f"permission {change.permission}: choose one of {known}")
@@ -209,10 +210,6 @@ CATEGORIES: Final = (ORDINARY, RETRY, DEAD_LETTER, SYSTEM)
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
-
-# Where a broker keeps delayed messages and half of transactions; only stores taken over from RocketMQ hold any.
-DELAYED_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
 def system_names(*, clusters: Iterable[str], broker_names: Iterable[str]) -> frozenset[str]:

@@ -3,97 +3,41 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, rule
 
 from support.queue_memory import QueueMemory
 from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.queue_progress import Received, message_group_of
-from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.offsets import PhysicalOffset
+from unit.core.delivery.lease_machine import ATTEMPTS_MAX, FILTERS, GROUPS, TOPIC, GroupModel, Kept, LeaseMachine, Place
 
-TOPIC: Final = "T"
 QUEUE_IDS: Final = (0, 1)
-FILTERS: Final = {"all": EVERY_TAG, "only-a": TagFilter.parse("a") or EVERY_TAG}
 INFLIGHT_MAX: Final = 9
-ATTEMPTS_MAX: Final = 3
 OPTIONS: Final = DeliveryOptions(consume_from_earliest=True, max_inflight_per_queue=INFLIGHT_MAX)
 MESSAGE_GROUPS: Final = ("", "x", "y", "z")
 
-GROUPS = st.sampled_from(sorted(FILTERS))
-Place = tuple[int, int]
 
-
-@dataclass
-class Kept:
-    """An unfinished message that was found: held until `deadline_ms`, before and after that it waits."""
-
-    handle: str = ""
-    deadline_ms: int = 0
-    deliveries: int = 0
-    attempt_id: str = ""
-
-
-@dataclass
-class GroupModel:
-    """One consumer group's view of the topic."""
-
-    next_offsets: dict[int, int] = field(default_factory=lambda: dict.fromkeys(QUEUE_IDS, 0))
-    kept: dict[Place, Kept] = field(default_factory=dict)
-
-    def committed(self, queue_id: int) -> int:
-        kept = (offset for kept_queue, offset in self.kept if kept_queue == queue_id)
-        return min(kept, default=self.next_offsets[queue_id])
-
-    def running(self, handle: str, now_ms: int) -> Place | None:
-        found = (place for place, kept in self.kept.items() if kept.handle == handle and kept.deadline_ms > now_ms)
-        return next(found, None)
-
-    def forget_attempts(self) -> None:
-        for kept in self.kept.values():
-            kept.attempt_id = ""
-
-
-class ConsumingInOrder(RuleBasedStateMachine):
+class ConsumingInOrder(LeaseMachine):
     """Two groups consume two queues in order, one of them wants only tag a."""
+
+    queue_ids = QUEUE_IDS
+    options = OPTIONS
+    change_takes_ms = 1
 
     def __init__(self) -> None:
         super().__init__()
-        self.queues = QueueMemory()
         # Message group and tag by queue; None: a position without a message.
         self.messages: dict[int, list[tuple[str, str] | None]] = {queue_id: [] for queue_id in QUEUE_IDS}
-        self.nonces = count(2**63)
-        self.now_ms = 1_000_000
-        self.table = self.new_table()
-        self.groups: dict[str, GroupModel] = {}
-        self.handles: list[tuple[str, str]] = []
-        self.snapshot = b""
-        self.frames: list[bytes] = []
-        self.history = [deepcopy(self.groups)]
-
-    def new_table(self) -> LeaseTable:
-        return LeaseTable(self.queues, options=OPTIONS, broker_name="b", nonce=lambda: next(self.nonces))
-
-    def write_journal(self) -> None:
-        frame = self.table.take_journal()
-        if frame:
-            self.frames.append(frame)
-            self.history.append(deepcopy(self.groups))
-
-    def start_journal(self) -> None:
-        self.snapshot = self.table.snapshot()
-        self.table.take_journal()
-        self.frames = []
-        self.history = [deepcopy(self.groups)]
 
     @rule(
         queue_id=st.sampled_from(QUEUE_IDS),
@@ -116,7 +60,7 @@ class ConsumingInOrder(RuleBasedStateMachine):
     def receive(self, group: str, batch_size: int, invisible_ms: int, attempt_id: str) -> None:
         # Of two leases of one moment nobody can say which is the later one.
         self.now_ms += 1
-        model = self.groups.setdefault(group, GroupModel())
+        model = self.model_of(group)
         again = [place for place, kept in sorted(model.kept.items()) if self.is_held(kept) and kept.attempt_id]
         again = [place for place in again if model.kept[place].attempt_id == attempt_id]
         expected = {queue_id: self.deliverable(group, queue_id) for queue_id in QUEUE_IDS}
@@ -234,59 +178,9 @@ class ConsumingInOrder(RuleBasedStateMachine):
         message = self.messages[queue_id][offset]
         return message is not None and (group == "all" or message[1] == "a")
 
-    @precondition(lambda self: self.handles)
-    @rule(data=st.data())
-    def acknowledge(self, data: st.DataObject) -> None:
-        group, handle = data.draw(st.sampled_from(self.handles[-12:]))
-        model = self.groups.setdefault(group, GroupModel())
-        place = model.running(handle, self.now_ms)
-        done = self.table.acknowledge(group=group, topic=TOPIC, handle=handle, now_ms=self.now_ms)
-        assert done == (place is not None)
-        if place is not None:
-            del model.kept[place]
-        self.write_journal()
-
-    @rule()
-    def acknowledge_everything(self) -> None:
-        for group, model in self.groups.items():
-            for place, kept in list(model.kept.items()):
-                if self.is_held(kept):
-                    assert self.table.acknowledge(group=group, topic=TOPIC, handle=kept.handle, now_ms=self.now_ms)
-                    del model.kept[place]
-        self.write_journal()
-
-    @precondition(lambda self: self.handles)
-    @rule(data=st.data(), invisible_ms=st.sampled_from([0, 10, 1_000]))
-    def change_invisible(self, data: st.DataObject, invisible_ms: int) -> None:
-        self.now_ms += 1
-        group, handle = data.draw(st.sampled_from(self.handles[-12:]))
-        model = self.groups.setdefault(group, GroupModel())
-        place = model.running(handle, self.now_ms)
-        changed = self.table.change_invisible(
-            group=group, topic=TOPIC, handle=handle, invisible_ms=invisible_ms, now_ms=self.now_ms
-        )
-        assert (changed is None) == (place is None)
-        if changed is not None and place is not None:
-            model.kept[place].handle, model.kept[place].deadline_ms = changed, self.now_ms + invisible_ms
-            self.handles.append((group, changed))
-        self.write_journal()
-
-    @rule(unconfirmed_count=st.integers(0, 8))
-    def hold_back(self, unconfirmed_count: int) -> None:
-        self.queues.confirmed_count = max(0, len(self.queues.records) - unconfirmed_count)
-
-    @rule(passed_ms=st.sampled_from([1, 10, 50, 2_000]))
-    def pass_time(self, passed_ms: int) -> None:
-        self.now_ms += passed_ms
-
     @rule()
     def expire(self) -> None:
         self.table.expire(self.now_ms)
-
-    @rule()
-    def compact(self) -> None:
-        self.write_journal()
-        self.start_journal()
 
     @rule(lost_frames=st.integers(0, 3))
     def crash(self, lost_frames: int) -> None:
@@ -311,16 +205,9 @@ class ConsumingInOrder(RuleBasedStateMachine):
         self.start_journal()
 
     @invariant()
-    def commit_is_the_lowest_unfinished(self) -> None:
-        for group, model in self.groups.items():
-            for queue_id in QUEUE_IDS:
-                committed = self.table.committed(group, TOPIC, queue_id)
-                assert committed == model.committed(queue_id) or (committed is None and not model.kept)
-
-    @invariant()
     def counts_are_right(self) -> None:
         for state in self.table.progress():
-            model = self.groups.get(state.group, GroupModel())
+            model = self.groups.get(state.group, GroupModel({}))
             kept_count = sum(queue_id == state.queue_id for queue_id, _ in model.kept)
             assert state.inflight_count + state.ready_count == kept_count
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.messages import STORE_HOST, outgoing_message
-from tandemmq.core.message.record import Host, encode_record
+from tandemmq.core.message.record import Host
 from tandemmq.core.message.record_decoder import (
     RECORD_HEAD_BYTES_MAX,
     RECORD_TAIL_BYTES_MAX,
@@ -15,20 +14,7 @@ from tandemmq.core.message.record_decoder import (
     read_record_outline,
 )
 from tandemmq.core.message.record_layout import MalformedRecord
-
-PHYSICAL_OFFSET = 4_096
-ADDRESSES = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
-
-
-def record(*, topic: str = "orders", body: bytes = b"body", store_host: Host = STORE_HOST) -> bytes:
-    message = outgoing_message(topic=topic, queue_id=3, body=body, tag="red", keys=("id", "key"))
-    return encode_record(
-        message,
-        queue_offset=7,
-        physical_offset=PHYSICAL_OFFSET,
-        store_timestamp_ms=1_700_000_000_001,
-        store_host=store_host,
-    )
+from unit.core.message.records import ADDRESSES, PHYSICAL_OFFSET, record
 
 
 @given(topic=st.sampled_from(["t", "t" * 127, "t" * 200, "grün"]), body=st.binary(max_size=200), address=ADDRESSES)

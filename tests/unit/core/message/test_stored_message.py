@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.messages import STORE_HOST, outgoing_message
-from tandemmq.core.message.record import Host, encode_record
+from tandemmq.core.message.record import Host
 from tandemmq.core.message.record_decoder import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.message.stored_message import read_store_timestamp_ms, read_stored_message
+from unit.core.message.records import ADDRESSES, PHYSICAL_OFFSET, record
 
 FIELDS = (
     "queue_id",
@@ -25,19 +25,6 @@ FIELDS = (
     "body",
     "properties",
 )
-PHYSICAL_OFFSET = 4_096
-ADDRESSES = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
-
-
-def record(*, topic: str = "orders", body: bytes = b"body", store_host: Host = STORE_HOST) -> bytes:
-    message = outgoing_message(topic=topic, queue_id=3, body=body, tag="red", keys=("id", "key"))
-    return encode_record(
-        message,
-        queue_offset=7,
-        physical_offset=PHYSICAL_OFFSET,
-        store_timestamp_ms=1_700_000_000_001,
-        store_host=store_host,
-    )
 
 
 @given(topic=st.sampled_from(["t", "t" * 127, "t" * 200]), body=st.binary(max_size=200), address=ADDRESSES)
