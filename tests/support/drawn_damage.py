@@ -6,6 +6,7 @@ Hypothesis draws; a case that fails is shrunk to the fewest replicas, without me
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -119,6 +120,14 @@ def _other_padding(folders: Sequence[Path], chance: random.Random) -> None:
     DAMAGES["other-padding"].apply(folders, chance)
 
 
+def _reformatted(folders: Sequence[Path], chance: random.Random) -> None:
+    """Tables with the same in them, in another order and with other spaces."""
+    for folder in chance.choice((folders, folders[:1])):
+        for name in ("topics.json", "subscriptionGroup.json", "users.json", "acls.json"):
+            path = folder / "config" / name
+            path.write_text(json.dumps(json.loads(path.read_text()), indent=chance.choice((None, 4)), sort_keys=True))
+
+
 HARMLESS: Final[dict[str, Callable[[Sequence[Path], random.Random], None]]] = {
     "touched": _touch,
     "next-file": _next_file,
@@ -131,6 +140,7 @@ HARMLESS: Final[dict[str, Callable[[Sequence[Path], random.Random], None]]] = {
     "former-tail": _former_tail,
     "backups": _backups,
     "padding": _other_padding,
+    "reformatted": _reformatted,
 }
 ALL_DAMAGES: Final = DAMAGES | SIDE_DAMAGES | FILE_DAMAGES
 _TOLD_BY_ONE: Final = frozenset(
@@ -151,7 +161,7 @@ _TOLD_BY_ONE: Final = frozenset(
         *SIDE_DAMAGES,
         *FILE_DAMAGES,
     }
-    - {"other-homes", "copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
+    - {"other-homes", "config-gone", "copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""
 _NEVER_SEEN: Final = frozenset({"behind"})

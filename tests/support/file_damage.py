@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -181,6 +182,26 @@ def _older_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
     return Expected(frozenset({FindingKind.QUEUE_ENTRY_MISSING}), broker_id, findings_max=1)
 
 
+def _config_gone(folders: Sequence[Path], chance: random.Random) -> Expected:
+    broker_id, folder = _any(folders, chance)
+    shutil.rmtree(folder / "config")
+    if chance.random() < 0.5:
+        (folder / "config").mkdir()
+    kinds = frozenset({FindingKind.METADATA_UNREADABLE})
+    return Expected(kinds, broker_id, findings_max=1)
+
+
+def _null_entry(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A table can be read, and one of its entries has nothing in it."""
+    broker_id, folder = _any(folders, chance)
+    path = folder / "config" / chance.choice(_TABLES)
+    document = json.loads(path.read_text())
+    table = next(value for key, value in document.items() if key.endswith("Table") and value)
+    table[chance.choice(sorted(table))] = chance.choice((None, 7, "entry", []))
+    path.write_text(json.dumps(document))
+    return Expected(frozenset({FindingKind.METADATA_UNREADABLE}), broker_id, findings_max=1)
+
+
 def _other_homes(folders: Sequence[Path], chance: random.Random) -> Expected:
     """Each list lacks a name that the other has."""
     broker_id, folder = _any(folders, chance)
@@ -228,6 +249,8 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "folder-for-file": _folder_for_file,
     "epochs-gone-everywhere": _epochs_gone_everywhere,
     "older-queues": _older_queues,
+    "config-gone": _config_gone,
+    "null-entry": _null_entry,
     "other-homes": _other_homes,
     "no-values": _no_values,
     "garbled-kept-tail": _garbled_kept_tail,

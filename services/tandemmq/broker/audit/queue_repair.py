@@ -215,9 +215,15 @@ class QueueRepair:
         return queue
 
     async def _erase(self, order: QueueOrder, first: int, end: int, cuts: int, repaired: QueueRepaired) -> None:
-        """Positions [first, end) behind the queue's end become zeros, or what they were; as far as there are files."""
+        """Positions [first, end) behind the queue's end, of files that are there, become zeros, or what they were."""
         queue = self._known_queue(order)
-        end = await asyncio.to_thread(self._files_end, queue.folder, first, end)
+        room_end = await asyncio.to_thread(self._files_end, queue.folder, first, end)
+        if room_end < end:
+            raise RepairRefused(
+                Refusal.OUT_OF_RANGE,
+                f"entries [{order.first_queue_offset}, {order.end_queue_offset}) are not within "
+                f"[{queue.min_offset}, {queue.max_offset}), what the queue holds, nor in the rest of its files",
+            )
         if order.undo:
             due = await asyncio.to_thread(self._kept.erased, order.topic, order.queue_id, first, end)
         else:

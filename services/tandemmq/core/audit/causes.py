@@ -63,7 +63,29 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
-    return _set_back(_tables(_queues_set_back(rest)))
+    return _set_back(_tables(_without_folder(_queues_set_back(rest))))
+
+
+def _without_folder(findings: list[Finding]) -> list[Finding]:
+    """Many tables that are not there, and what else lies beside them: the folder is gone, or is another one."""
+    rest = list(findings)
+    for broker_id in {own.broker_id for own in findings if own.kind is FindingKind.METADATA_UNREADABLE}:
+        gone = [own for own in rest if own.broker_id == broker_id and _is_gone(own)]
+        tables = [own for own in gone if own.kind is FindingKind.METADATA_UNREADABLE]
+        if len(tables) <= _TABLE_FINDINGS_MAX or None in {own.source_broker_id for own in tables}:
+            continue
+        names = ", ".join((own.file or "").removeprefix("config/") for own in gone if own.file != "config")
+        detail = f"{names} and what lies beside them are not there: the folder is gone, or another one"
+        files = tuple(own.file or "" for own in tables)
+        rest = [own for own in rest if own not in gone]
+        rest.append(replace(tables[0], detail=detail, file="config", files=files))
+    return rest
+
+
+def _is_gone(finding: Finding) -> bool:
+    is_beside = (finding.file or "").partition("/")[0] == "config" and finding.severity is Severity.METADATA
+    is_lost = finding.detail.startswith(("there is no such file", "there are no leases"))
+    return is_beside and (is_lost or finding.kind is FindingKind.MESSAGE_GROUP_HOMES_DIFFER)
 
 
 def _queues_set_back(findings: list[Finding]) -> list[Finding]:

@@ -157,9 +157,9 @@ class _DerivedCheck:
         self._leases = [] if is_live else self._lease_files()
         self._subscriptions: int | None = None
         self._kept: dict[str, str] = {}
-        self._has_ends = self._is_at_rest and any(
-            entry.name == QUEUE_ENDS_FILE for entry in self._store.files.list_folder("")
-        )
+        found = [own for own in self._store.files.list_folder("") if own.name == QUEUE_ENDS_FILE]
+        self._has_ends = self._is_at_rest and bool(found)
+        self._ends_are_folder = bool(found) and found[0].is_folder
 
     def findings(self) -> Iterator[Finding]:
         yield from self._queues()
@@ -486,7 +486,9 @@ class _DerivedCheck:
         """Where queues ended at the last stop in order: without it a start does not see what their files have lost."""
         if not self._has_ends:
             return
-        data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
+        data = b""
+        if not self._ends_are_folder:
+            data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
         problem = ""
         try:
             stopped_at, ends = read_queue_ends(data)

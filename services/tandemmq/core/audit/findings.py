@@ -365,6 +365,8 @@ class Finding:
     """Path below the store's root."""
     queues: tuple[tuple[str, int, int, int], ...] = ()
     """Topic, queue id and the positions [first, end) that are wrong, of each queue, if there are several."""
+    files: tuple[str, ...] = ()
+    """Paths of all that are concerned, if there are several of a kind."""
     end_queue_offset: int | None = None
     """One past the last position of the queue that is concerned, if `messages` do not lie side by side."""
 
@@ -382,6 +384,7 @@ class Finding:
         known = {name: values[name] for name in cls.__slots__ if name in values}
         known["kind"] = FindingKind(known["kind"])
         known["verdict"] = Verdict(known["verdict"])
+        known["files"] = tuple(known.get("files") or ())
         known["queues"] = tuple((topic, *numbers) for topic, *numbers in known.get("queues") or ())
         return cls(**known)
 

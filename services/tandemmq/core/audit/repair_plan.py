@@ -251,6 +251,10 @@ def plan_repair(
 
 def _of_each(finding: Finding, broker_ids: Iterable[int]) -> Iterator[Finding]:
     """A small file that is wrong on all replicas alike is one finding, and each broker writes its own."""
+    if finding.files:
+        for file in finding.files:
+            yield from _of_each(replace(finding, file=file, files=()), broker_ids)
+        return
     is_own = finding.kind in _OF_OWN_FILES and _table_name(finding) in _OWN_FILES
     is_shared = finding.broker_id is None and (is_own or (finding.kind in _OF_INDEX and _table_name(finding)))
     if not is_shared or finding.verdict is Verdict.UNDECIDED or not broker_ids:

@@ -305,6 +305,10 @@ class JavaObject:
             offsets[number] = inner.integer(key, 0)
         return offsets
 
+    def canonical(self) -> str:
+        """One text for what is equal, whatever its order and spaces."""
+        return json.dumps(self._fields, sort_keys=True)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
 
