@@ -336,10 +336,11 @@ class SendHandler:
         try:
             outgoing = [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
             return self._special(messages, outgoing, destination) if destination.is_special else outgoing
-        except InvalidProperty as error:
-            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
-        except NoTime as error:
-            return Outcome(Code.BAD_REQUEST, str(error))
+        # Two names: compiled, a name has one class.
+        except InvalidProperty as separator:
+            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(separator))
+        except NoTime as no_time:
+            return Outcome(Code.BAD_REQUEST, str(no_time))
 
     def _special(
         self, messages: list[SentMessage], outgoing: list[OutgoingMessage], destination: _Destination

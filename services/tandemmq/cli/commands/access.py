@@ -6,7 +6,6 @@ import getpass
 import secrets
 import sys
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,6 +16,7 @@ from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import carry_out, tell_changes
 from tandemmq.cli.options import DryRunOption, OutputOption, SearchOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.core.access.users_and_policies import Decision, PolicyType, UserStatus, UserType
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,26 +33,6 @@ user_app = typer.Typer(no_args_is_help=True, help="Users of the client API: acce
 acl_app = typer.Typer(no_args_is_help=True, help="What users may do with topics and groups.")
 
 
-class _Type(StrEnum):
-    SUPER = "Super"
-    NORMAL = "Normal"
-
-
-class _Status(StrEnum):
-    ENABLE = "enable"
-    DISABLE = "disable"
-
-
-class _Decision(StrEnum):
-    ALLOW = "Allow"
-    DENY = "Deny"
-
-
-class _PolicyType(StrEnum):
-    CUSTOM = "Custom"
-    DEFAULT = "Default"
-
-
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Its name: what clients call access key.")]
 SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="User:NAME, or the name alone.")]
 PasswordFileOption = Annotated[
@@ -62,10 +42,10 @@ PasswordFileOption = Annotated[
     ),
 ]
 TypeOption = Annotated[
-    _Type | None, typer.Option("--type", "-t", case_sensitive=False, help="Super users may do everything.")
+    UserType | None, typer.Option("--type", "-t", case_sensitive=False, help="Super users may do everything.")
 ]
 StatusOption = Annotated[
-    _Status | None, typer.Option("--status", "-s", case_sensitive=False, help="A disabled user cannot sign in.")
+    UserStatus | None, typer.Option("--status", "-s", case_sensitive=False, help="A disabled user cannot sign in.")
 ]
 
 
@@ -181,14 +161,14 @@ def acl_put(
         str, typer.Option("--actions", "-a", help="Pub, Sub, All, … separated by commas.", show_default=False)
     ],
     decision: Annotated[
-        _Decision, typer.Option("--decision", "-d", case_sensitive=False, help="A Deny wins over any Allow.")
-    ] = _Decision.ALLOW,
+        Decision, typer.Option("--decision", "-d", case_sensitive=False, help="A Deny wins over any Allow.")
+    ] = Decision.ALLOW,
     source_ips: Annotated[
         str, typer.Option("--source-ips", "-i", help="Addresses and networks it counts for. Default: all.")
     ] = "",
     policy_type: Annotated[
-        _PolicyType, typer.Option("--policy-type", case_sensitive=False, help="Default: where no custom one matches.")
-    ] = _PolicyType.CUSTOM,
+        PolicyType, typer.Option("--policy-type", case_sensitive=False, help="Default: where no custom one matches.")
+    ] = PolicyType.CUSTOM,
     dry_run: DryRunOption = False,
 ) -> None:
     """Say what a user may do, or may not, with some topics and groups; in place of what was said of the same ones.
@@ -209,7 +189,7 @@ def acl_delete(
     cluster: ClusterChoice,
     subject: SubjectArgument,
     resources: Annotated[list[str] | None, typer.Argument(metavar="RESOURCE…", help="Default: all.")] = None,
-    policy_type: Annotated[_PolicyType, typer.Option("--policy-type", case_sensitive=False)] = _PolicyType.CUSTOM,
+    policy_type: Annotated[PolicyType, typer.Option("--policy-type", case_sensitive=False)] = PolicyType.CUSTOM,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
