@@ -15,7 +15,7 @@ from support.replica_folders import open_replica
 from support.store_damage import Damage, Expected, write_at
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.metadata.metadata_store import read_java_json, write_java_json
-from tandemmq.core.replication.log_history import EPOCH_FILE
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
 
 __all__ = ["FILE_DAMAGES"]
@@ -154,9 +154,15 @@ def _zeroed_checkpoint(folders: Sequence[Path], chance: random.Random) -> Expect
 
 def _folder_for_file(folders: Sequence[Path], chance: random.Random) -> Expected:
     broker_id, folder = _any(folders, chance)
-    (folder / EPOCH_FILE).unlink()
-    (folder / EPOCH_FILE).mkdir()
-    return Expected(frozenset({FindingKind.EPOCHS_WRONG}), broker_id, findings_max=1)
+    kinds = {
+        EPOCH_FILE: FindingKind.EPOCHS_WRONG,
+        REPLICA_FILE: FindingKind.DISK_ID_WRONG,
+        QUEUE_ENDS_FILE: FindingKind.CHECKPOINT_IMPOSSIBLE,
+    }
+    name = chance.choice(sorted(kinds))
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    return Expected(frozenset({kinds[name]}), broker_id, findings_max=1)
 
 
 def _epochs_gone_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:

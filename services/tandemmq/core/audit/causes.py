@@ -72,7 +72,7 @@ def _without_folder(findings: list[Finding]) -> list[Finding]:
     for broker_id in {own.broker_id for own in findings if own.kind is FindingKind.METADATA_UNREADABLE}:
         gone = [own for own in rest if own.broker_id == broker_id and _is_gone(own)]
         tables = [own for own in gone if own.kind is FindingKind.METADATA_UNREADABLE]
-        if len(tables) <= _TABLE_FINDINGS_MAX or None in {own.source_broker_id for own in tables}:
+        if len(tables) <= _TABLE_FINDINGS_MAX:
             continue
         names = ", ".join((own.file or "").removeprefix("config/") for own in gone if own.file != "config")
         detail = f"{names} and what lies beside them are not there: the folder is gone, or another one"
@@ -82,9 +82,12 @@ def _without_folder(findings: list[Finding]) -> list[Finding]:
     return rest
 
 
+_GONE: Final = ("there is no such file", "no replica has this file", "there are no leases")
+
+
 def _is_gone(finding: Finding) -> bool:
     is_beside = (finding.file or "").partition("/")[0] == "config" and finding.severity is Severity.METADATA
-    is_lost = finding.detail.startswith(("there is no such file", "there are no leases"))
+    is_lost = finding.detail.startswith(_GONE)
     return is_beside and (is_lost or finding.kind is FindingKind.MESSAGE_GROUP_HOMES_DIFFER)
 
 

@@ -377,7 +377,13 @@ class _DerivedCheck:
         if self._is_live:
             return []
         found = (read_index_file(self._store, entry) for entry in self._store.index_files())
-        files = [file for file in found if file is not None and file.next_entry > 1]
+        end = self._store.facts.end_offset
+        # A header of any bytes is told as such, and says nothing of the log.
+        files = [
+            file
+            for file in found
+            if file is not None and file.next_entry > 1 and 0 <= file.begin_offset <= min(file.end_offset, end)
+        ]
         return sorted(files, key=lambda file: file.begin_offset)
 
     def _index_gaps(self) -> Iterator[Finding]:

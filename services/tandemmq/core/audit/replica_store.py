@@ -315,7 +315,12 @@ def metadata_texts(
 
 def disk_id(files: ReplicaFiles) -> str:
     """Which disk it is, as `replica.json` says; empty if nothing does."""
-    data = bytes(files.read(REPLICA_FILE, 0, _RECORD_BYTES_MAX))
+    try:
+        data = bytes(files.read(REPLICA_FILE, 0, _RECORD_BYTES_MAX))
+    except ReplicaUnreadable:
+        if any(entry.is_folder and entry.name == REPLICA_FILE for entry in files.list_folder("")):
+            return ""  # Told where these files are compared.
+        raise
     try:
         return ReplicaRecord.from_json(data.decode("utf-8", "replace")).disk_id if data else ""
     except RecordDamaged:

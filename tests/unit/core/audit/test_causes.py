@@ -138,3 +138,20 @@ def test_entries_behind_the_end_are_erased_by_a_broker_that_runs() -> None:
     assert (step.first_queue_offset, step.end_queue_offset) == (90, 95)
     (step,) = plan_repair("run", "cluster", [extra], lambda *_: "").steps
     assert step.action is RepairAction.MANUAL
+
+
+def test_config_folder_that_is_gone_is_one_finding_with_a_step_for_each_table() -> None:
+    names = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "users.json")
+    lost = [
+        found(
+            FindingKind.METADATA_UNREADABLE, file=f"config/{name}", detail="there is no such file", source_broker_id=0
+        )
+        for name in names
+    ]
+    leases = found(FindingKind.LEASES_MISSING, file="config", detail="there are no leases-* files")
+    (whole,) = one_for_each_cause([*lost, leases])
+    assert whole.files == tuple(f"config/{name}" for name in names)
+    assert Finding.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    steps = plan_repair("run", "cluster", [whole], lambda *_: "").steps
+    assert {(step.action, step.table) for step in steps} == {(RepairAction.REWRITE_TABLE, name) for name in names}
+    assert sorted(one_for_each_cause(lost[:2]), key=lambda own: own.file or "", reverse=True) == lost[:2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -98,3 +99,12 @@ def test_offset_at_the_end_is_fine_and_one_behind_it_is_not(folder: Path) -> Non
         texts = {0: {MetadataFile.CONSUMER_OFFSETS: text}}
         found = compare_derived_files("broker-a", {0: facts}, texts)
         assert [own.kind for own in found] == [FindingKind.OFFSET_BEYOND_END] * count
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_file_of_any_bytes_in_the_index_is_no_index_and_says_nothing_of_the_log(folder: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    size = min((folder / "index").iterdir()).stat().st_size
+    (folder / "index" / f"{chance.randrange(10**16, 10**17)}").write_bytes(chance.randbytes(size))
+    findings, _ = checked(open_replica(folder))
+    assert [finding.kind for finding in findings] == [FindingKind.INDEX_ENTRY_WRONG]
