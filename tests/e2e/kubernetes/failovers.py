@@ -55,6 +55,8 @@ def change_masters(
     for kind in kinds:
         for number in range(rounds):
             try:
+                # A round that failed may have left one disk alone with what was acknowledged.
+                installation.wait_healthy()
                 steps[kind](number)
             except (CommandFailed, NotInTime) as error:
                 report.failure(
