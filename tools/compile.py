@@ -76,7 +76,6 @@ MODULES: Final = (
     "tandemmq/core/tracing/send_spans",
     "tandemmq/core/tracing/recent_spans",
     "tandemmq/service/http2_call",
-    "tandemmq/service/http2_front",
     "tandemmq/service/telemetry/span_encoding",
     "tandemmq/broker/put",
     "tandemmq/broker/tracing/send_tracer",
