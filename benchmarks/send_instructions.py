@@ -45,7 +45,7 @@ COUNT_LIMIT_S: Final = 900
 CONTROL_LIMIT_S: Final = 60
 PARTS: Final = {
     "request_head": "CPyDef_requests___Requests___on_headers",
-    "request": "CPyDef_http2_front___Http2Call____run",
+    "request": "CPyDef_http2_call___Http2Call____run",
     "request_decode": "CPyDef_sent_message___SendRequest___FromString",
     "request_check_and_translate": "CPyDef_send___SendHandler____accepted",
     "request_put": "CPyDef_write_path___WritePath___put",
