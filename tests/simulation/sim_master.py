@@ -317,6 +317,8 @@ class SimMaster:
         if not await self._recovery.run(is_whole=is_whole):
             return  # The tail stays in doubt: the next start asks again.
         await asyncio.to_thread(self._delivery.load)
+        if self.replica.replicas:
+            self.tables.renew()
         await asyncio.to_thread(self.store.trust_tail)
         if self._refusal is None:
             self._serve()

@@ -250,6 +250,16 @@ class MetadataTables:
         self.changes.notify()
         return came
 
+    def renew(self) -> None:
+        """Of a master that begins: each slave takes the tables once, whatever it holds under a version of before."""
+        now_ms = self._clock.wall_ms()
+        for table in (self.topics, self.groups, self.users, self.acls, self.consumer_offsets):
+            table.renew(now_ms=now_ms)
+        for file in self.by_file:
+            if file is not MetadataFile.DELAY_OFFSETS:
+                self._changed(file)
+        self.changes.notify()
+
     def cut_progress(self, queue_end: Callable[[str, int], int]) -> int:
         """Brings groups' progress beyond a queue's end back to it; in how many queues. `queue_end` knows the end of a
         queue by topic and queue id."""

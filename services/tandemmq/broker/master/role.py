@@ -406,6 +406,8 @@ class MasterRole:
         parts.client_api.lite.role_changed()
         await asyncio.to_thread(self.leases.load)
         self._merge_progress()
+        if parts.member.replicas:
+            parts.tables.renew()
         # Only then: a tick beside it would find a half-filled table and no journal.
         self._tasks += [tasks.create_task(self._lease_ticks()), tasks.create_task(self._progress_ticks())]
         await asyncio.to_thread(parts.store.trust_tail)

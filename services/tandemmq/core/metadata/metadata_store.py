@@ -201,6 +201,11 @@ class DataVersion:
         """The version after one more change at wall time `now_ms`; newer than this one, whatever the clock does."""
         return DataVersion(self.state_version, max(now_ms, self.timestamp_ms), self.counter + 1)
 
+    def renewed(self, now_ms: int) -> DataVersion:
+        """The version under which a new master shows its table: no other copy has it. A table that nobody ever changed
+        stays as old as it is."""
+        return self.next(now_ms) if self.timestamp_ms else self
+
     def is_newer_than(self, other: DataVersion) -> bool:
         """Within the history of one table: which of two copies was made later."""
         return (self.state_version, self.timestamp_ms, self.counter) > (

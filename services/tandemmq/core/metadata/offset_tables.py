@@ -249,6 +249,10 @@ class ConsumerOffsetTable:
         self._version, self._offsets, self._pull_offsets = read.version, read.offsets, read.pull_offsets
         self._resets, self._removals = read.resets, read.removals
 
+    def renew(self, *, now_ms: int) -> None:
+        """Of a new master: see `NamedTable.renew`."""
+        self._version = self._version.renewed(now_ms)
+
     def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
         """Merges the master's table: only where an operator was at work something is removed or moves back.
 

@@ -183,6 +183,11 @@ class NamedTable(Generic[NamedT]):
         self._version = version
         return [f"{self._kind} {name}: kept, since the master lacks it and nobody deleted it" for name in kept]
 
+    def renew(self, *, now_ms: int) -> None:
+        """Of a new master. A slave that keeps what its master lacks holds other entries than that one under the same
+        version, and slaves take each version once: all of them take this one."""
+        self._version = self._version.renewed(now_ms)
+
     def merge_replica(self, text: str) -> list[str]:
         """Takes what a replica holds beside ours, before a master serves; one line for each entry that came of it."""
         before, before_kept = self._entries, self._kept

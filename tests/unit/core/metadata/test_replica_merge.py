@@ -178,3 +178,25 @@ def test_old_marks_go_by_age_and_by_number() -> None:
     merged = merge_replica(many, Entries({}, {"new": REMOVALS_MAX + 1}), theirs_newer=True)
     assert len(merged.removals) == REMOVALS_MAX
     assert "1" not in merged.removals
+
+
+def test_what_one_slave_kept_reaches_the_others_once_it_is_the_master() -> None:
+    """Its master was an older copy that lacked it. All three hold the table under one version by then."""
+    master, keeper, other = TopicTable(), TopicTable(), TopicTable()
+    keeper.put(TopicConfig("Kept", 1, 1), now_ms=EARLY_MS)
+    master.put(TopicConfig("Other", 1, 1), now_ms=LATE_MS)
+    for slave in (keeper, other):
+        slave.apply_from_master(master.to_json(), master.version)
+    assert keeper.version == other.version == master.version
+    assert (keeper.get("Kept"), other.get("Kept")) == (TopicConfig("Kept", 1, 1), None)
+    keeper.renew(now_ms=LATE_MS)
+    assert keeper.version.is_newer_than(other.version)
+    other.apply_from_master(keeper.to_json(), keeper.version)
+    assert other.get("Kept") == TopicConfig("Kept", 1, 1)
+
+
+@pytest.mark.parametrize("table", [TopicTable(), ConsumerOffsetTable()])
+def test_a_table_that_nobody_changed_is_as_old_under_a_new_master(table: TopicTable | ConsumerOffsetTable) -> None:
+    before = table.version
+    table.renew(now_ms=LATE_MS)
+    assert table.version == before
