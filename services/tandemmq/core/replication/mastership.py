@@ -157,6 +157,8 @@ class Mastership:
         self._is_home_master: Final = is_home_master
         self.record: GroupRecord | None = None
         """As it was heard last."""
+        self._believed: frozenset[Replica] = frozenset()
+        """The in-sync set of the newest record that was heard."""
         self._version: str | None = None
         self._is_heard = False
         self._known_epoch, self._known_renewals = known
@@ -198,6 +200,7 @@ class Mastership:
         self._is_heard, self.record, self._version = True, record, version
         if record is not None and not self._went_back(record):
             self._known_epoch, self._known_renewals = record.epoch, record.renewals
+            self._believed = record.in_sync
 
     def heard_of(self, epoch: int) -> None:
         """Somebody has followed a master of `epoch`: an earlier record is an old one."""
@@ -321,6 +324,9 @@ class Mastership:
     def others(self) -> frozenset[Replica]:
         """The members that could claim. While the authority is away all of them have to promise not to."""
         members = set(self.record.in_sync) if self.record is not None else set()
+        if self._went_back(self.record):
+            # Whoever was in the later set may still claim: nothing is acknowledged without them.
+            members |= self._believed
         for sent, _ in self._open:
             members |= sent.in_sync
         return frozenset(members - {self.me})

@@ -245,6 +245,16 @@ def test_who_has_resigned_gives_the_successor_a_lease_to_come() -> None:
     assert isinstance(its.next_step(now_ms=6_100, is_electable=True), Recover)
 
 
+@pytest.mark.parametrize("older", [record(), None])
+def test_a_master_acknowledges_by_the_later_set_although_the_authority_was_put_back(older: GroupRecord | None) -> None:
+    """It steps down a moment later. Who was in the later set may claim, and has to have what is acknowledged."""
+    held = record(B)
+    its = master_of(replace(held, renewals=3))
+    its.heard(older, "0", now_ms=1_000)
+    assert its.required == {B}
+    assert isinstance(its.next_write(now_ms=1_000, end_offset=0, acked={}), StepDown)
+
+
 # One end of the connection between a master and a member is gone
 
 
