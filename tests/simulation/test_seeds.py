@@ -35,20 +35,15 @@ back, a NameServer that was away."""
 
 
 @pytest.mark.timeout(1800)
-def test_every_seed_keeps_every_promise(processes: Executor) -> None:
-    seeds = (*range(1, SEED_COUNT + 1), *FOUND)
-    failures = [result for result in run_seeds(seeds, processes) if result.failure is not None]
-    assert not failures, "\n".join(
-        f"make sim SEED={result.seed}: {result.failure.sentence}" for result in failures if result.failure is not None
-    )
-
-
-@pytest.mark.timeout(1800)
-def test_every_seed_keeps_every_promise_where_groups_fail_over(processes: Executor) -> None:
-    seeds = (*range(1, SEED_COUNT + 1), *FOUND_WITH_FAILOVER)
-    failures = [result for result in run_seeds(seeds, processes, failover=True) if result.failure is not None]
-    assert not failures, "\n".join(
-        f"make sim FAILOVER=1 SEED={result.seed}: {result.failure.sentence}"
-        for result in failures
+@pytest.mark.parametrize(
+    ("found", "failover"), [(FOUND, False), (FOUND_WITH_FAILOVER, True)], ids=["mixed", "failover"]
+)
+def test_every_seed_keeps_every_promise(found: tuple[int, ...], failover: bool, processes: Executor) -> None:
+    results = run_seeds((*range(1, SEED_COUNT + 1), *found), processes, failover=failover)
+    option = "FAILOVER=1 " if failover else ""
+    failures = [
+        f"make sim {option}SEED={result.seed}: {result.failure.sentence}"
+        for result in results
         if result.failure is not None
-    )
+    ]
+    assert not failures, "\n".join(failures)

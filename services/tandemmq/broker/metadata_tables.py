@@ -253,11 +253,15 @@ class MetadataTables:
     def renew(self) -> None:
         """Of a master that begins: each slave takes the tables once, whatever it holds under a version of before."""
         now_ms = self._clock.wall_ms()
-        for table in (self.topics, self.groups, self.users, self.acls, self.consumer_offsets):
+        for file, table in (
+            (MetadataFile.TOPICS, self.topics),
+            (MetadataFile.SUBSCRIPTION_GROUPS, self.groups),
+            (MetadataFile.CONSUMER_OFFSETS, self.consumer_offsets),
+            (MetadataFile.USERS, self.users),
+            (MetadataFile.ACLS, self.acls),
+        ):
             table.renew(now_ms=now_ms)
-        for file in self.by_file:
-            if file is not MetadataFile.DELAY_OFFSETS:
-                self._changed(file)
+            self._changed(file)
         self.changes.notify()
 
     def cut_progress(self, queue_end: Callable[[str, int], int]) -> int:

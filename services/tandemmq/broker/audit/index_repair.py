@@ -27,7 +27,7 @@ import structlog
 
 from tandemmq.broker.audit.jobs import AuditHelper, MakeIndexJob
 from tandemmq.broker.audit.range_repair import INDEX_PREFIX, TableRepaired
-from tandemmq.broker.audit.store_files import KEPT_REPAIRS_FOLDER, LogUnsound, keep_file
+from tandemmq.broker.audit.store_files import KEPT_REPAIRS_FOLDER, LogUnsound, keep_next, kept_names
 from tandemmq.core.audit.index_check import INDEX_ENTRIES
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
@@ -236,19 +236,13 @@ class IndexRepair:
         return TableRepaired(bool(changed))
 
     def _keep(self, name: str, count: int, pieces: Sequence[_Piece]) -> str:
-        folder = f"{self._root}/{KEPT_REPAIRS_FOLDER}"
-        prefix = f"index-{name}-"
-        number = sum(own.startswith(prefix) for own in os.listdir(folder))
         data = _COUNT.pack(count)
         data += b"".join(_PIECE_HEAD.pack(own.position, len(own.data)) + own.data for own in pieces)
-        keep_file(f"{folder}/{prefix}{number:04d}", data)
-        return f"{KEPT_REPAIRS_FOLDER}/{prefix}{number:04d}"
+        return f"{KEPT_REPAIRS_FOLDER}/{keep_next(f'{self._root}/{KEPT_REPAIRS_FOLDER}', f'index-{name}-', data)}"
 
     def _newest_kept(self, name: str) -> str | None:
-        folder = f"{self._root}/{KEPT_REPAIRS_FOLDER}"
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        found = [own for own in names if own.startswith(f"index-{name}-") and own[-1].isdecimal()]
-        return f"{KEPT_REPAIRS_FOLDER}/{max(found)}" if found else None
+        found = kept_names(f"{self._root}/{KEPT_REPAIRS_FOLDER}", f"index-{name}-")
+        return f"{KEPT_REPAIRS_FOLDER}/{found[-1]}" if found else None
 
 
 def _name(path: str) -> str:

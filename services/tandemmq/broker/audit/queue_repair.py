@@ -37,7 +37,7 @@ from tandemmq.broker.audit.jobs import (
     JobFailure,
     to_its_end,
 )
-from tandemmq.broker.audit.store_files import KEPT_REPAIRS_FOLDER, LogUnsound, OpenFile, StoreFiles, keep_file
+from tandemmq.broker.audit.store_files import KEPT_REPAIRS_FOLDER, LogUnsound, OpenFile, StoreFiles, keep_next
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
@@ -411,11 +411,9 @@ class KeptEntries:
 
     def keep(self, topic: str, queue_id: int, changes: list[EntryChange], *, erased: bool = False) -> None:
         """Durable when it returns. OSError: nothing is kept."""
-        os.makedirs(self._folder, exist_ok=True)
         data = b"".join(_KEPT_ENTRY.pack(change.queue_offset, *change.old) for change in changes)
         prefix = f"{self._prefix(topic, queue_id, _ERASED if erased else _REWRITTEN)}{changes[0].queue_offset:020d}-"
-        number = sum(name.startswith(prefix) for name in os.listdir(self._folder))
-        keep_file(f"{self._folder}/{prefix}{number:04d}", data)
+        keep_next(self._folder, prefix, data)
 
     def entries(self, topic: str, queue_id: int, first: int, end: int) -> dict[int, QueueEntry]:
         """Positions of [first, end) of which anything was kept. RepairRefused: nothing was."""

@@ -30,6 +30,8 @@ __all__ = [
     "commit_log_start",
     "finish_file",
     "keep_file",
+    "keep_next",
+    "kept_names",
     "new_file",
     "open_direct",
     "prepare_descriptor",
@@ -436,3 +438,20 @@ def keep_file(path: str, data: bytes) -> None:
     file = new_file(unfinished)
     write_all(file, data)
     finish_file(file, unfinished, path)
+
+
+def keep_next(folder: str, prefix: str, data: bytes) -> str:
+    """Keeps what a repair overwrites as `PREFIX-NUMBER` behind all that are there, and gives the name. OSError: nothing
+    is kept."""
+    os.makedirs(folder, exist_ok=True)
+    numbers = [int(name.removeprefix(prefix)) for name in kept_names(folder, prefix)]
+    name = f"{prefix}{1 + max(numbers, default=-1):04d}"
+    keep_file(f"{folder}/{name}", data)
+    return name
+
+
+def kept_names(folder: str, prefix: str) -> list[str]:
+    """What `keep_next` has kept, oldest first."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    kept = (name for name in names if name.startswith(prefix) and name.removeprefix(prefix).isdecimal())
+    return sorted(kept, key=lambda name: int(name.removeprefix(prefix)))

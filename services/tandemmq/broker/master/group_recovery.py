@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -59,7 +60,9 @@ ASK_PAUSE_S: Final = 0.2
 # While it waits for somebody, who may be away for hours.
 ASK_PAUSE_MAX_S: Final = 2.0
 _RETELL_MS: Final = 60_000
+AnswerT = TypeVar("AnswerT")
 _LEASES_ATTEMPTS: Final = 12
+_AHEAD_ATTEMPTS: Final = 3
 UNHEARD_MAX_MS: Final = 3_000
 """Of a log that goes on for longer behind what a NameServer heard of it, that NameServer knows nothing. Brokers send a
 heartbeat a second."""
@@ -335,7 +338,7 @@ class GroupRecovery:
             log.debug("replica_silent", endpoint=endpoint, reason=str(error))
             return False
         remembers = tuple(self._as_evidence(memory) for memory in theirs.replicas)
-        start.replica_answered(replace(_answer_of(endpoint, theirs, extent, relation), remembers=remembers))
+        start.replica_answered(_answer_of(endpoint, theirs, extent, relation, remembers))
         return False
 
     async def _relation(self, peer: PeerClient, theirs: LogExtent) -> Relation:
@@ -562,7 +565,9 @@ def _wait_for_tables(damaged: Mapping[str, str], *, end_offset: int) -> Wait:
     )
 
 
-def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Relation) -> ReplicaAnswer:
+def _answer_of(
+    endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Relation, remembers: tuple[ReplicaMemory, ...]
+) -> ReplicaAnswer:
     return ReplicaAnswer(
         broker_id=theirs.broker_id,
         endpoint=endpoint,
@@ -571,7 +576,7 @@ def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Rela
         history=theirs.history,
         relation=relation,
         serving=theirs.serving,
-        remembers=theirs.replicas,
+        remembers=remembers,
         promised_epoch=theirs.promised_epoch,
         record_version=theirs.record_version,
     )
@@ -617,44 +622,39 @@ async def fetch_metadata(
             log.warning("metadata_not_compared", replica=source.endpoint, reason=str(error))
         if source.has_parted:
             continue
-        has_leases = has_leases or await _has_given_leases(source, tables, leases)
-        found = await _leases_ahead(source.endpoint, tables)
+        if not has_leases:
+            # Of who is ahead: it may be about to open them, as the slave that it becomes when it hears of us.
+            attempts = _LEASES_ATTEMPTS if source.is_ahead else 1
+            replaces = partial(recover_leases, tables=tables, storage=leases, replace=source.is_ahead)
+            has_leases = (
+                await _asked(source.endpoint, replaces, attempts=attempts, effect="messages come again") or False
+            )
+        # It answered a moment ago, and what was acknowledged there is known nowhere else.
+        found = await _asked(
+            source.endpoint,
+            partial(leases_ahead, tables=tables),
+            attempts=_AHEAD_ATTEMPTS,
+            effect="acknowledged messages come again",
+        )
         if found is not None:
             ahead.append(found)
     return ahead
 
 
-async def _has_given_leases(source: MetadataSource, tables: MetadataTables, leases: LeaseStorage) -> bool:
-    """Those of a replica that is ahead are worth a wait: it may be about to open them, as the slave that it becomes
-    when it hears of us. Nobody else has what was acknowledged last."""
-    attempts = _LEASES_ATTEMPTS if source.is_ahead else 1
+async def _asked(
+    endpoint: str, ask: Callable[[PeerClient], Awaitable[AnswerT]], *, attempts: int, effect: str
+) -> AnswerT | None:
+    """A replica's leases, if it gives them in so many attempts: no master stays away for them."""
+    reason = ""
     for attempt in range(attempts):
-        try:
-            async with PeerClient(source.endpoint) as peer:
-                return await recover_leases(peer, tables, leases, replace=source.is_ahead)
-        except PeerUnavailable as error:
-            if attempt == attempts - 1:
-                log.warning(
-                    "leases_not_fetched", replica=source.endpoint, reason=str(error), effect="messages come again"
-                )
-            else:
-                await asyncio.sleep(ASK_PAUSE_S)
-    return False
-
-
-async def _leases_ahead(endpoint: str, tables: MetadataTables) -> LeasesAhead | None:
-    """It answered a moment ago, and what was acknowledged there is known nowhere else. But no master stays away for it:
-    without, messages come again."""
-    for is_last in (False, False, True):
+        if attempt:
+            await asyncio.sleep(ASK_PAUSE_S)
         try:
             async with PeerClient(endpoint) as peer:
-                return await leases_ahead(peer, tables)
+                return await ask(peer)
         except PeerUnavailable as error:
-            if is_last:
-                log.warning(
-                    "leases_not_fetched", replica=endpoint, reason=str(error), effect="acknowledged messages come again"
-                )
-        await asyncio.sleep(ASK_PAUSE_S)
+            reason = str(error)
+    log.warning("leases_not_fetched", replica=endpoint, reason=reason, effect=effect)
     return None
 
 

@@ -408,7 +408,6 @@ WATCH_PAUSE_S: Final = 0.2
 """Between two words of a change: each makes every slave pull the table whole."""
 LEASES_BYTES_MAX: Final = 256 << 20
 """Some million leases; a slave holds them in memory while it takes them."""
-_PIECE_BYTES: Final = 1 << 20
 
 
 class MetadataRole(Protocol):
@@ -499,10 +498,10 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"leases of more than {LEASES_BYTES_MAX} bytes")
         position = lease_position_message(change.position)
         yield metadata_pb.GetLeasesResponse(position=position, starts_anew=change.snapshot is not None, ahead=is_ahead)
-        for start in range(0, len(snapshot), _PIECE_BYTES):
-            yield metadata_pb.GetLeasesResponse(snapshot=snapshot[start : start + _PIECE_BYTES])
-        for start in range(0, len(change.journal), _PIECE_BYTES):
-            yield metadata_pb.GetLeasesResponse(journal=change.journal[start : start + _PIECE_BYTES])
+        for start in range(0, len(snapshot), PIECE_BYTES):
+            yield metadata_pb.GetLeasesResponse(snapshot=snapshot[start : start + PIECE_BYTES])
+        for start in range(0, len(change.journal), PIECE_BYTES):
+            yield metadata_pb.GetLeasesResponse(journal=change.journal[start : start + PIECE_BYTES])
 
     async def _refuse_on_slave(self, context: _Context) -> None:
         if self._role().holds_copies:

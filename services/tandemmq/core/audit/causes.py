@@ -66,6 +66,12 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     return _set_back(_tables(_without_folder(_queues_set_back(rest))))
 
 
+def _without(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
+    """There may be as many of both as a store has queues."""
+    gone = frozenset(told)
+    return [finding for finding in findings if finding not in gone]
+
+
 def _without_folder(findings: list[Finding]) -> list[Finding]:
     """Many tables that are not there, and what else lies beside them: the folder is gone, or is another one."""
     rest = list(findings)
@@ -77,7 +83,7 @@ def _without_folder(findings: list[Finding]) -> list[Finding]:
         names = ", ".join((own.file or "").removeprefix("config/") for own in gone if own.file != "config")
         detail = f"{names} and what lies beside them are not there: the folder is gone, or another one"
         files = tuple(own.file or "" for own in tables)
-        rest = [own for own in rest if own not in gone]
+        rest = _without(rest, gone)
         rest.append(replace(tables[0], detail=detail, file="config", files=files))
     return rest
 
@@ -115,7 +121,7 @@ def _queues_set_back(findings: list[Finding]) -> list[Finding]:
             end_offset=max((own.end_offset for own in lacking if own.end_offset is not None), default=None),
             file="consumequeue",
         )
-        findings = [own for own in findings if own not in lacking] + [whole]
+        findings = [*_without(findings, lacking), whole]
     return findings
 
 
@@ -141,7 +147,7 @@ def _set_back(findings: list[Finding]) -> list[Finding]:
         if first is None or len(with_it) < 2:
             continue
         others = ", ".join(each.file or "" for each in with_it if each is not first)
-        rest = [each for each in rest if each not in with_it]
+        rest = _without(rest, with_it)
         rest.append(replace(first, detail=f"{first.detail}; {others} are older, too: the disk was set back"))
     return rest
 
@@ -356,7 +362,7 @@ def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_i
     known = _pieces_joined(_without_doubles(compared))
     rest = without_repeats(known, _without_doubles(checked))[len(known) :]
     own = [finding for finding in known if finding.kind in _OF_ONE and finding.source_broker_id is None]
-    others = [finding for finding in known if finding not in own]
+    others = _without(known, own)
     once = one_for_each_cause([*others, *_shared_once([*own, *_pieces_joined(rest)], broker_ids)])
     return sorted(with_changes_beneath(once, broker_ids), key=by_weight)
 

@@ -217,7 +217,7 @@ async def test_leases_are_taken_of_a_replica_that_is_ahead_once_it_opens_them(
 ) -> None:
     calls, took, left = list[str](), list[str](), dict(refusals)
 
-    async def recover_leases(peer: object, _tables: object, _leases: object, *, replace: bool) -> bool:
+    async def recover_leases(peer: object, *, tables: object, storage: object, replace: bool) -> bool:
         endpoint = peers[-1]
         calls.append(endpoint)
         if left.get(endpoint, 0):
@@ -241,7 +241,7 @@ async def test_leases_are_taken_of_a_replica_that_is_ahead_once_it_opens_them(
         "PeerClient": peer_client,
         "recover_leases": recover_leases,
         "recover_metadata": nothing,
-        "_leases_ahead": nothing,
+        "leases_ahead": nothing,
     }.items():
         monkeypatch.setattr(group_recovery, name, value)
     sources = [MetadataSource("best:1", is_ahead=True), MetadataSource("behind:1")]
