@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from support.vanishing_files import let_vanish
-from tandemmq.broker.audit.store_files import PathRefused, StoreFiles, commit_log_start, read_into
+from tandemmq.broker.audit.store_files import (
+    PathRefused,
+    StoreFiles,
+    commit_log_start,
+    keep_next,
+    kept_names,
+    read_into,
+)
 from tandemmq.core.audit.replica_store import StoreEntry
 
 SEGMENT = f"commitlog/{0:020d}"
@@ -112,3 +119,15 @@ def test_a_commit_log_file_tells_where_it_starts() -> None:
     assert commit_log_start(f"commitlog/{4096:020d}") == 4096
     assert commit_log_start("commitlog/x") is None
     assert commit_log_start("config/00") is None
+
+
+def test_what_is_kept_next_never_takes_the_place_of_what_is_kept(tmp_path: Path) -> None:
+    """Somebody has moved the oldest away, and a write was cut short."""
+    folder = str(tmp_path / "kept-repairs")
+    for data in (b"first", b"second"):
+        keep_next(folder, "queue-T-0-", data)
+    (tmp_path / "kept-repairs/queue-T-0-0000").unlink()
+    (tmp_path / "kept-repairs/queue-T-0-0002.unfinished").touch()
+    assert keep_next(folder, "queue-T-0-", b"third") == "queue-T-0-0002"
+    kept = [(tmp_path / "kept-repairs" / name).read_bytes() for name in kept_names(folder, "queue-T-0-")]
+    assert kept == [b"second", b"third"]
