@@ -1,4 +1,4 @@
-"""Asks a broker process through its admin plane; for tests and benchmarks."""
+"""Asks a broker process through its admin plane, or a NameServer what it remembers; for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as name_server_pb
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.service.service_channels import aio_channel
 
 # A member of the in-sync set that is slow to take a table over is waited for.
@@ -77,3 +79,12 @@ async def broker_status(process: ServiceProcess) -> pb.GetBrokerStatusResponse:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         status: pb.GetBrokerStatusResponse = await stub.GetBrokerStatus(pb.GetBrokerStatusRequest(), timeout=10)
         return status
+
+
+async def remembered_ends(name_server: ServiceProcess, broker_name: str) -> set[int]:
+    """Where the logs of a group end, as one NameServer remembers them."""
+    async with aio_channel(_endpoint(name_server), ()) as channel:
+        stub = name_server_service_pb2_grpc.NameServerServiceStub(channel)
+        request = name_server_pb.GetGroupMemoryRequest(cluster="DefaultCluster", broker_name=broker_name)
+        answer = await stub.GetGroupMemory(request, timeout=10)
+        return {replica.end_offset for replica in answer.replicas}
