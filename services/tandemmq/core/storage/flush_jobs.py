@@ -318,12 +318,14 @@ class QueueFlush:
         if lowered.logics_physical_offset >= end_offset:
             # A file's start is a record's start, and everything below what was vouched for stays vouched for.
             file_start = self._log.files.file_start(end_offset - 1)
-            if file_start > 0 and file_start >= self._log.min_offset:
-                lowered = replace(lowered, logics_physical_offset=file_start)
-            else:
-                lowered = lowered.vouching_for_nothing()
-        elif lowered.logics_physical_offset == 0:
+            is_kept = file_start > 0 and file_start >= self._log.min_offset
+            lowered = replace(lowered, logics_physical_offset=file_start if is_kept else 0)
+        # What comes instead may have been stored earlier than what is cut, by another machine's clock.
+        stored_ms = self._log.stored_ms(lowered.logics_physical_offset) if lowered.logics_physical_offset else None
+        if stored_ms is None:
             lowered = lowered.vouching_for_nothing()
+        else:
+            lowered = replace(lowered, physic_message_timestamp_ms=stored_ms, logics_message_timestamp_ms=stored_ms)
         self.save(lowered)
 
     def _partial_job(self) -> QueueFlushJob:

@@ -751,7 +751,8 @@ class MessageStore:
         now = QueueFlushRound(
             dispatched_offset=self._dispatched_offset,
             last_record_offset=self._last_record_offset,
-            last_store_timestamp_ms=self._last_store_timestamp_ms,
+            # Of that record: one that was cut off since may have been stored later, by another machine's clock.
+            last_store_timestamp_ms=self._log.stored_ms(self._last_record_offset) or 0,
         )
         try:
             return self._queue_flush.next_job(now, cost_max=cost_max)

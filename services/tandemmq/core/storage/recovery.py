@@ -270,13 +270,12 @@ def _checkpoint_at(scan: LogScan, checkpoint: StoreCheckpoint) -> StoreCheckpoin
     if last is not None:
         return replace(
             checkpoint,
-            physic_message_timestamp_ms=max(checkpoint.physic_message_timestamp_ms, last.store_timestamp_ms),
-            logics_message_timestamp_ms=max(checkpoint.logics_message_timestamp_ms, last.store_timestamp_ms),
+            physic_message_timestamp_ms=last.store_timestamp_ms,
+            logics_message_timestamp_ms=last.store_timestamp_ms,
             logics_physical_offset=last.physical_offset,
         )
-    if checkpoint.logics_physical_offset < scan.end_offset:
-        return checkpoint
-    return checkpoint.vouching_for_nothing()
+    offset = checkpoint.logics_physical_offset
+    return replace(checkpoint.vouching_for_nothing(), logics_physical_offset=offset if offset < scan.end_offset else 0)
 
 
 def _start_empty(

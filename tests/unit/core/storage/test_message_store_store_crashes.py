@@ -74,7 +74,7 @@ class _Machine:
         self._start_again(power_loss=power_loss)
 
     def _step(self) -> None:
-        self.clock.now_ms += self.chance.choice((0, 1, 700, -300))
+        self.clock.now_ms += self.chance.choice((0, 1, 700, -300, 20_000))
         choice = self.chance.random()
         if choice < 0.55:
             self._put(1)
@@ -91,8 +91,10 @@ class _Machine:
             if job is not None:
                 job.run()
                 self.store.preparation_finished(job)
-        else:
+        elif choice < 0.97:
             self._truncate()
+        else:
+            self._follow()
 
     def _put(self, count: int) -> None:
         messages = []
@@ -131,6 +133,24 @@ class _Machine:
             assert self.disk.read_file(kept.path) == kept_from
         self.model = _Model(appended=self.model.appended[:end], flushed_end=min(end, self.model.flushed_end))
 
+    def _follow(self) -> None:
+        """As a slave of a master whose clock is behind ours: cuts, and takes over what that one wrote instead."""
+        self._truncate()
+        if self.chance.random() < 0.5:
+            self._flush(self.store.queue_flush_job())
+        disk = SimulatedDisk(random.Random(self.chance.random()))
+        master = new_store(disk, ManualClock(self.clock.now_ms - 1_000_000), self.options)
+        master.load()
+        _append(master, self.model.appended)
+        start = master.end_offset
+        for _ in range(self.chance.randint(1, 20)):
+            master.put(outgoing_message(topic="a", body=self.chance.randbytes(self.chance.randint(0, 700))))
+        before = self.store.end_offset
+        try:
+            _append(self.store, log_bytes(master, start))
+        finally:
+            self.model.appended += log_bytes(self.store, before)
+
     def _records(self) -> list[RecordFound]:
         return records_in(self.model.appended, start_offset=0, file_bytes=self.store.segment_bytes)
 
@@ -168,6 +188,15 @@ class _Machine:
         for topic, key, offset in keys_in(store):
             records = messages_by_key(store, topic, key, begin_ms=0, end_ms=1 << 62, max_count=10_000)
             assert offset in [record.physical_offset for record in records], f"{key} at {offset} is not found"
+
+
+def _append(store: MessageStore, data: bytes) -> None:
+    """As a slave, in pieces that end where they happen to."""
+    while data:
+        room = store.segment_bytes - store.end_offset % store.segment_bytes
+        store.append_replicated(store.end_offset, [memoryview(data[: min(room, 1_000)])])
+        data = data[min(room, 1_000) :]
+        store.dispatch()
 
 
 @pytest.mark.parametrize("seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 400))])
