@@ -29,7 +29,7 @@ FOUND = (
 """Seeds that failed once: an authority that was put back, a renewal sent twice, older offsets, zeros."""
 
 
-FOUND_WITH_FAILOVER = (1_530, 2_065, 2_394, 2_447, 2_570, 3_646, 3_978, 6_201)
+FOUND_WITH_FAILOVER = (1_530, 2_065, 2_394, 2_447, 2_570, 3_646, 3_978, 6_201, 7_126, 9_465)
 """The same of `make sim FAILOVER=1`: a master that was followed before and closes its port, an authority that is put
 back, a NameServer that was away."""
 

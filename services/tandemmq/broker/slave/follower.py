@@ -78,9 +78,9 @@ class Follower:
     """One task of a slave. Event loop only; digests run on a worker thread.
 
     `cut_progress` brings what groups have consumed beyond a queue's end back to that end, durably, before a later epoch
-    is followed. `master_left` is told when the master ended the connection and its machine says that nobody listens
-    there any more. `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could be
-    filler alone.
+    is followed. `begins` is waited for before the first byte of a connection. `master_left` is told when the master
+    ended the connection and its machine says that nobody listens there any more. `tail_bytes` of the log are stated to
+    prove it: at least twice the largest record, or they could be filler alone.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Follower:
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
         failed: Callable[[DiskError], None],
         cut_progress: Callable[[], Awaitable[None]],
+        begins: Callable[[], Awaitable[None]] | None = None,
         master_left: MasterLeft = lambda epoch, listens: None,
         tail_bytes: int = TAIL_BYTES,
         timelines: ReplicaTimelines | None = None,
@@ -115,6 +116,7 @@ class Follower:
         self._flushes_paused = flushes_paused
         self._failed = failed
         self._cut_progress = cut_progress
+        self._begins = begins
         self._master_left = master_left
         self._corrupt_at: int | None = None
         self._last_corrupt_at: int | None = None
@@ -223,6 +225,8 @@ class Follower:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _follow(self, sock: socket.socket, master: MasterAddress) -> None:
+        if self._begins is not None:
+            await self._begins()
         self.state = "transfer"
         log.info("following_master", master=master.ha, end_offset=self._store.end_offset)
         self._has_caught_up = False

@@ -79,7 +79,7 @@ class MetadataPull:
         self.has_all = False
         """Every table was taken from a master since the process started, or was the same already."""
         self.has_progress = False
-        """And the leases, once."""
+        """So were the leases."""
 
     async def run(self) -> None:
         """Pulls until cancelled."""
@@ -142,7 +142,9 @@ class MetadataPull:
                 is_told = True
                 continue
             is_told = False
-            if self._accepted() and not change.is_empty:
+            if not self._accepted():
+                continue
+            if not change.is_empty:
                 try:
                     await self._take(leases, change, acts_count, known)
                 except DiskError as error:

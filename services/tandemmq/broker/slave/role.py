@@ -84,6 +84,7 @@ class SlaveRole:
             tail_bytes=parts.proof_bytes,
             failed=parts.disk_failed,
             cut_progress=lambda: self._to_its_end(self._cut_progress()),
+            begins=self._doubt_until_caught_up if parts.settings.failover_authority else None,
             master_left=parts.master_left,
             timelines=parts.observability.replica_timelines,
             tls=parts.ha_tls,
@@ -172,8 +173,10 @@ class SlaveRole:
 
     @property
     def caught_up_epoch(self) -> int:
-        """See `Follower`. Without the progress of groups it would deliver again what was acknowledged long before."""
-        return self.follower.caught_up_epoch if self._metadata_pull.has_progress else 0
+        """See `Follower`. Without the tables it would lack topics that were confirmed, and without the progress of
+        groups it would deliver again what was acknowledged long before."""
+        pull = self._metadata_pull
+        return self.follower.caught_up_epoch if pull.has_all and pull.has_progress else 0
 
     # What it is told
 
@@ -240,25 +243,33 @@ class SlaveRole:
         parts.store.set_writable(False, "a slave takes messages from its master only")
         # Its log may be cut, and is compared with the master's at each start.
         parts.log_end.note(0)
-        is_trusted = parts.is_whole or not parts.settings.failover_authority
-        if is_trusted:
+        if parts.is_whole or not parts.settings.failover_authority:
             await asyncio.to_thread(parts.store.trust_tail)
         self._tasks = [
             tasks.create_task(task) for task in (self.follower.run(), self._metadata_pull.run(), self._reads.run())
         ]
-        if not is_trusted:
-            self._tasks.append(tasks.create_task(self._trust_tail_when_caught_up()))
+        if parts.settings.failover_authority:
+            self._tasks.append(tasks.create_task(self._trust_when_caught_up()))
         self._tasks.append(tasks.create_task(self._follow_lite_topics()))
         pull = self._traced_puts_pull()
         if pull is not None:
             self._tasks.append(tasks.create_task(pull.run()))
         self.is_serving = True
 
-    async def _trust_tail_when_caught_up(self) -> None:
-        """A member of the in-sync set that may have lost something must not become master at its next start, however
-        orderly this process stops before it has all that its master has."""
-        while not self.follower.caught_up_epoch:
+    async def _doubt_until_caught_up(self) -> None:
+        """A member of the in-sync set may come back with an older copy of its disk, and its master may die just when it
+        has the log again, and not yet the tables: it must not claim, nor at its next start."""
+        if not self.caught_up_epoch:
+            self._parts.is_whole = False
+            await self._to_its_end(asyncio.to_thread(self._parts.store.doubt_tail))
+
+    async def _trust_when_caught_up(self) -> None:
+        """See `_doubt_until_caught_up`; the same for a disk that may have lost something, however orderly this process
+        stops before."""
+        while not self.caught_up_epoch:
             await asyncio.sleep(_LOOK_S)
+        await self._parts.tables.written()
+        self._parts.is_whole = True
         await self._to_its_end(asyncio.to_thread(self._parts.store.trust_tail))
 
     async def _follow_lite_topics(self) -> None:
