@@ -123,7 +123,7 @@ async def test_message_groups_keep_one_queue_and_their_order(tmp_path: Path) -> 
             await create_group(broker, GROUP, ordered=True)
         raws = [Raw(broker) for broker in brokers]
         access_points = tuple(f"{broker.host}:{broker.ports['grpcServerPort']}" for broker in brokers)
-        options = ClientOptions(access_points, send_attempts_max=1)
+        options = ClientOptions(access_points, send_attempts_max=1, request_timeout_ms=30_000)
         for raw in raws:
             await _wait_for_both(raw)
         seen = Seen()

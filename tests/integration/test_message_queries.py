@@ -82,7 +82,9 @@ async def _create(master: ServiceProcess, topic: str, *, queues: int) -> None:
 
 @asynccontextmanager
 async def _producer(broker: ServiceProcess) -> AsyncIterator[Producer]:
-    async with Producer(ClientOptions((f"127.0.0.1:{broker.ports['grpcServerPort']}",)), CLOCK) as producer:
+    async with Producer(
+        ClientOptions((f"127.0.0.1:{broker.ports['grpcServerPort']}",), request_timeout_ms=30_000), CLOCK
+    ) as producer:
         yield producer
 
 
@@ -341,7 +343,11 @@ async def test_dead_letters_come_back(group: tuple[ServiceProcess, ServiceProces
     async with _producer(master) as producer:
         receipt = await producer.send("jobs", b"job", keys=("job-1",))
     consumer = SimpleConsumer(
-        ClientOptions((address,)), CLOCK, group="workers", subscriptions={"jobs": "*"}, await_ms=5_000
+        ClientOptions((address,), request_timeout_ms=30_000),
+        CLOCK,
+        group="workers",
+        subscriptions={"jobs": "*"},
+        await_ms=5_000,
     )
     async with consumer:
         (received,) = await _received(consumer)

@@ -91,7 +91,7 @@ class GuardedGroup:
             operations = Operations(
                 channels,
                 members=lambda: state,
-                send_client=lambda points: Producer(ClientOptions(points), CLOCK),
+                send_client=lambda points: Producer(ClientOptions(points, request_timeout_ms=30_000), CLOCK),
                 clock=CLOCK,
             )
             return await getattr(operations, method)(*arguments, **options)
@@ -102,7 +102,9 @@ class GuardedGroup:
         """OK, or what the refusal or failure says."""
 
         async def send() -> str:
-            options = ClientOptions((_address(broker),), credentials=credentials, send_attempts_max=1)
+            options = ClientOptions(
+                (_address(broker),), credentials=credentials, send_attempts_max=1, request_timeout_ms=30_000
+            )
             async with Producer(options, CLOCK) as producer:
                 try:
                     await producer.send(TOPIC, b"one")
@@ -118,7 +120,7 @@ class GuardedGroup:
         """Messages received and acknowledged."""
 
         async def receive() -> int:
-            options = ClientOptions((_address(broker),), credentials=credentials)
+            options = ClientOptions((_address(broker),), credentials=credentials, request_timeout_ms=30_000)
             async with SimpleConsumer(options, CLOCK, group=GROUP, subscriptions={TOPIC: "*"}) as consumer:
                 messages = await consumer.receive(10, invisible_ms=30_000)
                 for message in messages:

@@ -91,7 +91,7 @@ async def _send(endpoints: Sequence[str], count: int, source: _Source) -> list[s
         while source.number < count:
             ids.append(await source.send_next(producer))
 
-    options = ClientOptions(tuple(endpoints), send_attempts_max=10)
+    options = ClientOptions(tuple(endpoints), send_attempts_max=10, request_timeout_ms=30_000)
     async with Producer(options, SystemClock()) as producer, asyncio.TaskGroup() as tasks:
         for _ in range(_IN_FLIGHT):
             tasks.create_task(sender(producer))
@@ -111,7 +111,7 @@ def received_ids(endpoints: Sequence[str], group: str, topic: str, wanted: Set[s
 async def _received_ids(endpoints: Sequence[str], group: str, topic: str, wanted: Set[str]) -> set[str]:
     ids: set[str] = set()
     empty_in_turn = 0
-    options = ClientOptions(tuple(endpoints))
+    options = ClientOptions(tuple(endpoints), request_timeout_ms=30_000)
     async with SimpleConsumer(
         options, SystemClock(), group=group, subscriptions={topic: "*"}, await_ms=5_000
     ) as consumer:
@@ -126,7 +126,7 @@ async def _received_ids(endpoints: Sequence[str], group: str, topic: str, wanted
 
 async def _consume(endpoints: Sequence[str], group: str, topic: str, count: int) -> int:
     done = empty_in_turn = 0
-    options = ClientOptions(tuple(endpoints))
+    options = ClientOptions(tuple(endpoints), request_timeout_ms=30_000)
     async with SimpleConsumer(
         options, SystemClock(), group=group, subscriptions={topic: "*"}, await_ms=5_000
     ) as consumer:
@@ -190,7 +190,7 @@ class _Load:
             self._is_stopping = True
 
     async def _produce(self) -> None:
-        async with Producer(ClientOptions(self._endpoints), SystemClock()) as producer:
+        async with Producer(ClientOptions(self._endpoints, request_timeout_ms=30_000), SystemClock()) as producer:
             while not self._is_stopping:
                 try:
                     await self._source.send_next(producer)
@@ -201,7 +201,7 @@ class _Load:
 
     async def _consume(self) -> None:
         async with SimpleConsumer(
-            ClientOptions(self._endpoints),
+            ClientOptions(self._endpoints, request_timeout_ms=30_000),
             SystemClock(),
             group=self._group,
             subscriptions={"orders": "*"},

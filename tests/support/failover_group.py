@@ -193,17 +193,25 @@ class FailoverGroup:
     # Disturbing
 
     def hand_over(self, to: int | None = None) -> int:
-        """Asks the master; returns who becomes master."""
+        """Asks the master, until it can; returns who becomes master."""
         number = self.master()
         assert number is not None
+        until = time.monotonic() + self._limit_s
 
         async def ask() -> int:
             async with grpc.aio.insecure_channel(
                 f"{self.brokers[number].host}:{self.brokers[number].ports['listenPort']}"
             ) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
-                answer = await stub.HandOver(pb.HandOverRequest(to_broker_id=to), timeout=10.0)
-                return int(answer.to_broker_id)
+                request = pb.HandOverRequest(to_broker_id=to)
+                while True:
+                    try:
+                        return int((await stub.HandOver(request, timeout=10.0)).to_broker_id)
+                    except grpc.aio.AioRpcError as error:
+                        # A member that stood still for a moment is connected again soon.
+                        if time.monotonic() > until or error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                            raise
+                    await asyncio.sleep(0.1)
 
         return asyncio.run(ask())
 

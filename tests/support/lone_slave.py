@@ -78,7 +78,7 @@ class LoneSlave:
         """Messages whose bodies are these numbers, in six digits."""
 
         async def send() -> None:
-            options = ClientOptions(parse_access_points(self.access_points))
+            options = ClientOptions(parse_access_points(self.access_points), request_timeout_ms=30_000)
             async with Producer(options, SystemClock()) as producer:
                 for number in numbers:
                     await producer.send(TOPIC, b"%06d" % number)
@@ -242,7 +242,7 @@ class Reader:
 
     def _run(self, work: Callable[[SimpleConsumer], Awaitable[None]]) -> None:
         async def run() -> None:
-            options = ClientOptions(parse_access_points(self._group.access_points))
+            options = ClientOptions(parse_access_points(self._group.access_points), request_timeout_ms=30_000)
             async with (
                 asyncio.timeout(LIMIT_S),
                 SimpleConsumer(

@@ -11,6 +11,7 @@ import pytest
 from contract.client_api.conftest import Endpoint
 from contract.client_api.raw_client import RawClient
 from support.api_requests import message, receive_request
+from support.running_time import running_time
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
@@ -107,10 +108,10 @@ async def test_37_lease_given_up_is_visible_within_1_s(client: RawClient, endpoi
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(client.receive())
         await waiting(endpoint)
-        given_up_at = monotonic()
-        await client.change_invisible(handle, 0)
-        assert (await receiving).bodies == [b"a"]
-        assert monotonic() - given_up_at < 8
+        with running_time() as seconds:
+            await client.change_invisible(handle, 0)
+            assert (await receiving).bodies == [b"a"]
+            assert seconds() < 8
 
 
 async def test_38_good_and_bad_handle_in_one_ack(client: RawClient) -> None:
@@ -136,18 +137,18 @@ async def test_40_empty_poll_of_5_s(client: RawClient) -> None:
     asked_at = monotonic()
     answer = await client.receive(receive_request(poll_ms=5_000))
     assert answer.code == Code.MESSAGE_NOT_FOUND
-    assert 4.99 <= monotonic() - asked_at < 20
+    assert monotonic() - asked_at >= 4.99
 
 
 async def test_41_message_sent_during_a_poll(client: RawClient, endpoint: Endpoint) -> None:
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(client.receive(receive_request(poll_ms=15_000)))
         await waiting(endpoint)
-        sent_at = monotonic()
-        await client.send(message(body=b"a"))
-        assert (await receiving).bodies == [b"a"]
-        # By the message and not by the poll's end.
-        assert monotonic() - sent_at < 10
+        with running_time() as seconds:
+            await client.send(message(body=b"a"))
+            assert (await receiving).bodies == [b"a"]
+            # By the message and not by the poll's end.
+            assert seconds() < 10
 
 
 async def test_43_deadline_too_short_for_a_poll(client: RawClient) -> None:

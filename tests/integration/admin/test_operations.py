@@ -74,7 +74,7 @@ async def operator(cluster: ProcessCluster) -> AsyncIterator[Operator]:
         operations = Operations(
             channels,
             members=lambda: found[0].state,
-            send_client=lambda points: Producer(ClientOptions(access_points=points), clock),
+            send_client=lambda points: Producer(ClientOptions(access_points=points, request_timeout_ms=30_000), clock),
             clock=clock,
         )
         found.append(Operator(operations, reader, await reader.read(())))
@@ -230,7 +230,7 @@ async def test_a_message_is_shown_with_its_copies_and_readers(cluster: ProcessCl
         await ask.put_group(GroupChange("shown-readers"))
         # Else a new group begins with what comes after it.
         await ask.reset_offsets("shown-readers", "shown", ResetTarget(earliest=True))
-        options = ClientOptions(access_points=(who.state.brokers[0].client_endpoint,))
+        options = ClientOptions(access_points=(who.state.brokers[0].client_endpoint,), request_timeout_ms=30_000)
         async with SimpleConsumer(
             options, SystemClock(), group="shown-readers", subscriptions={"shown": "*"}
         ) as consumer:
@@ -292,7 +292,10 @@ async def test_dead_letters_are_found_and_sent_again(cluster: ProcessCluster) ->
         [receipt] = await send(who, "jobs", 1)
         address = who.state.brokers[0].client_endpoint
         async with SimpleConsumer(
-            ClientOptions((address,)), SystemClock(), group="workers", subscriptions={"jobs": "*"}
+            ClientOptions((address,), request_timeout_ms=30_000),
+            SystemClock(),
+            group="workers",
+            subscriptions={"jobs": "*"},
         ) as consumer:
             [received] = await consumer.receive(1, invisible_ms=20_000, await_ms=5_000)
             await _bury(address, received, "workers")

@@ -39,7 +39,7 @@ def _document(cluster: ProcessCluster, message_id: str) -> dict[str, Any]:
 
 
 async def _send(master: ServiceProcess) -> str:
-    options = ClientOptions((f"127.0.0.1:{master.ports['grpcServerPort']}",))
+    options = ClientOptions((f"127.0.0.1:{master.ports['grpcServerPort']}",), request_timeout_ms=30_000)
     async with Producer(options, SystemClock()) as producer:
         async with asyncio.timeout(_LIMIT_S):
             while True:

@@ -45,7 +45,7 @@ async def sent_and_received(
     address: str, provider: TracerProvider | None, properties: Mapping[str, str] | None = None
 ) -> ReceivedMessage:
     """A message that went through the broker at `address`, acknowledged."""
-    options = ClientOptions((address,), tracer_provider=provider)
+    options = ClientOptions((address,), tracer_provider=provider, request_timeout_ms=30_000)
     async with Producer(options, CLOCK) as producer:
         await producer.send("orders", b"body", tag="paid", keys=["k1"], properties=properties)
     async with SimpleConsumer(options, CLOCK, group="group", subscriptions={"orders": "*"}) as consumer:
@@ -155,7 +155,7 @@ async def test_failed_attempts_are_events_and_the_last_one_fails_the_span(
     broker = new_broker()
     broker.put_status = PutStatus.MESSAGE_ILLEGAL
     async with serving(broker) as address:
-        options = ClientOptions((address,), tracer_provider=provider, send_attempts_max=2)
+        options = ClientOptions((address,), tracer_provider=provider, send_attempts_max=2, request_timeout_ms=30_000)
         async with Producer(options, CLOCK) as producer:
             with pytest.raises(BrokerRefused):
                 await producer.send("orders", b"body")
@@ -176,7 +176,7 @@ async def test_failed_attempts_are_events_and_the_last_one_fails_the_span(
 
 async def test_an_empty_poll_makes_no_span(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
     async with serving(new_broker()) as address:
-        options = ClientOptions((address,), tracer_provider=provider)
+        options = ClientOptions((address,), tracer_provider=provider, request_timeout_ms=30_000)
         async with SimpleConsumer(options, CLOCK, group="g", subscriptions={"orders": "*"}, await_ms=5_000) as consumer:
             assert await consumer.receive() == []
     assert exporter.get_finished_spans() == ()
