@@ -15,6 +15,7 @@ POD: Final = "official-client"
 WORK: Final = "/work"
 _PROGRAMS: Final = Path(__file__).parent / "client"
 _READY_LIMIT_S: Final = 120.0
+_TCP_RETRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,11 @@ class ClientPod:
             *(f"--timeout={_READY_LIMIT_S:.0f}s",),
             limit_s=_READY_LIMIT_S + 10,
         )
+
+    def leave_silent_nodes(self) -> None:
+        """As docs/operations/failover.md advises: the kernel ends a connection to a node that has fallen silent."""
+        pod = json.loads(self._cluster.kubectl("get", "pod", "-n", self._namespace, POD, "-o", "json"))
+        self._cluster.set_network(self._cluster.process_of(pod), "net.ipv4.tcp_retries2", _TCP_RETRIES)
 
     def send(self, name: str, topic: str, *, count: int = 0, rate: float = 0.0, limit_s: float = 600.0) -> None:
         """Starts a sender in the background. `count` 0: until `stop`."""

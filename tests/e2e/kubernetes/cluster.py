@@ -192,6 +192,11 @@ class Cluster:
         """Sends a signal to a container's first process, from its node: from inside, the kernel would ignore it."""
         self._on_node(process.node, "kill", signal, str(process.pid))
 
+    def set_network(self, process: Process, setting: str, value: int) -> None:
+        """A setting of the kernel for a pod's network, such as `net.ipv4.tcp_retries2`."""
+        pid = str(process.pid)
+        self._on_node(process.node, "nsenter", "--target", pid, "--net", "sysctl", "--write", f"{setting}={value}")
+
     def process_of(self, pod: dict[str, Any]) -> Process:
         """The first process of a pod's first container."""
         container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")

@@ -41,6 +41,7 @@ def change_masters(
     installation: Installation, report: Report, client: ClientPod, *, kinds: Sequence[str], rounds: int
 ) -> None:
     """All ways under one load; afterwards what was acknowledged is compared with what was received."""
+    client.leave_silent_nodes()
     failovers = _Failovers(installation, report, client, under_load(installation, client))
     steps: dict[str, Callable[[int], None]] = {
         "delete": failovers.delete,
