@@ -258,8 +258,9 @@ class SlaveRole:
 
     async def _doubt_until_caught_up(self) -> None:
         """A member of the in-sync set may come back with an older copy of its disk, and its master may die just when it
-        has the log again, and not yet the tables: it must not claim, nor at its next start."""
-        if not self.caught_up_epoch:
+        has the log again, and not yet the tables: it must not claim, nor at its next start. A process that was master,
+        or had caught up, runs on its own disk."""
+        if not self._parts.member.is_proven:
             self._parts.is_whole = False
             await self._to_its_end(asyncio.to_thread(self._parts.store.doubt_tail))
 
