@@ -317,6 +317,8 @@ def _ignore_slave(self: Mastership, replica: Replica, *, now_ms: int) -> None:
 _START = "tandemmq.core.replication.master_start.MasterStart"
 # What is remembered of the others would keep it from serving, whatever it lacks.
 _OTHERS_MORE_IGNORED = (f"{_START}._knew_more", lambda self, memory, best_rank: False)
+# Nor would it claim, as long as it has not all that its master had.
+_DOUBT_IGNORED = ("tandemmq.broker.slave.role.SlaveRole._doubt_until_caught_up", _nothing)
 _TABLE_NOT_FETCHED = ("tandemmq.broker.master.group_recovery.recover_metadata", _nothing)
 
 _MASTERSHIP = "tandemmq.core.replication.mastership.Mastership"
@@ -356,6 +358,7 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.GROWS_AT_ONCE: (
         (f"{_MASTERSHIP}._next_set", _grown_set),
         _OTHERS_MORE_IGNORED,
+        _DOUBT_IGNORED,
     ),
     Plant.CLAIM_BY_ANYBODY: (
         (f"{_MASTERSHIP}.next_step", _step_as_member),
