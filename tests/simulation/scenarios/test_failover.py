@@ -63,7 +63,7 @@ def _authority_then_slave(cluster: Cluster) -> None:
 
 
 def _put_back(cluster: Cluster) -> None:
-    assert cluster.authority.put_back(5)
+    assert cluster.authority.put_back(4)
     cluster.timeline.after(15_000 * US_PER_MS, cluster.seed_authority)
 
 
