@@ -17,7 +17,7 @@ from typing import Final
 from e2e.kubernetes.client_pod import ClientPod
 from e2e.kubernetes.cluster import CommandFailed, NotInTime, say, until
 from e2e.kubernetes.faults import Fault, felt
-from e2e.kubernetes.installation import PUT_BACK, RELEASE, STORE, STORE_COPY, Installation
+from e2e.kubernetes.installation import PUT_BACK, RELEASE, STORE, Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 
@@ -218,7 +218,7 @@ class _Disks:
 
     def _put_back(self) -> None:
         """A copy of the running master's volume, half a thousand messages later put in its place."""
-        self._installation.in_pod(MASTER, "cp", "-a", STORE, STORE_COPY, limit_s=120)
+        self._installation.copy_store(MASTER)
         self._until_sent(self._client.count(self._load) + MESSAGES)
         self._rest()
         masters = f"{RELEASE}-{HIT}-master"

@@ -14,7 +14,7 @@ from typing import Any, Final
 from e2e.kubernetes.client_pod import ClientPod
 from e2e.kubernetes.cluster import CONTROL_NODE, CommandFailed, NotInTime, say, until
 from e2e.kubernetes.faults import LOAD, FaultPlayer, groups_of, judge, under_load
-from e2e.kubernetes.installation import PUT_BACK, STORE, STORE_COPY, Installation
+from e2e.kubernetes.installation import PUT_BACK, Installation
 from e2e.kubernetes.report import Report
 
 __all__ = ["FAILOVERS", "change_masters"]
@@ -137,7 +137,7 @@ class _Failovers:
         """The master goes without an orderly stop, and comes back with its disk as it was some hundred sends before."""
         master, pod = self._master()
         owner = master.rpartition("-")[0]
-        self._installation.in_pod(master, "cp", "-a", STORE, STORE_COPY, limit_s=120)
+        self._installation.copy_store(master)
         target = self._client.count(LOAD) + MISSED
         until(lambda: "" if self._client.count(LOAD) >= target else "not yet", 120, "more is sent than the copy holds")
 

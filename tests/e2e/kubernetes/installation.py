@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from e2e.kubernetes.cluster import ROOT, Cluster, CommandFailed, NotInTime, until
 
-__all__ = ["CHART", "PRESETS", "PUT_BACK", "RELEASE", "STORE", "STORE_COPY", "Broker", "Installation"]
+__all__ = ["CHART", "PRESETS", "PUT_BACK", "RELEASE", "STORE", "Broker", "Installation"]
 
 CHART: Final = ROOT / "charts" / "tandemmq"
 PRESETS: Final = ROOT / "deploy" / "helm"
@@ -25,9 +25,12 @@ UNINSTALL_LIMIT_S: Final = 300.0
 HEALTHY_LIMIT_S: Final = 300.0
 STATUS_LIMIT_S: Final = 20.0
 STORE: Final = "/var/lib/tandemmq/store"
-# An older copy of a store, and the command that puts it in the store's place.
-STORE_COPY: Final = f"{STORE}-copy"
-PUT_BACK: Final = f"rm -rf {STORE} && mv {STORE_COPY} {STORE}"
+# An older copy of a store, made with the log last: a snapshot knows of no record that it lacks. And what puts it back.
+_STORE_COPY: Final = f"{STORE}-copy"
+_COPY: Final = f"""mkdir {_STORE_COPY} && cd {STORE} && for each in *; do
+    [ $each = commitlog ] || cp -a $each {_STORE_COPY}/ || exit 1
+done && cp -a commitlog {_STORE_COPY}/"""
+PUT_BACK: Final = f"rm -rf {STORE} && mv {_STORE_COPY} {STORE}"
 HELPER: Final = "disk-helper"
 # What a namespace has by itself, or what stays on purpose: volumes, and who was master of them.
 _IGNORED_KINDS: Final = frozenset(
@@ -162,6 +165,10 @@ class Installation:
     def in_pod(self, pod: str, *command: str, limit_s: float = 60.0, check: bool = True) -> str:
         """Runs a command in a pod of the release."""
         return self.cluster.kubectl("exec", "-n", self.namespace, pod, "--", *command, limit_s=limit_s, check=check)
+
+    def copy_store(self, pod: str) -> None:
+        """Of a broker that runs; `PUT_BACK` puts the copy in the store's place."""
+        self.in_pod(pod, "sh", "-c", _COPY, limit_s=120)
 
     def on_volume(self, claim: str, command: str, image: str) -> None:
         """Runs a shell command in a pod that holds a broker's volume alone."""
