@@ -11,6 +11,7 @@ from simulation.network import PeerUnavailable, ServiceKey
 from simulation.process import Process
 from simulation.run_settings import BROKER_NAME, TOPIC, RunSettings
 from tandemmq.broker.leases import LeaseStorage
+from tandemmq.broker.master.group_recovery import LeasesAhead, merge_leases
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.core.delivery.lease_table import LeaseTable
@@ -195,9 +196,12 @@ class SimDelivery(SimDeliveryDoor):
             queue_count=settings.queue_count,
         )
 
-    def load(self) -> None:
+    def load(self, ahead: Sequence[LeasesAhead]) -> None:
         """Restores the leases; the store is recovered by now."""
         self.storage.load()
+        if merge_leases(ahead, self._table, now_ms=self._process.clock.monotonic_ms()):
+            self.storage.persist_durably()
+            self._tables.collect_progress(self._table)
 
     def start(self) -> None:
         """The broker begins its work; see `tandemmq.broker.master.role.MasterRole.begin`."""

@@ -19,7 +19,7 @@ from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseStorage
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, MetadataSource, fetch_metadata
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, LeasesAhead, MetadataSource, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.replica_identity import ReplicaIdentity, missing_to_mark
@@ -108,6 +108,7 @@ class SimMaster:
             is_listening=lambda: self.ready,
         )
         self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
+        self._ahead: Sequence[LeasesAhead] = ()
         self._recovery = GroupRecovery(
             store=self.store,
             replica=self.replica,
@@ -316,7 +317,7 @@ class SimMaster:
         self._registration.announce()
         if not await self._recovery.run(is_whole=is_whole):
             return  # The tail stays in doubt: the next start asks again.
-        await asyncio.to_thread(self._delivery.load)
+        await asyncio.to_thread(self._delivery.load, self._ahead)
         if self.replica.replicas:
             self.tables.renew()
         await asyncio.to_thread(self.store.trust_tail)
@@ -324,7 +325,7 @@ class SimMaster:
             self._serve()
 
     async def _fetch_metadata(self, sources: Sequence[MetadataSource], is_behind: bool) -> None:
-        await fetch_metadata(sources, self.tables, self._delivery.storage, is_behind=is_behind)
+        self._ahead = await fetch_metadata(sources, self.tables, self._delivery.storage, is_behind=is_behind)
 
     def _recovering(self) -> str:
         if self.ready:

@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from tandemmq.broker.leases import NO_LEASES, LeaseCopy, LeaseStorage
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeaseStorage
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_client import PeerClient, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import digest_of, find_common_end
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.journal import LeaseReplay
+from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs, OperatorMarks
 from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.replication.common_prefix import TAIL_BYTES, tail_range
 from tandemmq.core.replication.frames import RemoteProtocolError
-from tandemmq.core.replication.log_history import LogExtent, LogRange
+from tandemmq.core.replication.log_history import Epoch, LogExtent, LogRange
 from tandemmq.core.replication.master_start import (
     Fetch,
     MasterStart,
@@ -50,6 +51,7 @@ __all__ = [
     "LeasesAhead",
     "MetadataSource",
     "fetch_metadata",
+    "merge_leases",
     "recover_leases",
     "recover_metadata",
 ]
@@ -151,6 +153,7 @@ class GroupRecovery:
         self._is_whole = False
         self._was_behind = False
         self._first_rank = (0, 0)
+        self._first_epochs: tuple[Epoch, ...] = ()
         """Of our disk as it was when this start began."""
         self._told_waiting_ms = 0
         self.waiting: Wait | None = None
@@ -228,7 +231,7 @@ class GroupRecovery:
             recovery_timeout_ms=self._recovery_timeout_ms,
             started_ms=self._clock.monotonic_ms(),
         )
-        self._first_rank = start.own.rank
+        self._first_rank, self._first_epochs = start.own.rank, start.own.history.epochs
         log.info("master_asks_its_group", end_offset=self._store.end_offset, is_whole=is_whole)
         pause_s = ASK_PAUSE_S
         while not self._given_up():
@@ -382,11 +385,13 @@ class GroupRecovery:
                     log.error("log_cannot_be_taken_over", replica=answer.endpoint, reason=refusal)
                     start.cannot_fetch(answer, refusal)
                     return
+                if answer.relation is Relation.PARTED or answer.history.epochs != history.epochs:
+                    # What we know of groups beyond our end is of messages that we gave up or lost. Others may come to
+                    # stand there, and would be passed over. Before each copy: a start that dies in the middle cuts no
+                    # more. Where nobody else was master since, the very same messages come.
+                    await self._cut_progress()
                 # What our log holds now, it shares with theirs. A version without histories leaves us ours.
                 history = answer.history if answer.history.epochs else history
-                # What we know of groups beyond our end is of messages that we gave up or lost. Others may come to stand
-                # there, and would be passed over. Before each copy: a start that dies in the middle cuts no more.
-                await self._cut_progress()
                 await self._copy(peer, answer)
                 if self._store.dispatched_offset < self._store.end_offset == answer.extent.end_offset:
                     # Nobody was promised a record of which this is a part; and there is no more of it to be had.
@@ -471,6 +476,7 @@ class GroupRecovery:
                     answer.endpoint,
                     has_parted=self._has_parted(answer),
                     is_ahead=self._was_behind and answer.rank > self._first_rank,
+                    shares_history=answer.history.epochs == self._first_epochs,
                 )
                 for answer in start.answers
             ]
@@ -584,9 +590,11 @@ def _answer_of(
 
 @dataclass(frozen=True, slots=True)
 class LeasesAhead:
-    """Of a slave that served reads while there was no master."""
+    """Of a replica whose leases may say more than ours, and may not say all that ours do."""
 
     endpoint: str
+    reason: str
+    """Why it may know more."""
     replay: LeaseReplay
     min_offset: PhysicalOffset
     """Where its log begins."""
@@ -603,7 +611,9 @@ class MetadataSource:
     has_parted: bool = False
     """Its log differs from ours: what groups have consumed there may be of other messages."""
     is_ahead: bool = False
-    """It has what our disk lacked, so its leases are newer than ours."""
+    """It has what our disk lacked, so its leases may be newer than ours."""
+    shares_history: bool = False
+    """It knows of no epoch that our disk had not heard of: what groups have consumed here they have consumed there."""
 
 
 async def fetch_metadata(
@@ -625,10 +635,17 @@ async def fetch_metadata(
         if not has_leases:
             # Of who is ahead: it may be about to open them, as the slave that it becomes when it hears of us.
             attempts = _LEASES_ATTEMPTS if source.is_ahead else 1
-            replaces = partial(recover_leases, tables=tables, storage=leases, replace=source.is_ahead)
+            replaces = source.is_ahead and not source.shares_history
+            recover = partial(recover_leases, tables=tables, storage=leases, replace=replaces)
             has_leases = (
-                await _asked(source.endpoint, replaces, attempts=attempts, effect="messages come again") or False
+                await _asked(source.endpoint, recover, attempts=attempts, effect="messages come again") or False
             )
+            if not has_leases and source.is_ahead and source.shares_history:
+                # Its copy may be older than what our disk kept beside the damaged log.
+                copied = partial(copied_leases, tables=tables)
+                found = await _asked(source.endpoint, copied, attempts=attempts, effect="messages come again")
+                if found is not None:
+                    ahead.append(found)
         # It answered a moment ago, and what was acknowledged there is known nowhere else.
         found = await _asked(
             source.endpoint,
@@ -639,6 +656,20 @@ async def fetch_metadata(
         if found is not None:
             ahead.append(found)
     return ahead
+
+
+def merge_leases(ahead: Sequence[LeasesAhead], leases: LeaseTable, *, now_ms: int) -> bool:
+    """Into a starting master's leases, once they are loaded, and before it gives anything. Whether there was any."""
+    for one in ahead:
+        merged = leases.merge(one.replay, now_ms=now_ms, their_min_offset=one.min_offset)
+        log.warning(
+            "slave_progress_merged",
+            replica=one.endpoint,
+            finished=merged.finished_count,
+            leased=merged.leased_count,
+            reason=one.reason,
+        )
+    return bool(ahead)
 
 
 async def _asked(
@@ -723,6 +754,13 @@ async def recover_leases(peer: PeerClient, tables: MetadataTables, storage: Leas
     return True
 
 
+async def copied_leases(peer: PeerClient, tables: MetadataTables) -> LeasesAhead:
+    """A replica's copy of the leases, to be merged. PeerUnavailable when it has none, or went away."""
+    acts = await _acts_unknown_to(peer, tables)
+    change = await peer.leases(NO_LEASES, accept_copy=True)
+    return await _leases_of(peer, change, acts, reason="it had what this disk lacked")
+
+
 async def leases_ahead(peer: PeerClient, tables: MetadataTables) -> LeasesAhead | None:
     """What a slave that served reads knows of groups; None: it knows no more than its master did. PeerUnavailable."""
     if await peer.leases_ahead() is None:
@@ -731,10 +769,14 @@ async def leases_ahead(peer: PeerClient, tables: MetadataTables) -> LeasesAhead 
     change = await peer.leases_ahead()
     if change is None:
         return None
+    return await _leases_of(peer, change, acts, reason="it served reads while the group had no master")
+
+
+async def _leases_of(peer: PeerClient, change: LeaseChange, acts: OperatorActs, *, reason: str) -> LeasesAhead:
     extent = (await peer.log()).extent
     replay = LeaseReplay.of_files(change.snapshot or b"", change.journal)
     replay.obey(acts)
-    return LeasesAhead(peer.endpoint, replay, PhysicalOffset(extent.min_offset))
+    return LeasesAhead(peer.endpoint, reason, replay, PhysicalOffset(extent.min_offset))
 
 
 async def _acts_unknown_to(peer: PeerClient, tables: MetadataTables) -> OperatorActs:

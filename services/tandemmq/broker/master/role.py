@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition, LeaseStorage
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, LeasesAhead, MetadataSource, fetch_metadata
+from tandemmq.broker.master.group_recovery import (
+    GroupRecovery,
+    GroupView,
+    LeasesAhead,
+    MetadataSource,
+    fetch_metadata,
+    merge_leases,
+)
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.master.progress_copies import ProgressCopies
 from tandemmq.broker.metadata_tables import cut_progress
@@ -217,18 +224,9 @@ class MasterRole:
         self._ahead = await fetch_metadata(sources, self._parts.tables, self.leases, is_behind=is_behind)
 
     def _merge_progress(self) -> None:
-        """What slaves gave while there was no master: before anything is given here."""
-        parts, ahead = self._parts, self._ahead
-        for one in ahead:
-            merged = parts.leases.merge(one.replay, now_ms=parts.clock.monotonic_ms(), their_min_offset=one.min_offset)
-            log.warning(
-                "slave_progress_merged",
-                replica=one.endpoint,
-                finished=merged.finished_count,
-                leased=merged.leased_count,
-                reason="it served reads while the group had no master",
-            )
-        if ahead:
+        """What replicas know better: before anything is given here."""
+        parts = self._parts
+        if merge_leases(self._ahead, parts.leases, now_ms=parts.clock.monotonic_ms()):
             self.leases.persist_durably()
             parts.tables.collect_progress(parts.leases)
         self._ahead = []

@@ -18,9 +18,11 @@ from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master import group_recovery
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, MetadataSource
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, LeasesAhead, MetadataSource
 from tandemmq.broker.peer_client import EpochPromise, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.core.delivery.journal import LeaseReplay
+from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.replication.log_history import LogExtent, LogHistory
 from tandemmq.core.replication.master_start import MasterStart, Relation, ReplicaAnswer
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
@@ -250,6 +252,40 @@ async def test_leases_are_taken_of_a_replica_that_is_ahead_once_it_opens_them(
     assert (calls, took) == (asked, [taken] if taken else [])
 
 
+async def test_leases_of_who_shares_our_history_are_merged_and_replace_none_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replaced = list[bool]()
+    found = LeasesAhead("best:1", "it had what this disk lacked", LeaseReplay(), PhysicalOffset(0))
+
+    async def recover_leases(peer: object, *, tables: object, storage: object, replace: bool) -> bool:
+        replaced.append(replace)
+        return False
+
+    async def copied_leases(peer: object, *, tables: object) -> LeasesAhead:
+        return found
+
+    async def nothing(*_: object, **__: object) -> None:
+        """No tables, and nobody served reads."""
+
+    @asynccontextmanager
+    async def peer_client(endpoint: str) -> AsyncIterator[object]:
+        yield object()
+
+    for name, value in {
+        "PeerClient": peer_client,
+        "recover_leases": recover_leases,
+        "copied_leases": copied_leases,
+        "recover_metadata": nothing,
+        "leases_ahead": nothing,
+    }.items():
+        monkeypatch.setattr(group_recovery, name, value)
+    sources = [MetadataSource("best:1", is_ahead=True, shares_history=True), MetadataSource("behind:1")]
+    unused: Any = None
+    assert await group_recovery.fetch_metadata(sources, unused, unused, is_behind=True) == [found]
+    assert replaced == [False, False]
+
+
 @pytest.mark.parametrize(("end_before", "is_ahead"), [(0, True), (1, True), (2, False), (3, False)])
 async def test_a_replica_is_ahead_that_has_what_the_disk_lacked_as_the_start_began(
     end_before: int, is_ahead: bool
@@ -261,6 +297,7 @@ async def test_a_replica_is_ahead_that_has_what_the_disk_lacked_as_the_start_beg
     await start.replica.begin_epoch(history)
     recovery = start.recovery
     recovery._was_behind, recovery._first_rank = True, (1, ends[end_before])
+    recovery._first_epochs = history.epochs
     other = ReplicaAnswer(2, "slave-2:1", "T", LogExtent(0, ends[2]), history, Relation.WITHIN)
     await recovery._metadata_wait(cast("MasterStart", SimpleNamespace(answers=[other])))
-    assert start.sources == [[MetadataSource("slave-2:1", is_ahead=is_ahead)]]
+    assert start.sources == [[MetadataSource("slave-2:1", is_ahead=is_ahead, shares_history=True)]]
