@@ -100,8 +100,8 @@ h2spec: setup ## h2spec against grpcio and against the HTTP/2 front, case by cas
 http2-scale: setup ## 10,000 streams, 2,000 idle connections and 4 MiB bodies on the HTTP/2 front
 	@$(BIN)/python tools/http2_scale.py
 
-sim: setup ## clusters on virtual time with faults: SEEDS=300, FAILOVER=1, or SEED=1234 to replay one
-	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(FAILOVER),--failover) $(if $(PLANT),--plant $(PLANT))
+sim: setup ## clusters on virtual time with faults: SEEDS=300, FAILOVER=1, FEW_FAULTS=1, or SEED=1234 to replay one
+	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(FAILOVER),--failover) $(if $(FEW_FAULTS),--few-faults) $(if $(PLANT),--plant $(PLANT))
 
 bench: setup compiled ## side by side with RocketMQ: ROUNDS=3, ONLY=send,drain,..., QUICK=1, PLAIN=1
 	@$(BIN)/python benchmarks/bench.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(PLAIN),--plain) $(if $(LOG_GB),--log-gb $(LOG_GB))

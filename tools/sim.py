@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -28,21 +29,22 @@ def main() -> int:
     """See the module's docstring."""
     arguments = _parser().parse_args()
     plant = Plant(arguments.plant) if arguments.plant else None
+    variant = {"failover": arguments.failover, "few_faults": arguments.few_faults}
     started = time.monotonic()
     totals = Totals()
     first_failure: SeedResult | None = None
     with ExitStack() as stack:
         if arguments.seed is not None:
-            outcomes = iter([run_one(arguments.seed, plant, failover=arguments.failover)])
+            outcomes = iter([run_one(arguments.seed, plant, **variant)])
         else:
             seeds = range(arguments.first, arguments.first + arguments.seeds)
             processes = stack.enter_context(seed_processes())
-            outcomes = run_seeds(seeds, processes, plant=plant, failover=arguments.failover)
+            outcomes = run_seeds(seeds, processes, plant=plant, **variant)
         for result in outcomes:
             totals.add(result)
             if result.failure is not None:
                 first_failure = first_failure or result
-                _print_failure(result, plant, failover=arguments.failover)
+                _print_failure(result, plant, variant)
                 if plant is not None:
                     break
             if totals.seeds % PROGRESS_EVERY == 0:
@@ -61,11 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seed", type=int, help="run this one alone")
     parser.add_argument("--failover", action="store_true", help="every group fails over; else some have fixed roles")
+    parser.add_argument(
+        "--few-faults", action="store_true", help="each seed plays some kinds of faults alone, and often"
+    )
     parser.add_argument("--plant", choices=[plant.value for plant in Plant], help="plant a bug that must be found")
     return parser
 
 
-def _print_failure(result: SeedResult, plant: Plant | None, *, failover: bool) -> None:
+def _print_failure(result: SeedResult, plant: Plant | None, variant: Mapping[str, bool]) -> None:
     assert result.failure is not None
     print(f"\nseed {result.seed} FAILED: {result.failure.sentence}")
     print(f"  settings: {result.failure.settings}")
@@ -74,7 +79,8 @@ def _print_failure(result: SeedResult, plant: Plant | None, *, failover: bool) -
         print(f"    {line}")
     if result.failure.details:
         print(result.failure.details)
-    options = (" FAILOVER=1" if failover else "") + (f" PLANT={plant.value}" if plant is not None else "")
+    options = "".join(f" {name.upper()}=1" for name, is_on in variant.items() if is_on)
+    options += f" PLANT={plant.value}" if plant is not None else ""
     print(f"  replay: make sim SEED={result.seed}{options}\n", flush=True)
 
 

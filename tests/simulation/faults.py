@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from simulation.checkers import last_boundary
 from simulation.network import NORMAL_DELAY_US
@@ -101,6 +101,8 @@ class FaultInjector:
                 self._cut_master_from_authority: 2,
                 self._forge_end_of_master: 0,
             })  # fmt: skip
+        if cluster.settings.few_faults:
+            kinds = _some_of(kinds, random.Random(f"few kinds {cluster.settings.seed}"))
         weights = dict(cluster.settings.fault_weights)
         self._kinds = {kind: weights.get(kind.__name__.strip("_"), weight) for kind, weight in kinds.items()}
 
@@ -597,3 +599,13 @@ class FaultInjector:
 def _ends_within_record(store: MessageStore) -> bool:
     end_offset = store.end_offset
     return store.dispatched_offset < end_offset and last_boundary(store, end_offset) < end_offset
+
+
+_Kinds: TypeAlias = dict[Callable[[], str | None], int]
+
+
+def _some_of(kinds: _Kinds, rng: random.Random) -> _Kinds:
+    """Some that come often, and in half of the runs nothing else does."""
+    often = rng.sample([kind for kind, weight in kinds.items() if weight], rng.choice((2, 3, 4, 6, 8)))
+    others = dict.fromkeys(kinds, 0) if rng.random() < 0.5 else kinds
+    return others | {kind: rng.choice((20, 60, 200)) for kind in often}

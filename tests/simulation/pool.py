@@ -79,14 +79,16 @@ def run_one(
     plant: Plant | None = None,
     steer_for: Plant | None = None,
     failover: bool = False,
+    few_faults: bool = False,
 ) -> SeedResult:
     """Runs one seed; a failure is a value. With `steer_for` it goes where that bug would be, and without the bug.
 
-    `failover`: its group fails over, also where the seed has fixed roles.
+    `failover`: its group fails over, also where the seed has fixed roles. `few_faults`: see `RunSettings`.
     """
     started = time.perf_counter()
     drawn = RunSettings.draw(seed)
-    settings = steered(drawn.with_failover() if failover else drawn, steer_for or plant)
+    drawn = drawn.with_failover() if failover else drawn
+    settings = steered(drawn.with_few_faults() if few_faults else drawn, steer_for or plant)
     cluster = Cluster(settings)
     report, failure = None, None
     # A run's millions of short-lived objects seldom form cycles: looking for them all the time takes a sixth of it.
@@ -118,13 +120,14 @@ def run_seeds(
     plant: Plant | None = None,
     steer_for: Plant | None = None,
     failover: bool = False,
+    few_faults: bool = False,
 ) -> Iterator[SeedResult]:
     """Outcomes in order of their completion. Who has seen enough stops: no seed waits in a queue then."""
     waiting = iter(seeds)
     running: set[Future[SeedResult]] = set()
     while True:
         for seed in islice(waiting, (os.cpu_count() or 1) - len(running)):
-            running.add(processes.submit(run_one, seed, plant, steer_for, failover))
+            running.add(processes.submit(run_one, seed, plant, steer_for, failover, few_faults))
         if not running:
             return
         done, running = wait(running, return_when=FIRST_COMPLETED)

@@ -69,6 +69,8 @@ class RunSettings:
     """Kinds of faults that come more often than they do otherwise, or at all: their names and weights."""
     master_recovery_timeout_ms: int = 60_000
     """The product's own: how long a master looks for NameServers that are silent."""
+    few_faults: bool = False
+    """Only some kinds of faults are played, and often: what two of them do together is hidden by all the others."""
     failover: bool = False
     """The group's record says who is master, and an authority keeps it."""
     is_sync_master: bool = True
@@ -102,6 +104,11 @@ class RunSettings:
             name_server_late_ms=0,
             slaves_late_ms=rng.choice((0, 0, 0, 6_000)),
         )
+
+    def with_few_faults(self) -> RunSettings:
+        """The same with few kinds of faults, which come sooner."""
+        share = random.Random(f"few faults {self.seed}").choice((0.15, 0.3, 0.6, 1.0))
+        return replace(self, few_faults=True, fault_pause_ms=max(500, round(share * self.fault_pause_ms)))
 
     def without_failover(self) -> RunSettings:
         """The same with fixed roles."""
