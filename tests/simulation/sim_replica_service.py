@@ -194,29 +194,31 @@ class SimReplicaService:
         self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool
     ) -> tuple[DataVersion, str | None]:
         if not accept_copy:
-            self._refuse_on_slave()
+            self._refuse_but_as_master()
         table = self._tables.by_file[file]
         return table.version, None if known == table.version or file in self._tables.damaged else table.to_json()
 
     async def leases(self, known: LeasePosition, *, accept_copy: bool) -> LeaseChange:
         if not accept_copy:
-            self._refuse_on_slave()
+            self._refuse_but_as_master()
         leases = self._role.leases
         if not leases.is_open or (change := await leases.changes_since(known)) is None:
             raise PeerUnavailable("no leases are loaded here, or a snapshot was made meanwhile; ask again")
         return change
 
     async def metadata_change(self) -> None:
-        self._refuse_on_slave()
+        self._refuse_but_as_master()
         try:
             async with asyncio.timeout(WATCH_LIMIT_MS / 1000):
                 await self._tables.changes.next().wait()
         except TimeoutError:
             pass
 
-    def _refuse_on_slave(self) -> None:
+    def _refuse_but_as_master(self) -> None:
         if self._role.holds_copies:
             raise PeerUnavailable("this broker is a slave; ask its master")
+        if not self._role.is_serving:
+            raise PeerUnavailable("this master does not serve yet; ask again later")
 
     def _check(self, item: LogRange) -> None:
         if not self._proof.holds(item):

@@ -418,13 +418,17 @@ class MetadataRole(Protocol):
         """They are copies of its master's."""
 
     @property
+    def is_serving(self) -> bool:
+        """It has begun; a master's disk may be an older one before."""
+
+    @property
     def leases(self) -> LeaseSource:
         """The files of its leases."""
 
 
 class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
-    """Serves the tables of a master. A slave's are copies, and it gives them to who asks for copies: its master, before
-    that serves. `damaged` names tables that this broker could not read itself."""
+    """Serves the tables of a master, once that serves: until then its disk may be an older copy, or have another history.
+    A slave's are copies, and it gives them to who asks for copies: its master, before that serves. `damaged` names tables that this broker could not read itself."""
 
     def __init__(
         self,
@@ -445,7 +449,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         context: _Context,
     ) -> metadata_pb.GetMetadataTableResponse:
         if not request.accept_copy:
-            await self._refuse_on_slave(context)
+            await self._refuse_but_as_master(context)
         if request.table not in _FILES:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "table: name one of the METADATA_TABLE_ values")
         file = _FILES[request.table]
@@ -465,7 +469,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         request: metadata_pb.WatchMetadataRequest,
         context: _Context,
     ) -> AsyncIterator[metadata_pb.WatchMetadataResponse]:
-        await self._refuse_on_slave(context)
+        await self._refuse_but_as_master(context)
         while True:
             changed = self._changes.next()
             yield metadata_pb.WatchMetadataResponse(
@@ -480,7 +484,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         context: _Context,
     ) -> AsyncIterator[metadata_pb.GetLeasesResponse]:
         if not request.accept_copy:
-            await self._refuse_on_slave(context)
+            await self._refuse_but_as_master(context)
         leases = self._role().leases
         is_ahead = await asyncio.to_thread(lambda: leases.is_ahead)
         if request.only_ahead and not is_ahead:
@@ -503,11 +507,14 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         for start in range(0, len(change.journal), PIECE_BYTES):
             yield metadata_pb.GetLeasesResponse(journal=change.journal[start : start + PIECE_BYTES])
 
-    async def _refuse_on_slave(self, context: _Context) -> None:
-        if self._role().holds_copies:
+    async def _refuse_but_as_master(self, context: _Context) -> None:
+        role = self._role()
+        if role.holds_copies:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master, or set accept_copy"
             )
+        if not role.is_serving:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this master does not serve yet; ask again later")
 
 
 def _version(kind: metadata_pb.MetadataTable, version: DataVersion) -> metadata_pb.TableVersion:

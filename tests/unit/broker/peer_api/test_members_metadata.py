@@ -34,6 +34,7 @@ class Role:
     """As far as tables go."""
 
     holds_copies: bool
+    is_serving: bool = True
 
     @property
     def leases(self) -> LeaseCopy:
@@ -45,6 +46,7 @@ def ask(
     known: pb.TableVersion | None,
     *,
     is_master: bool = True,
+    is_serving: bool = True,
     accept_copy: bool = False,
     is_damaged: bool = False,
     context: Any = CONTEXT,
@@ -52,7 +54,7 @@ def ask(
     servicer = MetadataServicer(
         tables={MetadataFile.TOPICS: topics},
         changes=ChangeSignal(),
-        role=lambda: Role(holds_copies=not is_master),
+        role=lambda: Role(holds_copies=not is_master, is_serving=is_serving),
         damaged=[MetadataFile.TOPICS] if is_damaged else [],
     )
     request = pb.GetMetadataTableRequest(table=pb.METADATA_TABLE_TOPICS, known_version=known, accept_copy=accept_copy)
@@ -82,13 +84,15 @@ def test_a_slave_gives_its_copy_to_who_asks_for_one(topics: TopicTable) -> None:
     assert not ask(topics, None, accept_copy=True).is_copy
 
 
-def test_a_slave_is_no_master_to_pull_from(topics: TopicTable) -> None:
+@pytest.mark.parametrize(("is_master", "why"), [(False, "this broker is a slave"), (True, "does not serve yet")])
+def test_only_a_master_that_serves_is_one_to_pull_from(topics: TopicTable, is_master: bool, why: str) -> None:
     class Refusal:
         async def abort(self, code: grpc.StatusCode, detail: str) -> None:
             raise PermissionError(code, detail)
 
-    with pytest.raises(PermissionError, match="this broker is a slave"):
-        ask(topics, None, is_master=False, context=Refusal())
+    with pytest.raises(PermissionError, match=why):
+        ask(topics, None, is_master=is_master, is_serving=False, context=Refusal())
+    assert ask(topics, None, is_master=is_master, is_serving=False, accept_copy=True).json == topics.to_json()
 
 
 def test_a_damaged_table_is_not_given_as_an_empty_one(topics: TopicTable) -> None:
