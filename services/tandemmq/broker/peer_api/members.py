@@ -427,8 +427,9 @@ class MetadataRole(Protocol):
 
 
 class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
-    """Serves the tables of a master, once that serves: until then its disk may be an older copy, or have another history.
-    A slave's are copies, and it gives them to who asks for copies: its master, before that serves. `damaged` names tables that this broker could not read itself."""
+    """Serves the tables of a master, once that serves: until then its disk may be an older copy, or have another
+    history. A slave's are copies, and it gives them to who asks for copies: its master, before that serves. `damaged`
+    names tables that this broker could not read itself."""
 
     def __init__(
         self,
