@@ -131,7 +131,10 @@ class Sent:
             if known:
                 repeated += 1
                 is_sent_twice = one.place not in known and one.message_id in self.repeated_sends
-                unexplained += not (is_sent_twice or (one.place in known and not one.was_settled))
+                if not (is_sent_twice or (one.place in known and not one.was_settled)):
+                    unexplained += 1
+                    before = [other for other in self.deliveries if other.message_id == one.message_id]
+                    print(f"{self.kind}: without a reason: {before}", flush=True)
             known.add(one.place)
         return repeated, unexplained
 
