@@ -211,8 +211,6 @@ class Follower:
                 if sock is not None:
                     self.problem, self.remedy, self.has_accepted_master = "", "", True
                     await self._follow(sock, master)
-                    # Who listens there next may be another process, with another disk.
-                    self.has_accepted_master = False
                     if self._connection.no_room is not None:
                         await self._wait_for_room(self._connection.no_room)
             except (OSError, TimeoutError, PeerUnavailable, RemoteProtocolError) as error:
