@@ -28,6 +28,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the times")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run")
     options = parser.parse_args()
+    if not options.command:
+        parser.error("command: name what is to run")
     chance = random.Random(options.seed)
     group = (_V1 if _V1.exists() else _V2) / f"stalls-{os.getpid()}"
     switch, on, off = ("freezer.state", "FROZEN", "THAWED") if _V1.exists() else ("cgroup.freeze", "1", "0")

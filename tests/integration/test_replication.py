@@ -15,7 +15,7 @@ from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import SMALL_STORE, ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.messages import outgoing_message
 from support.stores import new_store, with_options
-from support.topic_admin import accept_loss, broker_status, create_topic, loss_to_accept, remembered_ends
+from support.topic_admin import accept_loss, broker_status, create_topic, loss_to_accept, wait_remembered
 from tandemmq.broker.posix_disk import PosixDisk
 
 TOPIC = "integration"
@@ -241,12 +241,7 @@ def test_slave_of_an_older_history_resynchronises_and_keeps_its_tail(tmp_path: P
             wait_until(lambda: len(lost.acknowledged) > 50, limit_s=30, what="50 acknowledged sends")
         wait_until(lambda: ends_equal(master, slave), limit_s=30, what="caught up")
         [name_server] = cluster.name_servers
-        ends = {asyncio.run(broker_status(master)).end_offset}
-        wait_until(
-            lambda: asyncio.run(remembered_ends(name_server, "broker-a")) == ends,
-            limit_s=30,
-            what="the NameServer has heard of everything",
-        )
+        wait_remembered(name_server, "broker-a", asyncio.run(broker_status(master)).end_offset)
         assert master.stop() == 0
         assert slave.stop() == 0
         shutil.rmtree(cluster.store_folder("broker-a-0"))

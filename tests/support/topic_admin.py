@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import grpc
 
-from support.cluster_processes import ServiceProcess
+from support.cluster_processes import ServiceProcess, wait_until
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
@@ -81,7 +82,16 @@ async def broker_status(process: ServiceProcess) -> pb.GetBrokerStatusResponse:
         return status
 
 
-async def remembered_ends(name_server: ServiceProcess, broker_name: str) -> set[int]:
+def wait_remembered(name_server: ServiceProcess, broker_name: str, end_offset: int) -> None:
+    """Until a NameServer has heard that every log of the group ends there: after a heartbeat of each."""
+
+    def is_remembered() -> bool:
+        return asyncio.run(_remembered_ends(name_server, broker_name)) == {end_offset}
+
+    wait_until(is_remembered, limit_s=120, what="the NameServer has heard of everything")
+
+
+async def _remembered_ends(name_server: ServiceProcess, broker_name: str) -> set[int]:
     """Where the logs of a group end, as one NameServer remembers them."""
     async with aio_channel(_endpoint(name_server), ()) as channel:
         stub = name_server_service_pb2_grpc.NameServerServiceStub(channel)

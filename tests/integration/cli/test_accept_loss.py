@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
-from support.topic_admin import broker_status, create_topic, remembered_ends
+from support.topic_admin import broker_status, create_topic, wait_remembered
 from tandemmq.cli.app import app
 
 TOPIC = "orders"
@@ -63,11 +63,7 @@ def _pair_with_empty_master(cluster: ProcessCluster) -> tuple[ServiceProcess, Se
     wait_until(lambda: _end_offset(slave) == _end_offset(master), limit_s=120, what="the slave holds everything")
     end_offset = _end_offset(master)
     [name_server] = cluster.name_servers
-    wait_until(
-        lambda: asyncio.run(remembered_ends(name_server, "broker-a")) == {end_offset},
-        limit_s=120,
-        what="the NameServer has heard of everything",
-    )
+    wait_remembered(name_server, "broker-a", end_offset)
     assert slave.stop() == 0
     master.kill()
     shutil.rmtree(cluster.store_folder("broker-a-0"))
