@@ -205,6 +205,24 @@ async def test_of_a_replica_that_followed_a_later_master_below_our_end_no_progre
         assert start.recovery._has_parted(answer) == parted
 
 
+def _peers(monkeypatch: pytest.MonkeyPatch, **questions: object) -> list[str]:
+    """Peers that answer these questions alone; whoever is asked comes into the list."""
+    peers = list[str]()
+
+    async def nothing(*_: object, **__: object) -> None:
+        """No tables, and nobody served reads."""
+
+    @asynccontextmanager
+    async def peer_client(endpoint: str) -> AsyncIterator[object]:
+        peers.append(endpoint)
+        yield object()
+
+    answers = {"PeerClient": peer_client, "recover_metadata": nothing, "leases_ahead": nothing, **questions}
+    for name, value in answers.items():
+        monkeypatch.setattr(group_recovery, name, value)
+    return peers
+
+
 @pytest.mark.parametrize(
     ("refusals", "asked", "taken"),
     [
@@ -229,23 +247,7 @@ async def test_leases_are_taken_of_a_replica_that_is_ahead_once_it_opens_them(
             took.append(endpoint)
         return replace
 
-    async def nothing(*_: object, **__: object) -> None:
-        """No tables, and nobody served reads."""
-
-    peers = list[str]()
-
-    @asynccontextmanager
-    async def peer_client(endpoint: str) -> AsyncIterator[object]:
-        peers.append(endpoint)
-        yield object()
-
-    for name, value in {
-        "PeerClient": peer_client,
-        "recover_leases": recover_leases,
-        "recover_metadata": nothing,
-        "leases_ahead": nothing,
-    }.items():
-        monkeypatch.setattr(group_recovery, name, value)
+    peers = _peers(monkeypatch, recover_leases=recover_leases)
     sources = [MetadataSource("best:1", is_ahead=True), MetadataSource("behind:1")]
     unused: Any = None
     await group_recovery.fetch_metadata(sources, unused, unused, is_behind=True)
@@ -265,21 +267,7 @@ async def test_leases_of_who_shares_our_history_are_merged_and_replace_none_of_o
     async def copied_leases(peer: object, *, tables: object) -> LeasesAhead:
         return found
 
-    async def nothing(*_: object, **__: object) -> None:
-        """No tables, and nobody served reads."""
-
-    @asynccontextmanager
-    async def peer_client(endpoint: str) -> AsyncIterator[object]:
-        yield object()
-
-    for name, value in {
-        "PeerClient": peer_client,
-        "recover_leases": recover_leases,
-        "copied_leases": copied_leases,
-        "recover_metadata": nothing,
-        "leases_ahead": nothing,
-    }.items():
-        monkeypatch.setattr(group_recovery, name, value)
+    _peers(monkeypatch, recover_leases=recover_leases, copied_leases=copied_leases)
     sources = [MetadataSource("best:1", is_ahead=True, shares_history=True), MetadataSource("behind:1")]
     unused: Any = None
     assert await group_recovery.fetch_metadata(sources, unused, unused, is_behind=True) == [found]
