@@ -189,7 +189,7 @@ def test_peers_are_probed_both_ways(tmp_path: Path) -> None:
         assert list(of_master.problems) == []
         assert of_master.disk.path == str(cluster.store_folder("broker-a-0"))
         assert 0 < of_master.disk.free_bytes < of_master.disk.total_bytes
-        assert of_master.disk.warning_ratio == pytest.approx(0.9)
+        assert of_master.disk.warning_ratio == pytest.approx(0.99)
 
         cluster.name_servers[0].kill()
 

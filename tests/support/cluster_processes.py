@@ -30,6 +30,12 @@ from tandemmq.core.access.identity import Identity
 START_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 30.0
 
+# How full the machine's disk is decides no test.
+ANY_DISK: Final[Mapping[str, str]] = {
+    "diskMaxUsedSpaceRatio": "0.97",
+    "diskSpaceCleanForciblyRatio": "0.98",
+    "diskSpaceWarningLevelRatio": "0.99",
+}
 # Small files, so that many brokers fit a test machine and logs roll within a test.
 SMALL_STORE: Final[Mapping[str, str]] = {
     "mappedFileSizeCommitLog": str(16 << 20),
@@ -253,6 +259,7 @@ class ProcessCluster:
                 "storePathRootDir": str(self.folder / key),
                 # A master that is started alone does not look long for members that nobody ever heard of.
                 "masterRecoveryTimeout": "2000",
+                **ANY_DISK,
                 **SMALL_STORE,
                 **role,
                 **self._certificate_of(broker_identity(broker_id, group=name)),

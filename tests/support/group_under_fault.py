@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from demo.evidence import compare_logs, logged_message_ids
 from support.acknowledged_sends import METADATA, AcknowledgedSender, body_of
-from support.cluster_processes import ProcessCluster, ServiceProcess, lasting_port, wait_until
+from support.cluster_processes import ANY_DISK, ProcessCluster, ServiceProcess, lasting_port, wait_until
 from support.topic_admin import create_topic
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
@@ -50,10 +50,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "mappedFileSizeCommitLog": str(1 << 20),
     "maxMessageSize": str(64 << 10),
     "flushConsumerOffsetInterval": "300",
-    # How full the machine's disk is, is not what is looked at here: nothing expires, nothing is refused.
-    "diskMaxUsedSpaceRatio": "0.97",
-    "diskSpaceCleanForciblyRatio": "0.98",
-    "diskSpaceWarningLevelRatio": "0.99",
+    **ANY_DISK,
 }
 # However busy the machine is.
 START_LIMIT_S: Final = 120.0

@@ -151,8 +151,8 @@ def worst(checks: list[Check]) -> Verdict:
 # Store timestamps order messages by time and leases end by it; NTP keeps machines within milliseconds.
 _SKEW_WARNING_MS: Final = 2_000
 _SKEW_PROBLEM_MS: Final = 10_000
-# Below the share above which sends are refused.
-_DISK_MARGIN: Final = 0.1
+# Times the room that is kept free by refusing sends.
+_DISK_MARGINS: Final = 2.0
 _LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 
 
@@ -431,7 +431,7 @@ def _disks(look: ClusterLook) -> Iterator[Check]:
                 f"{fact}: above {disk.warning_ratio:.0%} it refuses sends",
                 "enlarge the volume, or lower fileReservedTime; see docs/operations, The disk fills up",
             )
-        elif disk.used_ratio >= disk.warning_ratio - _DISK_MARGIN:
+        elif disk.used_ratio >= 1.0 - _DISK_MARGINS * (1.0 - disk.warning_ratio):
             yield Check(
                 "disk",
                 each.broker.key,

@@ -184,9 +184,19 @@ def test_own_clock_that_is_wrong_is_a_note_only() -> None:
     assert (check.subject, check.verdict) == ("this machine", Verdict.NOTE)
 
 
-@pytest.mark.parametrize(("ratio", "verdict"), [(0.79, None), (0.85, Verdict.WARNING), (0.93, Verdict.PROBLEM)])
-def test_disk_that_fills_up(ratio: float, verdict: Verdict | None) -> None:
-    found = _not_ok(_look(_changed(0, disk=replace(_DISK, used_ratio=ratio))))
+@pytest.mark.parametrize(
+    ("ratio", "warning_ratio", "verdict"),
+    [
+        (0.79, 0.9, None),
+        (0.85, 0.9, Verdict.WARNING),
+        (0.93, 0.9, Verdict.PROBLEM),
+        # A developer's disk, that is shared with everything else.
+        (0.97, 0.99, None),
+        (0.985, 0.99, Verdict.WARNING),
+    ],
+)
+def test_disk_that_fills_up(ratio: float, warning_ratio: float, verdict: Verdict | None) -> None:
+    found = _not_ok(_look(_changed(0, disk=replace(_DISK, used_ratio=ratio, warning_ratio=warning_ratio))))
     assert [check.verdict for check in found] == ([] if verdict is None else [verdict])
 
 
