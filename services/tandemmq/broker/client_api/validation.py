@@ -93,7 +93,12 @@ PUT_OUTCOMES: Final[Mapping[PutStatus, Outcome]] = MappingProxyType(
         ),
         PutStatus.SERVICE_NOT_AVAILABLE: Outcome(
             Code.INTERNAL_SERVER_ERROR,
-            "not stored: the broker takes no messages now (stopping, recovering, or its disk is full)",
+            "not stored: the broker takes no messages now (stopping, recovering, or its disk failed)",
+            retryable=True,
+        ),
+        PutStatus.DISK_FULL: Outcome(
+            Code.INTERNAL_SERVER_ERROR,
+            "not stored: the broker's disk is full; `tandemmq status` says what its files are kept for",
             retryable=True,
         ),
         PutStatus.CREATE_MAPPED_FILE_FAILED: Outcome(

@@ -352,7 +352,7 @@ class MessageStore:
         Every refusal is a status. DiskError: the message is in the log, its entry may not be; the broker must stop.
         """
         if self._refusal is not None or self._failure is not None:
-            return AppendResult.refused(PutStatus.SERVICE_NOT_AVAILABLE)
+            return AppendResult.refused(self._refused_status)
         status = self._judge(message)
         if status is not None:
             return AppendResult.refused(status)
@@ -425,7 +425,7 @@ class MessageStore:
 
     def _judge_batch(self, messages: Sequence[OutgoingMessage]) -> PutStatus | None:
         if self._refusal is not None or self._failure is not None:
-            return PutStatus.SERVICE_NOT_AVAILABLE
+            return self._refused_status
         for message in messages:
             status = self._judge(message)
             if status is not None:
@@ -992,6 +992,11 @@ class MessageStore:
         self._log.restart_at(start_offset)
         self._dispatched_offset = self._last_record_offset = self._checked_offset = start_offset
         self._queue_flush.give_up_round()
+
+    @property
+    def _refused_status(self) -> PutStatus:
+        is_only_full = self._failure is None and self._unwritable_reason is None
+        return PutStatus.DISK_FULL if is_only_full else PutStatus.SERVICE_NOT_AVAILABLE
 
     def _assert_no_job_is_out(self) -> None:
         assert not self._queue_flush.is_out, "a running flush would vouch for what is cut off"

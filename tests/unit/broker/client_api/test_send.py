@@ -71,6 +71,7 @@ def test_fifo_message_goes_to_the_queue_of_its_group(broker: BrokerAssembly) -> 
         (PutStatus.FLUSH_SLAVE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT),
         (PutStatus.SLAVE_NOT_AVAILABLE, Code.HA_NOT_AVAILABLE),
         (PutStatus.SERVICE_NOT_AVAILABLE, Code.INTERNAL_SERVER_ERROR),
+        (PutStatus.DISK_FULL, Code.INTERNAL_SERVER_ERROR),
         (PutStatus.OS_PAGE_CACHE_BUSY, Code.TOO_MANY_REQUESTS),
     ],
 )

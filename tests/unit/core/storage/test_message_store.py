@@ -260,7 +260,7 @@ class TestRefusals:
         store.put(outgoing_message())
         disk.capacity_bytes = disk.usage().used_bytes * 100 // 91
         store.check_disk()
-        assert store.put(outgoing_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert store.put(outgoing_message()).status is PutStatus.DISK_FULL
         disk.capacity_bytes *= 2
         store.check_disk()
         assert store.put(outgoing_message()).status is PutStatus.PUT_OK
@@ -684,7 +684,7 @@ def test_a_checkpoint_without_room_is_tried_again_and_stops_nothing() -> None:
     job.run()
     store.flush_finished(job)
     assert store.refusal == "the disk is full"
-    assert store.put(outgoing_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.put(outgoing_message()).status is PutStatus.DISK_FULL
     disk.capacity_bytes = capacity_bytes
     store.check_disk()
     assert store.refusal is None
