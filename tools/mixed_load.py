@@ -7,7 +7,8 @@ NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages are sent and consum
 not answered OK, at whichever member takes it; official clients in Python (NORMAL), Go (FIFO), Java (TRANSACTION) and
 Node (DELAY) work beside them. Zero are: acknowledged and lost, out of order, half messages seen, deliveries before
 their time, commits that came twice, and repeated deliveries without a reason. A reason is that the delivery before was
-not acknowledged with an answer of OK, or that the sender sent twice because the first answer did not come.
+not acknowledged with an answer of OK, that this one was made before the one that was acknowledged and only its answer
+came later, or that the sender sent twice because the first answer did not come.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Place(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One of a message. `was_settled`: an acknowledgement of this place had been answered OK before."""
+    """One of a message. `was_settled`: an acknowledgement of this place had been answered OK before. `attempt`: the
+    broker's number of it, from 1 on."""
 
     message_id: str
     lane: int
@@ -80,6 +82,7 @@ class Delivery(NamedTuple):
     place: Place
     at_ms: int
     was_settled: bool
+    attempt: int = 1
 
 
 class Sent:
@@ -124,18 +127,20 @@ class Sent:
         return rows
 
     def _repeated(self) -> tuple[int, int]:
-        places: dict[str, set[Place]] = defaultdict(set)
+        # The last attempt seen, of each place of a message.
+        places: dict[str, dict[Place, int]] = defaultdict(dict)
         repeated = unexplained = 0
         for one in self.deliveries:
             known = places[one.message_id]
             if known:
                 repeated += 1
                 is_sent_twice = one.place not in known and one.message_id in self.repeated_sends
-                if not (is_sent_twice or (one.place in known and not one.was_settled)):
+                is_late = one.attempt < known.get(one.place, 0)
+                if not (is_sent_twice or is_late or (one.place in known and not one.was_settled)):
                     unexplained += 1
                     before = [other for other in self.deliveries if other.message_id == one.message_id]
                     print(f"{self.kind}: without a reason: {before}", flush=True)
-            known.add(one.place)
+            known[one.place] = max(one.attempt, known.get(one.place, 0))
         return repeated, unexplained
 
     def _out_of_order(self) -> int:
@@ -299,7 +304,8 @@ class MixedLoad:
             place = Place(system.queue_id, system.queue_offset)
             places.append(place)
             was_settled = place in sent.settled
-            sent.deliveries.append(Delivery(system.message_id, lane, number, place, at_ms, was_settled))
+            attempt = system.delivery_attempt
+            sent.deliveries.append(Delivery(system.message_id, lane, number, place, at_ms, was_settled, attempt))
             entry = ack.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
             if system.lite_topic:
                 entry.lite_topic = system.lite_topic

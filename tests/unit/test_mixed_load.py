@@ -11,9 +11,16 @@ from e2e.official_load import OfficialLoad, settled_again
 
 
 def delivery(
-    message_id: str, number: int = 0, *, lane: int = 0, offset: int = 0, at_ms: int = 0, settled: bool = False
+    message_id: str,
+    number: int = 0,
+    *,
+    lane: int = 0,
+    offset: int = 0,
+    at_ms: int = 0,
+    settled: bool = False,
+    attempt: int = 1,
 ) -> Delivery:
-    return Delivery(message_id, lane, number, Place(0, offset), at_ms, settled)
+    return Delivery(message_id, lane, number, Place(0, offset), at_ms, settled, attempt)
 
 
 def failed(sent: Sent) -> list[str]:
@@ -64,6 +71,10 @@ def test_repeated_delivery_needs_a_reason() -> None:
     sent.deliveries = [delivery("a"), delivery("a")]
     assert failed(sent) == []  # The first was not acknowledged.
     sent.deliveries = [delivery("a"), delivery("a", settled=True)]
+    assert failed(sent) == ["delivered again without a reason"]
+    sent.deliveries = [delivery("a", attempt=2), delivery("a", settled=True)]
+    assert failed(sent) == []  # It was on its way when the second attempt was acknowledged.
+    sent.deliveries = [delivery("a"), delivery("a", settled=True, attempt=2)]
     assert failed(sent) == ["delivered again without a reason"]
     sent.deliveries = [delivery("a"), delivery("a", offset=1)]
     assert failed(sent) == ["delivered again without a reason"]
