@@ -71,8 +71,11 @@ AUDIT_OPTIONS: Final = StoreOptions(
     consume_queue_file_bytes=4000,
     index_slot_count=500,
     index_entry_count=2000,
+    disk_max_used_ratio=1.0,
+    disk_clean_forcibly_ratio=1.0,
+    disk_warning_ratio=1.0,
 )
-"""A few files of everything."""
+"""A few files of everything, and how full the machine's disk is decides nothing."""
 
 _TOPICS: Final = {"orders": 4, "payments": 1, "logs": 2}
 _IPV6_HOST: Final = Host.parse("2001:db8::7", 40_002)

@@ -18,6 +18,7 @@ from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.retention import BelievedTime
 
 __all__ = [
+    "FILLING_OPTIONS",
     "SMALL_OPTIONS",
     "ManualClock",
     "derived_queues",
@@ -38,8 +39,15 @@ SMALL_OPTIONS: Final = StoreOptions(
     index_slot_count=16,
     index_entry_count=60,
     max_message_bytes=2000,
+    disk_max_used_ratio=1.0,
+    disk_clean_forcibly_ratio=1.0,
+    disk_warning_ratio=1.0,
 )
-"""Everything rolls after a few messages."""
+"""Everything rolls after a few messages, and how full the machine's disk is decides nothing."""
+FILLING_OPTIONS: Final = replace(
+    SMALL_OPTIONS, disk_max_used_ratio=0.75, disk_clean_forcibly_ratio=0.85, disk_warning_ratio=0.90
+)
+"""The same with RocketMQ's limits, for a simulated disk that fills up."""
 
 
 @dataclass(slots=True)

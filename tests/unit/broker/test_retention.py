@@ -13,7 +13,7 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
-from support.stores import SMALL_OPTIONS, flush_all
+from support.stores import FILLING_OPTIONS, flush_all
 from support.transactions import TOPIC, end, send_half
 from tandemmq.broker import retention
 from tandemmq.broker.peer_client import PeerUnavailable
@@ -58,7 +58,7 @@ class Master:
     def __init__(self, *, slave_count: int = 1) -> None:
         self.time = Time()
         self.disk = Disk(random.Random(1), wall_ms=self.time.wall_ms)
-        self.options = replace(SMALL_OPTIONS, delete_when_hours=tuple(range(24)))
+        self.options = replace(FILLING_OPTIONS, delete_when_hours=tuple(range(24)))
         self.broker = BrokerAssembly(clock=self.time, timers=self.time, disk=self.disk, store_options=self.options)
         self.broker.add_topic("T", queue_count=2)
         self.store = self.broker.store

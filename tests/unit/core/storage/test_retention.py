@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import (
-    SMALL_OPTIONS,
+    FILLING_OPTIONS,
     ManualClock,
     derived_queues,
     flush_all,
@@ -31,7 +31,7 @@ from tandemmq.core.storage.retention import (
     held_words,
 )
 
-FILE = SMALL_OPTIONS.commit_log_file_bytes
+FILE = FILLING_OPTIONS.commit_log_file_bytes
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MIDNIGHT_MS = 19_000 * DAY_MS
@@ -51,7 +51,7 @@ def _end(
     used: float = 0.5,
     now_ms: int = FOUR_MS,
     floor: RetentionFloor = NOBODY,
-    options: StoreOptions = SMALL_OPTIONS,
+    options: StoreOptions = FILLING_OPTIONS,
 ) -> int:
     """How many files of 10 bytes go."""
     usage = DiskUsage(used_bytes=int(used * 1000), total_bytes=1000)
@@ -117,7 +117,7 @@ MASTER = Hold(25, "the master", "give it room")
 def test_what_somebody_needs_stays_unless_a_setting_says_otherwise(
     floor: RetentionFloor, used: float, age_hours: int, options: dict[str, int], count: int
 ) -> None:
-    chosen = replace(SMALL_OPTIONS, **options)  # type: ignore[arg-type]
+    chosen = replace(FILLING_OPTIONS, **options)  # type: ignore[arg-type]
     assert _end([age_hours * HOUR_MS] * 9, used=used, floor=floor, options=chosen) == count
 
 
@@ -125,9 +125,9 @@ def test_a_full_disk_says_for_whom_files_are_kept() -> None:
     def words(floor: RetentionFloor, *, used: float = 0.95, files: int = 9) -> str | None:
         usage = DiskUsage(used_bytes=int(used * 1000), total_bytes=1000)
         wish = expiry_wish(
-            [0] * files, start_offset=0, file_bytes=10, usage=usage, options=SMALL_OPTIONS, now_ms=FOUR_MS
+            [0] * files, start_offset=0, file_bytes=10, usage=usage, options=FILLING_OPTIONS, now_ms=FOUR_MS
         )
-        return held_words(wish, floor, end_offset=95, options=SMALL_OPTIONS)
+        return held_words(wish, floor, end_offset=95, options=FILLING_OPTIONS)
 
     held = "the disk is 95% full; 70 bytes of the log are kept for slave 1, which does not have it: start it"
     assert words(RetentionFloor(replica=SLAVE, reader=replace(GROUP, offset=60))) == held
@@ -147,7 +147,7 @@ class TestExpiry:
 
     @pytest.fixture
     def store(self, disk: SimulatedDisk, clock: ManualClock) -> MessageStore:
-        store = new_store(disk, clock)
+        store = new_store(disk, clock, FILLING_OPTIONS)
         store.load()
         for n in range(90):
             store.put(outgoing_message(queue_id=n % 2, body=bytes(900), keys=(f"u{n}",)))
@@ -178,7 +178,7 @@ class TestExpiry:
         job.run()
         min_offset = store.min_offset
         store.close()
-        again = new_store(disk, clock)
+        again = new_store(disk, clock, FILLING_OPTIONS)
         again.load()
         assert again.min_offset == min_offset > 0
         assert queue_contents(again) == derived_queues(again)
@@ -188,7 +188,7 @@ class TestExpiry:
         assert store.min_offset == 10 * FILE
 
     def test_what_is_lost_to_a_setting_is_told(self, disk: SimulatedDisk, clock: ManualClock) -> None:
-        store = new_store(disk, clock, replace(SMALL_OPTIONS, unread_reserved_hours=1))
+        store = new_store(disk, clock, replace(FILLING_OPTIONS, unread_reserved_hours=1))
         store.load()
         for _ in range(20):
             store.put(outgoing_message(body=bytes(900)))
@@ -199,7 +199,7 @@ class TestExpiry:
         assert job.lost == [(reader, FILE - 5)]
 
     def test_unflushed_files_stay(self, disk: SimulatedDisk, clock: ManualClock) -> None:
-        store = new_store(disk, clock)
+        store = new_store(disk, clock, FILLING_OPTIONS)
         store.load()
         for _ in range(20):
             store.put(outgoing_message(body=bytes(900)))
@@ -281,7 +281,7 @@ def test_nothing_needed_or_young_ever_goes_and_nothing_expired_stays(steps: list
     """
     clock = _TwoClocks(FOUR_MS)
     disk = _MeasuredDisk(random.Random(1), wall_ms=clock.wall_ms)
-    options = replace(SMALL_OPTIONS, delete_when_hours=tuple(range(24)))
+    options = replace(FILLING_OPTIONS, delete_when_hours=tuple(range(24)))
     written_ms: dict[int, int] = {}
     slave = group = slave_lag = group_lag = 0
     store = new_store(disk, clock, options)
