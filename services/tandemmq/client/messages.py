@@ -8,8 +8,10 @@ import struct
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tandemmq.core.clock import Clock
+if TYPE_CHECKING:
+    from tandemmq.core.clock import Clock
 
 __all__ = [
     "AccessPointInvalid",

@@ -44,7 +44,7 @@ from tandemmq.admin.operations.values import (
     Unseen,
 )
 from tandemmq.admin.protobuf import as_value
-from tandemmq.client import BrokerRefused, ClientError, SendReceipt, TopicNotFound
+from tandemmq.client.messages import BrokerRefused, ClientError, SendReceipt, TopicNotFound
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import BadTransactionId, TransactionId
 from tandemmq.core.message import properties as names

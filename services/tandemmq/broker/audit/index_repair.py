@@ -26,8 +26,14 @@ import numpy as np
 import structlog
 
 from tandemmq.broker.audit.jobs import AuditHelper, MakeIndexJob
-from tandemmq.broker.audit.range_repair import INDEX_PREFIX, TableRepaired
-from tandemmq.broker.audit.store_files import KEPT_REPAIRS_FOLDER, LogUnsound, keep_next, kept_names
+from tandemmq.broker.audit.store_files import (
+    INDEX_PREFIX,
+    KEPT_REPAIRS_FOLDER,
+    FileRepaired,
+    LogUnsound,
+    keep_next,
+    kept_names,
+)
 from tandemmq.core.audit.index_check import INDEX_ENTRIES
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
@@ -99,7 +105,7 @@ class IndexRepair:
         self._alone_with_store = alone_with_store
         self._failed = failed
 
-    async def run(self, path: str, *, dry_run: bool, undo: bool) -> TableRepaired:
+    async def run(self, path: str, *, dry_run: bool, undo: bool) -> FileRepaired:
         """`path` below the store. Raises RepairRefused, OSError, or what AuditHelper.answers raises."""
         file = self._file(path)
         if undo:
@@ -174,7 +180,7 @@ class IndexRepair:
 
     # Putting it in place
 
-    async def _replace(self, file: IndexFile, made: IndexFile, *, dry_run: bool) -> TableRepaired:
+    async def _replace(self, file: IndexFile, made: IndexFile, *, dry_run: bool) -> FileRepaired:
         kept: dict[int, bytes] = {}
         kept_path = ""
         for _ in range(_LOOKS_MAX):
@@ -187,11 +193,11 @@ class IndexRepair:
                 rest += _differing(file, made, file.entry_position(due), file.entry_position(made.next_entry))
                 pieces = [*settled, *rest]
                 if dry_run or not pieces:
-                    return TableRepaired(bool(pieces))
+                    return FileRepaired(bool(pieces))
                 if all(kept.get(piece.position) == piece.data for piece in pieces):
                     await self._write(file, made, pieces)
                     log.warning("index_file_rewritten", file=file.path, pieces=len(pieces), kept=kept_path)
-                    return TableRepaired(changed=True, kept_path=kept_path)
+                    return FileRepaired(changed=True, kept_path=kept_path)
                 count = file.next_entry
             kept = dict(pieces)
             kept_path = await asyncio.to_thread(self._keep, _name(file.path), count, pieces)
@@ -215,7 +221,7 @@ class IndexRepair:
 
     # Back
 
-    async def _put_back(self, file: IndexFile, *, dry_run: bool) -> TableRepaired:
+    async def _put_back(self, file: IndexFile, *, dry_run: bool) -> FileRepaired:
         path = await asyncio.to_thread(self._newest_kept, _name(file.path))
         if path is None:
             raise RepairRefused(Refusal.NOT_FOUND, f"nothing is kept of {file.path}: it was not repaired")
@@ -233,7 +239,7 @@ class IndexRepair:
                     view[own.position : own.position + len(own.data)] = own.data
                 await self._sync(file)
                 log.warning("index_file_put_back", file=file.path, from_file=path)
-        return TableRepaired(bool(changed))
+        return FileRepaired(bool(changed))
 
     def _keep(self, name: str, count: int, pieces: Sequence[_Piece]) -> str:
         data = _COUNT.pack(count)

@@ -41,7 +41,9 @@ from tandemmq.broker.audit.jobs import (
     to_its_end,
 )
 from tandemmq.broker.audit.store_files import (
+    INDEX_PREFIX,
     KEPT_REPAIRS_FOLDER,
+    FileRepaired,
     OpenFile,
     PacedFiles,
     StoreFiles,
@@ -63,7 +65,6 @@ from tandemmq.core.storage.flush_jobs import FlushJob
 
 __all__ = [
     "CHANGES_LISTED_MAX",
-    "INDEX_PREFIX",
     "OwnFile",
     "RangeOrder",
     "RangeRepair",
@@ -72,7 +73,6 @@ __all__ = [
     "SourceReader",
     "StagedCheck",
     "TableRepair",
-    "TableRepaired",
     "check_staged",
 ]
 
@@ -513,23 +513,10 @@ _LOOKS_MAX: Final = 5
 _DIGEST_CHARACTERS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class TableRepaired:
-    """What came of it."""
-
-    changed: bool
-    kept_path: str = ""
-    """Below the store; empty: nothing was overwritten that was not kept before."""
-
-
-INDEX_PREFIX: Final = "index/"
-"""What the path of an IndexFile begins with."""
-
-
 class IndexOrders(Protocol):
     """`tandemmq.broker.audit.index_repair.IndexRepair`."""
 
-    async def run(self, path: str, *, dry_run: bool, undo: bool) -> TableRepaired:
+    async def run(self, path: str, *, dry_run: bool, undo: bool) -> FileRepaired:
         """Makes an IndexFile again, or puts back what was there."""
 
 
@@ -571,7 +558,7 @@ class TableRepair:
         self._retake = retake
         self._own_files = {own.name: own for own in own_files}
 
-    async def run(self, name: str, *, dry_run: bool, undo: bool = False) -> TableRepaired:
+    async def run(self, name: str, *, dry_run: bool, undo: bool = False) -> FileRepaired:
         """Raises RepairRefused; OSError when the disk refuses."""
         if self._index is not None and name.startswith(INDEX_PREFIX):
             return await self._index.run(name, dry_run=dry_run, undo=undo)
@@ -589,7 +576,7 @@ class TableRepair:
 
     # A table
 
-    async def _rewrite(self, file: MetadataFile, *, dry_run: bool) -> TableRepaired:
+    async def _rewrite(self, file: MetadataFile, *, dry_run: bool) -> FileRepaired:
         if file in self._tables.damaged:
             raise RepairRefused(
                 Refusal.NOT_AS_EXPECTED,
@@ -598,7 +585,7 @@ class TableRepair:
         held = await self._other_content(file)
         is_due = await self._retake(file, True)
         if dry_run:
-            return TableRepaired(changed=is_due or held is not None)
+            return FileRepaired(changed=is_due or held is not None)
         kept = ""
         if held is not None:
             # First: whatever comes next writes the file.
@@ -611,7 +598,7 @@ class TableRepair:
         await self._tables.written()
         if is_taken or kept:
             log.warning("metadata_table_rewritten", table=file.value, kept=kept, from_master=is_taken)
-        return TableRepaired(changed=is_taken or held is not None, kept_path=kept)
+        return FileRepaired(changed=is_taken or held is not None, kept_path=kept)
 
     async def _other_content(self, file: MetadataFile) -> bytes | None:
         """What the file holds if that is something else than the broker knows; b"" where there is no file."""
@@ -627,14 +614,14 @@ class TableRepair:
 
     # Another file
 
-    async def _rewrite_own(self, own: OwnFile, *, dry_run: bool) -> TableRepaired:
+    async def _rewrite_own(self, own: OwnFile, *, dry_run: bool) -> FileRepaired:
         held = await self._other_content_of(own)
         if held is None or dry_run:
-            return TableRepaired(changed=held is not None)
+            return FileRepaired(changed=held is not None)
         kept = await self._keep(own.name, held)
         await own.write(None)
         log.warning("file_rewritten", file=own.path, kept=kept)
-        return TableRepaired(changed=True, kept_path=kept)
+        return FileRepaired(changed=True, kept_path=kept)
 
     async def _other_content_of(self, own: OwnFile) -> bytes | None:
         for _ in range(_LOOKS_MAX):
@@ -650,7 +637,7 @@ class TableRepair:
 
     async def _put_back(
         self, name: str, file: MetadataFile | None, own: OwnFile | None, *, dry_run: bool
-    ) -> TableRepaired:
+    ) -> FileRepaired:
         path = await asyncio.to_thread(self._newest_kept, name)
         if path is None:
             raise RepairRefused(Refusal.NOT_FOUND, f"nothing is kept of {name}: it was not repaired")
@@ -662,7 +649,7 @@ class TableRepair:
             self._check_readable(file, data, path)
             held = self._tables.by_file[file].to_json().encode()
         if held == data or dry_run:
-            return TableRepaired(changed=held != data)
+            return FileRepaired(changed=held != data)
         kept = await self._keep(name, held, undone=True)
         if own is not None:
             await own.write(data)
@@ -670,7 +657,7 @@ class TableRepair:
             self._tables.put_back(file, data.decode())
             await self._tables.written()
         log.warning("table_put_back", table=name, from_file=path, kept=kept)
-        return TableRepaired(changed=True, kept_path=kept)
+        return FileRepaired(changed=True, kept_path=kept)
 
     def _check_readable(self, file: MetadataFile, data: bytes, path: str) -> None:
         try:

@@ -9,6 +9,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry
@@ -18,8 +19,10 @@ from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
 __all__ = [
     "BLOCK_BYTES",
+    "INDEX_PREFIX",
     "KEPT_REPAIRS_FOLDER",
     "FileGone",
+    "FileRepaired",
     "JobCancelled",
     "LogUnsound",
     "OpenFile",
@@ -408,6 +411,8 @@ class PacedFiles:
 
 KEPT_REPAIRS_FOLDER: Final = "kept-repairs"
 """Below the store's root: what repairs have replaced."""
+INDEX_PREFIX: Final = "index/"
+"""What the path of an IndexFile begins with."""
 
 
 def new_file(path: str) -> OpenFile:
@@ -430,6 +435,15 @@ def finish_file(file: OpenFile, unfinished: str, path: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRepaired:
+    """What came of the repair of a table or an IndexFile."""
+
+    changed: bool
+    kept_path: str = ""
+    """Below the store; empty: nothing was overwritten that was not kept before."""
 
 
 def keep_file(path: str, data: bytes) -> None:

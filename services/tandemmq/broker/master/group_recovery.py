@@ -21,7 +21,6 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import digest_of, find_common_end
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.journal import LeaseReplay
-from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs, OperatorMarks
 from tandemmq.core.offsets import PhysicalOffset
@@ -42,6 +41,7 @@ from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
 
 if TYPE_CHECKING:
+    from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
 

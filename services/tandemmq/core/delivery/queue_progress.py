@@ -19,11 +19,11 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tandemmq.core.message.properties import PROPERTY_SHARDING_KEY
-from tandemmq.core.message.record import MessageRecord
-from tandemmq.core.message.stored_message import StoredMessage
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.subscription import Subscription
+    from tandemmq.core.message.record import MessageRecord
+    from tandemmq.core.message.stored_message import StoredMessage
 
 __all__ = [
     "ENDED",

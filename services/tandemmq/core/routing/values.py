@@ -6,9 +6,10 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tandemmq.core.metadata.metadata_store import DataVersion
+if TYPE_CHECKING:
+    from tandemmq.core.metadata.metadata_store import DataVersion
 
 __all__ = [
     "MASTER_ID",

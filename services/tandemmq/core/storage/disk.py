@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tandemmq.core.offsets import PhysicalOffset
-
 __all__ = [
     "AppendFile",
     "BlockFile",
@@ -262,7 +260,7 @@ class RecordCorrupt(StorageError):
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"no valid record at physical offset {offset}: {reason}")
-        self.offset = PhysicalOffset(offset)
+        self.offset = offset
         self.reason = reason
 
 
