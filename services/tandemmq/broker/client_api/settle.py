@@ -221,17 +221,17 @@ class SettleHandler:
         self._trace(_ACK, request.topic, request.group, call, request.handles, outcome)
 
     def _other_owner(self, handles: Sequence[str]) -> str | None:
-        """The broker group that made the handles, if that is another one. Clients send handles of one group at a
-        time; of several none is passed on."""
+        """The broker group that made the handles, if that is another one; texts that are no handles do not count.
+        Clients send handles of one group at a time; of several none is passed on."""
         own = self._handle_end
         for handle in handles:
             if not handle.endswith(own):
                 break
         else:
             return None
-        owners = {broker_of_handle(handle) for handle in handles}
-        owner = owners.pop()
-        return owner if not owners and owner != self._services.identity.broker_name else None
+        owners = {broker_of_handle(handle) for handle in handles} - {None}
+        owner = owners.pop() if len(owners) == 1 else None
+        return owner if owner != self._services.identity.broker_name else None
 
     def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
         """What became of each, or why the request is refused."""

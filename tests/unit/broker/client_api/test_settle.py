@@ -75,6 +75,16 @@ def test_good_and_bad_handle_have_results_of_their_own_in_order(broker: BrokerAs
     ]
 
 
+def test_a_bad_handle_beside_one_of_another_broker_group_does_not_keep_that_from_it(broker: BrokerAssembly) -> None:
+    (theirs,) = make_handles(
+        [0], queue_id=0, nonce=1, deadline_ms=1, encoded_broker_name=encode_broker_name("broker-b")
+    )
+    for handles in ((theirs, "bad"), ("bad", theirs)):
+        answer = ack(broker, *handles)
+        assert answer.status.code == Code.PROXY_TIMEOUT, "it was to be passed on"
+    assert ack(broker, "bad", "worse").status.code == Code.INVALID_RECEIPT_HANDLE
+
+
 def test_single_failure_is_the_overall_result(broker: BrokerAssembly, time: ManualTime) -> None:
     [handle] = delivered(broker, b"a")
     time.advance(10_001)
