@@ -125,6 +125,15 @@ def test_request_without_a_message_is_refused(broker: BrokerAssembly) -> None:
     assert refused(broker) == Code.MESSAGE_CORRUPTED
 
 
+def test_a_request_has_1024_messages_at_most(broker: BrokerAssembly) -> None:
+    many = [message(body=b"x") for _ in range(1_025)]
+    assert send(broker, *many[1:]).status.code == Code.OK
+    assert broker.store.queue_max_offset("orders", 0) == 1_024
+    refused = send(broker, *many)
+    assert (refused.status.code, refused.status.message.partition(":")[0]) == (Code.PAYLOAD_TOO_LARGE, "messages")
+    assert broker.store.queue_max_offset("orders", 1) == 0
+
+
 def test_two_topics_in_one_request_are_refused(broker: BrokerAssembly) -> None:
     assert refused(broker, message("orders"), message("mixed")) == Code.MESSAGE_CORRUPTED
 

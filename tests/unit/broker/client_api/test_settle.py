@@ -96,6 +96,22 @@ def test_request_without_entries_is_refused(broker: BrokerAssembly) -> None:
     assert ack(broker).status.code == Code.BAD_REQUEST
 
 
+@pytest.mark.parametrize("lite_topic", ["", "some"])
+def test_a_request_has_1024_entries_at_most(broker: BrokerAssembly, lite_topic: str) -> None:
+    request = ack_request(*(["bad"] * 1_025))
+    for entry in request.entries if lite_topic else ():
+        entry.lite_topic = lite_topic
+    refused = call(broker, "AckMessage", request).only(pb.AckMessageResponse)
+    assert (refused.status.code, refused.status.message.partition(":")[0]) == (Code.BAD_REQUEST, "entries")
+    # What is read of it is bounded, too.
+    data = request.SerializeToString() + b"".join([b"\x1a\x00"] * 5_000)
+    assert len(AckRequest.FromString(data).handles) == 1_025
+    del request.entries[0]
+    fake = call(broker, "AckMessage", request)
+    broker.end_turn()
+    assert len(fake.only(pb.AckMessageResponse).entries) == 1_024
+
+
 def test_slave_refuses_acknowledgements_in_every_entry(broker: BrokerAssembly) -> None:
     [handle] = delivered(broker, b"a")
     broker.refusal = "this broker is a slave"
