@@ -214,7 +214,8 @@ def _set_what_the_sender_set(system: definition.SystemProperties, properties: di
     deliver_ms = properties.get(PROPERTY_TIMER_DELIVER_MS, "")
     if re.fullmatch("[0-9]{1,15}", deliver_ms):
         system.delivery_timestamp.CopyFrom(_timestamp(int(deliver_ms)))
-    if re.fullmatch("[0-9]{1,9}", priority := properties.get(PROPERTY_PRIORITY, "")):
+    priority = properties.get(PROPERTY_PRIORITY, "")
+    if re.fullmatch("[0-9]{1,10}", priority) and int(priority) < 1 << 31:
         system.priority = int(priority)
     origin_topic = properties.get(PROPERTY_DEAD_LETTER_ORIGIN_TOPIC)
     origin_message_id = properties.get(PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID)

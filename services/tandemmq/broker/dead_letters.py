@@ -14,6 +14,7 @@ from tandemmq.broker.client_api.validation import OK, PUT_OUTCOMES, Outcome
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.queries.values import QueryError
 from tandemmq.core.message.properties import (
+    MAX_PROPERTIES_BYTES,
     PROPERTY_CRC32,
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
@@ -72,6 +73,14 @@ _QUEUE_COUNT: Final = 1
 _REMEMBERED: Final = 4_096
 # How to read the body. The flags of hosts are the encoder's, those of transactions were the original's.
 _KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
+_DISPENSABLE: Final = (
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
+    PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
+    PROPERTY_RETRY_TOPIC,
+)
+"""What a letter says of its origin, the first to be left out where the message's own properties leave no room. The id
+is among those anyway. A letter that could never be written would come up for ever."""
 
 Done = Callable[[Outcome], None]
 
@@ -151,18 +160,28 @@ class DeadLetterQueues:
 
 def _dead_letter(record: MessageRecord, *, topic: str, attempts: int) -> OutgoingMessage:
     """The message as it was, under its group's topic, with where it came from (RocketMQ's sendMessageBack)."""
-    properties = decode_properties(record.properties)
-    message_id = properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset)
+    own = decode_properties(record.properties)
+    properties = dict(own)
+    message_id = own.get(PROPERTY_UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset)
     properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message_id)
     properties[PROPERTY_DEAD_LETTER_ORIGIN_TOPIC] = record.topic
     properties[PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID] = message_id
+    encoded = encode_properties(properties.items())
+    for name in _DISPENSABLE:
+        if len(encoded) <= MAX_PROPERTIES_BYTES:
+            break
+        if name in own:
+            properties[name] = own[name]
+        else:
+            del properties[name]
+        encoded = encode_properties(properties.items())
     tag, index_keys = index_terms(properties)
     return OutgoingMessage(
         topic=topic,
         queue_id=0,
         body=record.body,
-        properties=encode_properties(properties.items()),
+        properties=encoded,
         tags_code=tags_code(tag),
         index_keys=index_keys,
         tag=tag,

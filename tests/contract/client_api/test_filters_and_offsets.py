@@ -174,6 +174,31 @@ async def test_60_what_is_not_there_is_told(single: Endpoint, client: RawClient)
     assert (await query_offset(client, definition.TIMESTAMP))[0] == Code.BAD_REQUEST
 
 
+async def test_60_a_queue_of_a_group_that_is_away_is_not_taken_for_this_ones(
+    single: Endpoint, client: RawClient
+) -> None:
+    away = queue()
+    away.broker.name = "broker-z"
+    update = pb.UpdateOffsetRequest(group=GROUP, message_queue=away, offset=7)
+    assert (await client.unary("UpdateOffset", update, pb.UpdateOffsetResponse)).status.code == Code.PROXY_TIMEOUT
+    assert await get_offset(client) == (Code.OFFSET_NOT_FOUND, 0)
+    get = pb.GetOffsetRequest(group=GROUP, message_queue=away)
+    assert (await client.unary("GetOffset", get, pb.GetOffsetResponse)).status.code == Code.PROXY_TIMEOUT
+    query = pb.QueryOffsetRequest(message_queue=away, query_offset_policy=definition.END)
+    assert (await client.unary("QueryOffset", query, pb.QueryOffsetResponse)).status.code == Code.PROXY_TIMEOUT
+    read = pull_request(0)
+    read.message_queue.CopyFrom(away)
+    pulled = await pull(client, read)
+    assert (pulled.code, pulled.next_offset) == (Code.PROXY_TIMEOUT, None)
+
+
+async def test_60_a_policy_that_there_is_not_is_refused_by_its_name(single: Endpoint, client: RawClient) -> None:
+    request = pb.QueryOffsetRequest.FromString(b"\x10\x09")
+    request.message_queue.CopyFrom(queue())
+    status = (await client.unary("QueryOffset", request, pb.QueryOffsetResponse)).status
+    assert (status.code, status.message.partition(":")[0]) == (Code.BAD_REQUEST, "query_offset_policy")
+
+
 async def test_60_offset_of_a_time(single: Endpoint, client: RawClient) -> None:
     stored = [one.system_properties.store_timestamp.ToMilliseconds() for one in
               (await pull(client, pull_request(0))).messages]  # fmt: skip

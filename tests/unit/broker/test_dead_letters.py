@@ -104,6 +104,16 @@ async def test_a_letter_goes_back_as_it_was(desk: Desk) -> None:
     assert desk.broker.store.queue_max_offset(LETTERS, 0) == 1
 
 
+@pytest.mark.parametrize(("id_characters", "filler"), [(11_000, 0), (20_000, 0), (34, 32_600), (34, 32_710)])
+async def test_a_letter_leaves_out_of_its_origin_what_has_no_room(desk: Desk, id_characters: int, filler: int) -> None:
+    first = {"UNIQ_KEY": "i" * id_characters, "colour": "x" * filler}
+    desk.bury({name: value for name, value in first.items() if value})
+    (letter,) = await desk.resend(0, dry_run=True)
+    assert letter.message_id == first["UNIQ_KEY"]
+    has_room_for_topic = filler < 32_700
+    assert letter.topic == ("orders" if has_room_for_topic else "")
+
+
 async def test_a_letter_with_a_priority_goes_to_the_queue_of_it(desk: Desk) -> None:
     for priority in ("0", "1", "99", "much"):
         desk.put({"UNIQ_KEY": priority, "DLQ_ORIGIN_TOPIC": "urgent", "_SYS_MSG_PRIORITY_": priority}, topic=LETTERS)

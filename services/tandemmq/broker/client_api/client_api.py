@@ -163,6 +163,8 @@ class ClientApi:
         if not group:
             self._services.lite_topics.forget_parent(topic)
             self.deduplication.forget(topic)
+            # Whoever waits for its messages is told at the end of this turn, when the topic is gone.
+            self._receive.message_arrived(topic)
 
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""

@@ -152,7 +152,8 @@ _MD5_HEAD: Final = _System(
 ).SerializeToString()[:-_MD5_DIGITS]
 _MD5_BYTES: Final = len(_MD5_HEAD) + _MD5_DIGITS
 _PRIORITY: Final = tag_of(_System, "priority")
-_PRIORITY_DIGITS_MAX: Final = 9
+_PRIORITY_DIGITS_MAX: Final = 10
+_PRIORITY_MAX: Final = (1 << 31) - 1
 _TRANSACTION: Final = _MESSAGE_TYPE + varint(definition.TRANSACTION)
 # A Timestamp's two fields, the second one by its milliseconds: it is not written when it is zero.
 _SECONDS: Final = tag_of(Timestamp, "seconds")
@@ -515,7 +516,7 @@ def _rare_fields(message: StoredMessage, shape: _Shape, values: tuple[bytes, ...
             fields.append(_timestamp(_DELIVERY_TIMESTAMP, int(deliver_ms)))
     if shape.priority >= 0:
         priority = values[shape.priority]
-        if priority.isdigit() and len(priority) <= _PRIORITY_DIGITS_MAX:
+        if priority.isdigit() and len(priority) <= _PRIORITY_DIGITS_MAX and int(priority) <= _PRIORITY_MAX:
             fields.append(_PRIORITY + varint(int(priority)))
     if shape.dead_letter_topic >= 0 and shape.dead_letter_message_id >= 0:
         origin = definition.DeadLetterQueue(

@@ -120,7 +120,9 @@ class OffsetHandler:
             return
         offset = 0
         outcome = self._refused_queue(queue, call)
-        if outcome is None and policy == definition.TIMESTAMP and not request.HasField("timestamp"):
+        if outcome is None and policy not in definition.QueryOffsetPolicy.values():
+            outcome = Outcome(Code.BAD_REQUEST, f"query_offset_policy: {policy}; use one of QueryOffsetPolicy")
+        elif outcome is None and policy == definition.TIMESTAMP and not request.HasField("timestamp"):
             outcome = Outcome(Code.BAD_REQUEST, "query_offset_policy TIMESTAMP needs a timestamp")
         elif outcome is None:
             begin, end = self._services.leases.bounds(queue.topic.name, queue.id)
@@ -149,9 +151,10 @@ class OffsetHandler:
     def _passed_on(
         self, method: str, queue: definition.MessageQueue, call: Call, refused: Callable[[Outcome], object]
     ) -> bool:
-        """Whether the queue is another broker group's, which answers the call."""
-        owner = self._receive.other_owner(queue.broker.name, queue.topic.name)
-        if owner is None:
+        """Whether the queue is another broker group's, which answers the call. Nobody answers for a group that is away:
+        an offset of its queue is none of this broker's."""
+        owner = queue.broker.name
+        if owner in ("", self._services.identity.broker_name):
             return False
         self._services.group_calls.pass_on(method, call, broker_name=owner, refused=refused)
         return True

@@ -681,7 +681,7 @@ class ReceiveHandler:
                 receive.end(outcome)
             else:
                 self._poll_over(receive)
-                self._end(receive.call, outcome)
+                self._end(receive.call, self._refused_meanwhile(receive) or outcome)
 
     def _arm(self) -> None:
         """Keeps one timer at or before the next moment at which something changes for those who wait."""

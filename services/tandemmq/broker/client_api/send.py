@@ -22,7 +22,7 @@ import structlog
 
 from tandemmq.broker.client_api.delivery_encoding import number, tag_of
 from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
-from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.broker.client_api.sent_message import MESSAGES_MAX, SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.transactions import Transactions, transaction_problem
 from tandemmq.broker.client_api.validation import (
@@ -287,13 +287,13 @@ class SendHandler:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
         if not messages:
             return Outcome(Code.MESSAGE_CORRUPTED, "the request has no message")
+        if len(messages) > 1 and (refused := _check_alike(messages)):
+            return refused
         first = messages[0]
         topic = first.topic
         destination = self._destination(topic)
         # A topic that exists has a good name.
         if destination is None and (refused := check_topic(topic)):
-            return refused
-        if len(messages) > 1 and (refused := _check_alike(messages)):
             return refused
         max_body_bytes, max_delay_ms = self._options.max_message_bytes, self._options.max_delay_ms
         clock = self._clock
@@ -452,6 +452,8 @@ def _traceparents(messages: Sequence[SentMessage]) -> list[str]:
 
 def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
     """One request is one run of records in one queue."""
+    if len(messages) > MESSAGES_MAX:
+        return Outcome(Code.PAYLOAD_TOO_LARGE, f"messages: more than {MESSAGES_MAX} in one request; send several")
     first = messages[0]
     for sent in messages:
         if sent.topic != first.topic:

@@ -15,10 +15,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from mypy_extensions import i64
 
+from tandemmq.broker.client_api.request_fields import has_more_fields
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["NO_PRIORITY", "SendRequest", "SentMessage", "decode_messages"]
+__all__ = ["MESSAGES_MAX", "NO_PRIORITY", "SendRequest", "SentMessage", "decode_messages"]
 
 # What stands before a field's value: number << 3 | wire type.
 _REQUEST_MESSAGES: Final = 1 << 3 | 2
@@ -51,6 +52,9 @@ _VARINT_BITS_MAX: Final = 28
 """Of the last digit's place: a number has five digits at most here, all that times and lengths need."""
 _INT32_MAX: Final = (1 << 31) - 1
 
+
+MESSAGES_MAX: Final = 1_024
+"""In one request. They are stored in one turn of the event loop, which they hold up for 40 ms."""
 
 NO_PRIORITY: Final = 1 << 31
 """Of a message that has none: above every number that can be sent."""
@@ -153,9 +157,12 @@ class SendRequest:
 
     @staticmethod
     def FromString(data: bytes) -> list[SentMessage]:  # noqa: N802 - protobuf's name
-        """The messages of an encoded `SendMessageRequest`. Raises protobuf's DecodeError if it is none."""
+        """The messages of an encoded `SendMessageRequest`; more than MESSAGES_MAX, not all, if it has more. Raises
+        protobuf's DecodeError if it is none."""
         messages = decode_messages(data) if _IS_COMPILED else None
         if messages is None:
+            if has_more_fields(data, MESSAGES_MAX):
+                return [SentMessage()] * (MESSAGES_MAX + 1)
             messages = [SentMessage.of(message) for message in pb.SendMessageRequest.FromString(data).messages]
         return messages
 
@@ -165,17 +172,21 @@ class _Uncommon(Exception):
 
 
 def decode_messages(data: bytes) -> list[SentMessage] | None:
-    """The messages of an encoded `SendMessageRequest` of the usual form; None for any other, valid or not."""
+    """The messages of an encoded `SendMessageRequest` of the usual form, the first ones if there are more than
+    MESSAGES_MAX; None for any other, valid or not."""
     reader = _Reader(data)
-    messages = []
+    messages: list[SentMessage] = []
     try:
-        while reader.at < reader.size:
+        if reader.at == reader.size:
+            return messages
+        while True:
             if reader.digit() != _REQUEST_MESSAGES:
                 return None
             messages.append(reader.message())
+            if reader.at >= reader.size or len(messages) > MESSAGES_MAX:
+                return messages
     except (_Uncommon, UnicodeDecodeError, IndexError):
         return None
-    return messages
 
 
 _IS_COMPILED: Final = not isinstance(decode_messages, FunctionType)

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.broker.client_api.delivery_encoding import encoded_length, length_delimited, tag_of
+from tandemmq.broker.client_api.request_fields import has_more_fields
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.validation import (
     OK,
@@ -49,6 +50,11 @@ __all__ = ["AckRequest", "SettleHandler", "encoded_ack"]
 #     12 length   topic: Resource
 #     1A length   entry, any number:  0A length  message id,  12 length  receipt handle
 
+# In one request, which is done in one turn of the event loop.
+_ENTRIES_MAX: Final = 1_024
+# Group and topic, and entries; what a request of a later version has besides.
+_FIELDS_MAX: Final = _ENTRIES_MAX + 16
+
 # Pairs of a group and a topic whose encoded names are remembered; each costs about 300 bytes.
 _NAMES_MAX: Final = 4_096
 
@@ -65,7 +71,8 @@ _RECEIPT_HANDLE_BYTE: Final = _RECEIPT_HANDLE[0]
 class AckRequest:
     """One request. `entries` has message id and handle of each as they are encoded, in a request and in an answer.
 
-    `lite_topics` has the lite topic of each; empty where none has one.
+    `lite_topics` has the lite topic of each; empty where none has one. Of a request with more than `_ENTRIES_MAX`
+    entries it has more than that, not all.
     """
 
     __slots__ = ("entries", "group", "handles", "lite_topics", "topic")
@@ -117,6 +124,8 @@ def _plain(data: bytes) -> AckRequest | None:
             return None
         handles.append(entry[handle_at + 2 :].decode())
         entries.append(entry)
+        if len(handles) > _ENTRIES_MAX:
+            break
         entry_at = end
     return AckRequest(group, topic, handles, entries)
 
@@ -129,6 +138,9 @@ def _names(data: bytes) -> tuple[str, str]:
 
 
 def _any(data: bytes) -> AckRequest:
+    if has_more_fields(data, _FIELDS_MAX):
+        count = _ENTRIES_MAX + 1
+        return AckRequest("", "", [""] * count, [b""] * count)
     request = pb.AckMessageRequest.FromString(data)
     # A list: protobuf's own container ends each iteration with an exception and its text.
     entries = request.entries[:]
@@ -188,6 +200,9 @@ class SettleHandler:
         journal at once, and answered after that.
         """
         handles = request.handles
+        if len(handles) > _ENTRIES_MAX:
+            self._refuse_ack(request, call, _TOO_MANY_ENTRIES)
+            return
         if (owner := self._other_owner(handles)) is not None and self._refused(
             request.group, request.topic, call
         ) is None:
@@ -221,17 +236,17 @@ class SettleHandler:
         self._trace(_ACK, request.topic, request.group, call, request.handles, outcome)
 
     def _other_owner(self, handles: Sequence[str]) -> str | None:
-        """The broker group that made the handles, if that is another one. Clients send handles of one group at a
-        time; of several none is passed on."""
+        """The broker group that made the handles, if that is another one; texts that are no handles do not count.
+        Clients send handles of one group at a time; of several none is passed on."""
         own = self._handle_end
         for handle in handles:
             if not handle.endswith(own):
                 break
         else:
             return None
-        owners = {broker_of_handle(handle) for handle in handles}
-        owner = owners.pop()
-        return owner if not owners and owner != self._services.identity.broker_name else None
+        owners = {broker_of_handle(handle) for handle in handles} - {None}
+        owner = owners.pop() if len(owners) == 1 else None
+        return owner if owner != self._services.identity.broker_name else None
 
     def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
         """What became of each, or why the request is refused."""
@@ -519,6 +534,9 @@ _NOT_HELD: Final = Outcome(
     retryable=True,
 )
 _NO_ENTRY: Final = Outcome(Code.BAD_REQUEST, "the request has no entry")
+_TOO_MANY_ENTRIES: Final = Outcome(
+    Code.BAD_REQUEST, f"entries: more than {_ENTRIES_MAX} in one request; acknowledge by several"
+)
 
 
 def _unknown_handle(handle: str) -> Outcome:

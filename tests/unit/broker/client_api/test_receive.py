@@ -385,14 +385,24 @@ def test_waiting_receives_get_nothing_once_their_group_was_removed_or_disabled(
     assert receive(broker, receive_request(group="going")).bodies == [b"a"], "the next receive makes the group anew"
 
 
-def test_waiting_receive_ends_once_its_topic_was_deleted(broker: BrokerAssembly, time: ManualTime) -> None:
-    waiting = call(broker, "ReceiveMessage", receive_request())
-    broker.topics.remove("orders", now_ms=1)
+def test_waiting_receives_end_once_their_topic_was_deleted(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = [call(broker, "ReceiveMessage", receive_request(group=group)) for group in ("a", "a", "b")]
     broker.leases.forget_topic("orders")
-    broker.api.message_arrived("orders")
+    broker.api.consumes_anew("", "orders")
+    broker.topics.remove("orders", now_ms=1)
     time.end_turn()
-    assert Answer.of(waiting).code == Code.TOPIC_NOT_FOUND
+    assert [Answer.of(one).code for one in waiting] == [Code.TOPIC_NOT_FOUND] * 3
     assert broker.leases.pairs() == []
+
+
+def test_a_receive_that_waited_in_vain_is_told_that_its_group_was_removed(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request(group="going"))
+    broker.leases.forget_group("going")
+    broker.groups.remove("going", now_ms=1)
+    time.advance(5_000)
+    assert Answer.of(waiting).code == Code.CONSUMER_GROUP_NOT_FOUND
 
 
 def test_consumer_is_known_by_its_group_before_it_introduced_itself(broker: BrokerAssembly) -> None:

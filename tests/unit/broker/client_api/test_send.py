@@ -125,6 +125,15 @@ def test_request_without_a_message_is_refused(broker: BrokerAssembly) -> None:
     assert refused(broker) == Code.MESSAGE_CORRUPTED
 
 
+def test_a_request_has_1024_messages_at_most(broker: BrokerAssembly) -> None:
+    many = [message(body=b"x") for _ in range(1_025)]
+    assert send(broker, *many[1:]).status.code == Code.OK
+    assert broker.store.queue_max_offset("orders", 0) == 1_024
+    refused = send(broker, *many)
+    assert (refused.status.code, refused.status.message.partition(":")[0]) == (Code.PAYLOAD_TOO_LARGE, "messages")
+    assert broker.store.queue_max_offset("orders", 1) == 0
+
+
 def test_two_topics_in_one_request_are_refused(broker: BrokerAssembly) -> None:
     assert refused(broker, message("orders"), message("mixed")) == Code.MESSAGE_CORRUPTED
 
@@ -187,13 +196,13 @@ def test_a_message_group_has_one_queue_and_a_request_without_group_stays_here(br
 
 def test_a_priority_chooses_the_queue_and_comes_with_the_message(broker: BrokerAssembly) -> None:
     broker.add_topic("alarms", message_type="PRIORITY")
-    for priority in (0, 9, 2, 1):
+    for priority in (0, (1 << 31) - 1, 2, 1):
         body = b"%d" % priority
         sent = call(broker, "SendMessage", send_request(message("alarms", body, priority=priority)))
         assert sent.only(pb.SendMessageResponse).status.code == definition.OK
     messages = receive(broker, receive_request("alarms")).messages
     got = [(one.system_properties.queue_id, one.system_properties.priority) for one in messages]
-    assert got == [(3, 9), (2, 2), (1, 1), (0, 0)]
+    assert got == [(3, (1 << 31) - 1), (2, 2), (1, 1), (0, 0)]
     assert {one.system_properties.message_type for one in messages} == {definition.PRIORITY}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.api_requests import message, send_request
 from tandemmq.broker.client_api import sent_message
 from tandemmq.broker.client_api.delivery_encoding import length_delimited, tag_of
-from tandemmq.broker.client_api.sent_message import SendRequest, SentMessage, decode_messages
+from tandemmq.broker.client_api.sent_message import MESSAGES_MAX, SendRequest, SentMessage, decode_messages
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
@@ -210,3 +210,14 @@ def test_fields_have_the_numbers_of_the_proto_files(kind: type[Message], prefix:
 def test_fields_of_two_digits_have_the_numbers_of_the_proto_files() -> None:
     assert tag_of(definition.SystemProperties, "message_group") == bytes((0x8A, 1))
     assert tag_of(definition.SystemProperties, "trace_context") == bytes((0x92, 1))
+
+
+def test_no_more_messages_are_read_than_a_request_may_have() -> None:
+    data = pb.SendMessageRequest(messages=[definition.Message(body=b"x")] * (MESSAGES_MAX + 500)).SerializeToString()
+    assert len(decode_messages(data) or ()) == MESSAGES_MAX + 1
+    assert len(SendRequest.FromString(data)) == MESSAGES_MAX + 1
+    uncommon = b"\x10\x01" + data
+    assert decode_messages(uncommon) is None
+    assert len(SendRequest.FromString(uncommon)) == MESSAGES_MAX + 1
+    whole = pb.SendMessageRequest(messages=[definition.Message(body=b"x")] * MESSAGES_MAX).SerializeToString()
+    assert len(decode_messages(whole) or ()) == len(SendRequest.FromString(whole)) == MESSAGES_MAX

@@ -75,6 +75,16 @@ def test_good_and_bad_handle_have_results_of_their_own_in_order(broker: BrokerAs
     ]
 
 
+def test_a_bad_handle_beside_one_of_another_broker_group_does_not_keep_that_from_it(broker: BrokerAssembly) -> None:
+    (theirs,) = make_handles(
+        [0], queue_id=0, nonce=1, deadline_ms=1, encoded_broker_name=encode_broker_name("broker-b")
+    )
+    for handles in ((theirs, "bad"), ("bad", theirs)):
+        answer = ack(broker, *handles)
+        assert answer.status.code == Code.PROXY_TIMEOUT, "it was to be passed on"
+    assert ack(broker, "bad", "worse").status.code == Code.INVALID_RECEIPT_HANDLE
+
+
 def test_single_failure_is_the_overall_result(broker: BrokerAssembly, time: ManualTime) -> None:
     [handle] = delivered(broker, b"a")
     time.advance(10_001)
@@ -84,6 +94,22 @@ def test_single_failure_is_the_overall_result(broker: BrokerAssembly, time: Manu
 
 def test_request_without_entries_is_refused(broker: BrokerAssembly) -> None:
     assert ack(broker).status.code == Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize("lite_topic", ["", "some"])
+def test_a_request_has_1024_entries_at_most(broker: BrokerAssembly, lite_topic: str) -> None:
+    request = ack_request(*(["bad"] * 1_025))
+    for entry in request.entries if lite_topic else ():
+        entry.lite_topic = lite_topic
+    refused = call(broker, "AckMessage", request).only(pb.AckMessageResponse)
+    assert (refused.status.code, refused.status.message.partition(":")[0]) == (Code.BAD_REQUEST, "entries")
+    # What is read of it is bounded, too.
+    data = request.SerializeToString() + b"".join([b"\x1a\x00"] * 5_000)
+    assert len(AckRequest.FromString(data).handles) == 1_025
+    del request.entries[0]
+    fake = call(broker, "AckMessage", request)
+    broker.end_turn()
+    assert len(fake.only(pb.AckMessageResponse).entries) == 1_024
 
 
 def test_slave_refuses_acknowledgements_in_every_entry(broker: BrokerAssembly) -> None:
