@@ -224,7 +224,8 @@ def _document(context: ClusterContext) -> dict[str, object]:
 NAMESRV_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
 _CONTEXT_VARIABLE: Final = "TANDEMMQ_CONTEXT"
 _LOCAL_NAMESRV: Final = "127.0.0.1:9876"
-_HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
+_HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:(\d{1,5})$")
+_PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +260,11 @@ class ClusterTarget:
 
 def find_target(namesrv: str | None, data: Path | None, context: str | None) -> ClusterTarget:
     """CommandError when an address is malformed, the folder has no running cluster, or there is no such context."""
-    if namesrv:
+    if namesrv is not None:
         return ClusterTarget(ClusterAddress(_addresses(namesrv, "--namesrv")), "--namesrv")
     if data is not None:
         return ClusterTarget(_running_in(data), "--data", data=data)
-    if context:
+    if context is not None:
         return _by_context(context, "--context")
     if named := os.environ.get(_CONTEXT_VARIABLE):
         return _by_context(named, f"${_CONTEXT_VARIABLE}")
@@ -340,7 +341,7 @@ def _running_in(data: Path) -> ClusterAddress:
 
 def _addresses(text: str, source: str) -> tuple[str, ...]:
     addresses = tuple(part.strip() for part in text.split(";") if part.strip())
-    wrong = [address for address in addresses if not _HOST_PORT.match(address)]
+    wrong = [address for address in addresses if not _is_host_port(address)]
     if wrong or not addresses:
         raise CommandError(
             f"{source} {text!r} names no NameServer",
@@ -349,3 +350,8 @@ def _addresses(text: str, source: str) -> tuple[str, ...]:
             exit_code=EXIT_REFUSED,
         )
     return addresses
+
+
+def _is_host_port(address: str) -> bool:
+    # gRPC would take a port that is too large for another one.
+    return (match := _HOST_PORT.match(address)) is not None and 0 < int(match[1]) <= _PORT_MAX

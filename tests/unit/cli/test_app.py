@@ -57,7 +57,7 @@ def test_folder_without_cluster_is_refused(tmp_path: Path) -> None:
     assert "tandemmq up" in _refusal("status", "--data", str(tmp_path)).remedy
 
 
-@pytest.mark.parametrize("address", ["localhost", "host:port", "a:1,b:2", ";"])
+@pytest.mark.parametrize("address", ["localhost", "host:port", "a:1,b:2", ";", "", "a:0", "a:65536"])
 def test_malformed_name_server_address_is_refused(address: str) -> None:
     assert "names no NameServer" in _refusal("status", "--namesrv", address).problem
 

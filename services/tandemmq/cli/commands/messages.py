@@ -351,7 +351,8 @@ def message_show(
 
     by_queue = bool(topic and broker and queue >= 0 and offset >= 0)
     by_log = bool(broker and physical_offset >= 0)
-    if sum((bool(message_id), by_queue, by_log)) != 1:
+    by_place = bool(broker) or max(queue, offset, physical_offset) >= 0
+    if sum((bool(message_id), by_queue, by_log)) != 1 or (message_id and by_place):
         raise CommandError(
             "one message is to be named in one way",
             remedy="give its ID; or --topic, --broker, --queue and --offset; or --broker and --physical-offset",

@@ -162,7 +162,7 @@ def verify(
 
     Asks the brokers of a running cluster; with --path, or --data of a cluster that is stopped, it reads their files.
     The first run reads everything, later ones what is new and a share of the old. Java and Spark are needed only for
-    what is too large for one machine; they come with pip install 'tandemmq\\[consistency]', as what is needed always.
+    what is too large for one machine; they come with pip install 'tandemmq[consistency]', as what is needed always.
 
     Exit code 0: all equal. 2: they differ. 3: not all could be read; nothing wrong in what could. 1: it did not run.
 

@@ -63,6 +63,7 @@ def test_message_must_be_named_in_one_way() -> None:
     cluster = FakeCluster()
     assert cluster.failure("message", "show").exit_code == EXIT_REFUSED
     assert cluster.failure("message", "show", "ID", "--broker", "a", "--physical-offset", "0").exit_code == EXIT_REFUSED
+    assert cluster.failure("message", "show", "ID", "--queue", "0", "--offset", "0").exit_code == EXIT_REFUSED
 
 
 def test_unknown_message_fails_and_says_why_that_may_be() -> None:

@@ -69,6 +69,21 @@ def test_no_record_means_nothing_runs(folder: ClusterFolder) -> None:
     assert folder.read_record() is None
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"members": []}', '{"members": [1]}', "\0", b"\xff"])
+def test_record_that_we_did_not_write_is_refused_by_its_name(text: str | bytes, folder: ClusterFolder) -> None:
+    path = folder.root / "cluster.json"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(CommandError, match=f"{path} cannot be read"):
+        folder.read_record()
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(CommandError, match=f"{file} is no folder"):
+        ClusterFolder(file).read_record()
+
+
 def test_second_lock_is_refused_and_names_the_owner(folder: ClusterFolder) -> None:
     folder.lock()
     with pytest.raises(CommandError) as refused:
