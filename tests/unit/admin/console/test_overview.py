@@ -29,6 +29,7 @@ async def test_healthy_cluster_at_a_glance() -> None:
     assert page.text.startswith("DefaultCluster Healthy: nothing needs you now.")
     assert "broker-a serving, 1 of 1 slaves in sync broker-a:0 , broker-a:1" in page.text
     assert "Brokers 2 of 2 answer" in page.text
+    assert "Slowest slave lacks nothing" in page.text
     assert "They know the same brokers." in page.text
     assert "What to do" not in page.text
     assert {"/replication", "/brokers", "/topics", "/groups", "/brokers/broker-a%3A0"} <= set(page.links())
@@ -62,7 +63,7 @@ async def test_problems_come_first_with_their_remedies() -> None:
     assert page.text.startswith("DefaultCluster Degraded: see what to do first.")
     assert "problem broker-a:0 has 0 of 1 slaves in sync" in page.text
     assert "start the slave of this group" in page.text
-    assert "Furthest behind not known a slave of broker-a" in page.text
+    assert "Slowest slave lacks not known a slave of broker-a" in page.text
     assert re.search(r'class="verdict bad" href="/">\d problems?<', page.html)
 
 
@@ -99,7 +100,7 @@ async def test_before_the_first_reading_and_without_brokers() -> None:
     assert "not read yet" in page.html
     empty = await _overview(ClusterState(name_servers=healthy_cluster().name_servers, brokers=()))
     assert "No broker is known" in empty.text
-    assert "Furthest behind no slave" in empty.text
+    assert "Slaves none is connected" in empty.text
 
 
 async def test_hundreds_of_groups_show_those_in_trouble() -> None:
