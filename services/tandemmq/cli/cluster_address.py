@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
-from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder
+from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ExpectedBroker
@@ -333,7 +333,8 @@ def _running_in(data: Path) -> ClusterAddress:
         raise CommandError(
             f"no cluster runs in {data.absolute()}",
             cause="there is no cluster.json",
-            remedy=f"start one with `tandemmq up --data {data}`, or name another cluster with --namesrv host:port",
+            remedy=f"start one with `tandemmq up{data_option(data.absolute())}`, or name another cluster with "
+            "--namesrv host:port",
             exit_code=EXIT_REFUSED,
         )
     return ClusterAddress(record.name_servers, record.expected_brokers)

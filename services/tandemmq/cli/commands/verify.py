@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -284,4 +285,4 @@ def _tell(summary: RunSummary, place: str) -> None:
     typer.echo(f"report: {folder / 'report.html'}")
     plan = folder / "repair-plan.json"
     if summary.findings_total and plan.exists():
-        typer.echo(f"repair: tandemmq repair --plan {plan} --dry-run")
+        typer.echo(f"repair: tandemmq repair --plan {shlex.quote(str(plan))} --dry-run")

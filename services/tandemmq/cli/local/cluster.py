@@ -149,7 +149,7 @@ def connect_lines(record: ClusterRecord, folder: str) -> list[str]:
     seen = (
         [
             f"console              {record.admin_url}",
-            f"metrics              prometheus --config.file={folder}/prometheus.yml",
+            f"metrics              prometheus --config.file={shlex.quote(f'{folder}/prometheus.yml')}",
         ]
         if record.admin_url
         else []
