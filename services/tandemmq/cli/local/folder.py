@@ -361,25 +361,28 @@ class ClusterFolder:
 
     @contextlib.contextmanager
     def kept_if_done(self) -> Iterator[None]:
-        """If the block fails, what was made of the folder in it is removed again; what was there before stays."""
+        """If the block fails, what was made of the folder in it is removed again; what was there before stays.
+
+        CommandError when the system refuses something: another user's folder, a full disk.
+        """
         try:
             yield
+        except OSError as error:
+            self._discard()
+            raise CommandError(
+                f"the data folder {self.root} cannot be used",
+                cause=f"{error.strerror}: {error.filename}" if error.filename else str(error),
+                remedy="choose a folder you may write to with --data",
+                exit_code=EXIT_REFUSED,
+            ) from error
         except BaseException:
             self._discard()
             raise
 
     def prepare(self) -> None:
-        """Makes the folders; refuses when that is not possible."""
-        try:
-            for folder in (self.conf, self.logs):
-                self.make(folder)
-        except OSError as error:
-            raise CommandError(
-                f"the data folder {self.root} cannot be used",
-                cause=f"{error.strerror}: {error.filename}",
-                remedy="choose a folder you may write to with --data",
-                exit_code=EXIT_REFUSED,
-            ) from error
+        """Makes the folders."""
+        for folder in (self.conf, self.logs):
+            self.make(folder)
 
     def lock(self) -> None:
         """Takes the folder until this process ends; refuses when another `tandemmq up` has it."""

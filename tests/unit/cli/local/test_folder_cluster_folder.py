@@ -94,8 +94,16 @@ def test_second_lock_is_refused_and_names_the_owner(folder: ClusterFolder) -> No
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CommandError, match="cannot be used"):
-        ClusterFolder(tmp_path / "file" / "data").prepare()
+    folder = ClusterFolder(tmp_path / "file" / "data")
+    with pytest.raises(CommandError, match="cannot be used"), folder.kept_if_done():
+        folder.prepare()
+
+
+def test_folder_that_cannot_be_locked_is_refused(folder: ClusterFolder) -> None:
+    (folder.root / "lock").mkdir()
+    with pytest.raises(CommandError, match="cannot be used") as refused, folder.kept_if_done():
+        folder.lock()
+    assert refused.value.cause == f"Is a directory: {folder.root / 'lock'}"
 
 
 def test_log_tail_begins_where_this_start_began(folder: ClusterFolder) -> None:
