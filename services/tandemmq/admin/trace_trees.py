@@ -394,7 +394,7 @@ def _nothing_known(findings: TraceFindings, answered: Sequence[TracingState]) ->
         return [*lines, "their memory is bounded; a receiver named by traceExporterTarget keeps traces for longer"]
     return [
         f"no broker that answers knows a message {findings.message_id}",
-        "check the id and the cluster (--namesrv); it may also have expired, or never been stored",
+        "check the id and the cluster; it may also have expired, or never been stored",
     ]
 
 

@@ -157,11 +157,13 @@ class BrokerReport:
         if self._parts.role.serves_reads:
             yield pb.BrokerProblem(
                 problem="serves reads, since its group has no master: nothing can be sent to it",
-                remedy="start the master; in a group that fails over, if it is lost: tandemmq failover --unclean",
+                remedy="start the master; in a group that fails over, if it is lost: tandemmq failover "
+                f"{self._parts.identity.broker_name} --to {self._parts.identity.broker_id} --unclean",
             )
         for problem in self._retention_problems():
             yield pb.BrokerProblem(
-                problem=problem, remedy="see `tandemmq group list` for who reads behind, and the disk's room"
+                problem=problem,
+                remedy="`tandemmq doctor` shows how much room there is where, `tandemmq group list` who reads behind",
             )
         for file in self._parts.tables.damaged:
             yield pb.BrokerProblem(

@@ -17,19 +17,21 @@ def main() -> None:
     # While modules are imported, and wherever no event loop runs, Ctrl-C ends the process by itself.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # After that line, for Ctrl-C while they are imported.
-    from tandemmq.cli.ending import OutputClosed, die_by, watch_output
+    from tandemmq.cli.ending import OutputClosed, die_by, output_closed_in, output_error, watch_output
 
     watch_output()
     try:
         try:
             code = _run()
         except ExceptionGroup as group:
-            if group.subgroup(OutputClosed) is None:
+            if (closed := output_closed_in(group)) is None:
                 raise
-            raise OutputClosed from None
+            raise closed from None
         sys.stdout.flush()
-    except OutputClosed:
-        die_by(signal.SIGPIPE)
+    except OutputClosed as closed:
+        if not closed.reason:
+            die_by(signal.SIGPIPE)
+        code = _tell(output_error(closed))
     if code == _INTERRUPTED:
         die_by(signal.SIGINT)
     raise SystemExit(code)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
-from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder
+from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ExpectedBroker
@@ -224,7 +224,8 @@ def _document(context: ClusterContext) -> dict[str, object]:
 NAMESRV_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
 _CONTEXT_VARIABLE: Final = "TANDEMMQ_CONTEXT"
 _LOCAL_NAMESRV: Final = "127.0.0.1:9876"
-_HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
+_HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:(\d{1,5})$")
+_PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +260,11 @@ class ClusterTarget:
 
 def find_target(namesrv: str | None, data: Path | None, context: str | None) -> ClusterTarget:
     """CommandError when an address is malformed, the folder has no running cluster, or there is no such context."""
-    if namesrv:
+    if namesrv is not None:
         return ClusterTarget(ClusterAddress(_addresses(namesrv, "--namesrv")), "--namesrv")
     if data is not None:
         return ClusterTarget(_running_in(data), "--data", data=data)
-    if context:
+    if context is not None:
         return _by_context(context, "--context")
     if named := os.environ.get(_CONTEXT_VARIABLE):
         return _by_context(named, f"${_CONTEXT_VARIABLE}")
@@ -332,7 +333,8 @@ def _running_in(data: Path) -> ClusterAddress:
         raise CommandError(
             f"no cluster runs in {data.absolute()}",
             cause="there is no cluster.json",
-            remedy=f"start one with `tandemmq up --data {data}`, or name another cluster with --namesrv host:port",
+            remedy=f"start one with `tandemmq up{data_option(data.absolute())}`, or name another cluster with "
+            "--namesrv host:port",
             exit_code=EXIT_REFUSED,
         )
     return ClusterAddress(record.name_servers, record.expected_brokers)
@@ -340,7 +342,7 @@ def _running_in(data: Path) -> ClusterAddress:
 
 def _addresses(text: str, source: str) -> tuple[str, ...]:
     addresses = tuple(part.strip() for part in text.split(";") if part.strip())
-    wrong = [address for address in addresses if not _HOST_PORT.match(address)]
+    wrong = [address for address in addresses if not _is_host_port(address)]
     if wrong or not addresses:
         raise CommandError(
             f"{source} {text!r} names no NameServer",
@@ -349,3 +351,8 @@ def _addresses(text: str, source: str) -> tuple[str, ...]:
             exit_code=EXIT_REFUSED,
         )
     return addresses
+
+
+def _is_host_port(address: str) -> bool:
+    # gRPC would take a port that is too large for another one.
+    return (match := _HOST_PORT.match(address)) is not None and 0 < int(match[1]) <= _PORT_MAX

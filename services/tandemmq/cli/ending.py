@@ -3,12 +3,15 @@
 - Ctrl-C: the process dies by SIGINT (130 in a shell). What it does on an event loop is cancelled first, so that it puts
   away what it made; a second Ctrl-C does not wait for that.
 - A reader that has enough, such as `head`: it dies by SIGPIPE (141 in a shell), after the same.
+- Output that cannot be written, on a full disk say, is a failure like any other.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import select
 import signal
 import sys
 import threading
@@ -25,42 +28,84 @@ __all__ = [
     "command_error_in",
     "die_by",
     "one_line",
+    "output_closed_in",
+    "output_error",
     "run",
     "watch_output",
 ]
 
 
 ResultT = TypeVar("ResultT")
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class OutputClosed(Exception):
-    """Nobody reads our output any more.
+    """Our output goes nowhere any more. `reason` is empty when it is a pipe that nobody reads.
 
     No OSError: neither typer nor rich take it for theirs, and a socket that was closed is told apart.
     """
 
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
 
 class _Watched(io.FileIO):
+    def __init__(self, fd: int, *, is_result: bool) -> None:
+        super().__init__(fd, "wb", closefd=False)
+        # Standard error may be lost: what the command did is in its exit code.
+        self._is_result = is_result
+        self._failed = False
+
     def write(self, data: Any, /) -> int:
+        if self._failed:
+            # What buffers still hold, as the process ends.
+            return len(data)
         try:
-            return super().write(data)
+            # None from a pipe that is full and that somebody else has made non-blocking.
+            while (written := super().write(data)) is None:
+                select.select((), (self,), ())
         except BrokenPipeError:
             raise OutputClosed from None
+        except OSError as error:
+            self._failed = True
+            if self._is_result:
+                raise OutputClosed(error.strerror or str(error)) from error
+            return len(data)
+        return written
+
+
+class _Closed(io.RawIOBase):
+    """In the place of a standard output that was closed when we started: its descriptor may be a socket's by now."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        if not self._is_told:
+            self._is_told = True
+            raise OutputClosed(os.strerror(errno.EBADF))
+        return len(data)
 
 
 def watch_output() -> None:
-    """From now on, what is printed to a closed pipe raises OutputClosed."""
-    sys.stdout = _watched(sys.stdout)
-    sys.stderr = _watched(sys.stderr)
+    """From now on, what is printed and cannot be written raises OutputClosed."""
+    sys.stdout = _watched(sys.stdout, is_result=True)
+    sys.stderr = _watched(sys.stderr, is_result=False)
 
 
-def _watched(stream: TextIO) -> TextIO:
+def _watched(stream: TextIO | None, *, is_result: bool) -> TextIO:
+    if stream is None:
+        return (
+            io.TextIOWrapper(io.BufferedWriter(_Closed()), write_through=True) if is_result else open(os.devnull, "w")
+        )
     # The old one is kept alive by sys.__stdout__; it has nothing to write.
-    if stream is None:  # It was closed when we started.
-        return stream
-    buffered = io.BufferedWriter(_Watched(stream.fileno(), "wb", closefd=False))
+    buffered = io.BufferedWriter(_Watched(stream.fileno(), is_result=is_result))
     return io.TextIOWrapper(
-        buffered, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.isatty() or stream is sys.stderr
+        buffered, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.isatty() or not is_result
     )
 
 
@@ -134,10 +179,28 @@ class CommandError(Exception):
 
 def command_error_in(group: ExceptionGroup[Exception]) -> CommandError | None:
     """The first CommandError in what nested task groups raised, or None: then it is a bug of ours."""
-    found: Exception | None = group.subgroup(CommandError)
+    return _first_in(group, CommandError)
+
+
+def output_closed_in(group: ExceptionGroup[Exception]) -> OutputClosed | None:
+    """The first OutputClosed in what nested task groups raised."""
+    return _first_in(group, OutputClosed)
+
+
+def output_error(closed: OutputClosed) -> CommandError:
+    """What to say of output that cannot be written although somebody wants it."""
+    return CommandError(
+        "the output cannot be written",
+        cause=closed.reason,
+        remedy="make room, or send it elsewhere, and run it again",
+    )
+
+
+def _first_in(group: ExceptionGroup[Exception], kind: type[ErrorT]) -> ErrorT | None:
+    found: Exception | None = group.subgroup(kind)
     while isinstance(found, ExceptionGroup):
         found = found.exceptions[0]
-    return found if isinstance(found, CommandError) else None
+    return found if isinstance(found, kind) else None
 
 
 def _continued(label: str, text: str) -> list[str]:

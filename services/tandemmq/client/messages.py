@@ -130,7 +130,8 @@ class SendFailed(ClientError):
     """All attempts of one send failed. The message may be stored, possibly more than once, under `message_id`."""
 
     def __init__(self, topic: str, message_id: str, failures: list[ClientError]) -> None:
-        tried = "; ".join(str(failure) for failure in failures)
+        # What every attempt met alike is said once.
+        tried = "; ".join(dict.fromkeys(str(failure) for failure in failures))
         super().__init__(f"topic {topic}, message {message_id}: {len(failures)} attempts failed: {tried}")
         self.message_id = message_id
         self.failures = failures

@@ -93,6 +93,10 @@ def audit(
 
     with ThreadPoolExecutor(settings.groups_at_once, thread_name_prefix="group") as threads:
         found = list(threads.map(one_group, groups, groups.values()))
+    found += [
+        _unfinished(group, (), "it took part in earlier runs, and no NameServer knows a broker of it")
+        for group in _absent_groups(settings, discovery, results, run_id=run_id, now_s=started.timestamp())
+    ]
     findings = tuple(sorted((finding for result in found for finding in result.findings), key=by_weight))
     plan, notes = _repair_plan(run_id, discovery.cluster, findings, found, runner)
     finished = datetime.now(UTC)
@@ -131,6 +135,34 @@ def _options(settings: ConsistencySettings) -> AuditOptions:
         second_look_pause_s=settings.second_look_pause,
         forget_replicas_after_s=settings.forget_replicas_after,
         file_reserved_ms=settings.file_reserved_time * 3_600_000,
+    )
+
+
+def _absent_groups(
+    settings: ConsistencySettings, discovery: Discovery, results: ResultsStore, *, run_id: str, now_s: float
+) -> list[str]:
+    """Groups of this cluster that earlier runs saw and nobody names now: away as a whole, they are not proven equal."""
+    if not settings.name_servers:
+        return []
+    earlier = {
+        group.group
+        for summary in earlier_summaries(results, before=run_id)
+        if summary.cluster == discovery.cluster
+        for group in summary.groups
+    }
+    absent = earlier - discovery.by_group().keys()
+
+    def seen_s(group: str) -> float:
+        memory = GroupStore(results, group, run_id=run_id).load_memory(
+            algorithm=settings.digest_algorithm, extent_bytes=settings.extent_bytes
+        )
+        return max(memory.seen_at_s.values(), default=0.0)
+
+    return sorted(
+        group
+        for group in absent
+        if (not settings.group_names or group in settings.group_names)
+        and now_s - seen_s(group) <= settings.forget_replicas_after
     )
 
 

@@ -190,7 +190,8 @@ class ConsistencySettings(ServiceTlsSettings):
         7 * 86_400.0,
         ge=0,
         alias="forgetReplicasAfter",
-        description="A replica that took part in earlier runs and cannot be found makes a run incomplete, for so long.",
+        description="A replica, or a whole broker group, that took part in earlier runs and cannot be found makes a "
+        "run incomplete, for so long.",
     )
     groups_at_once: int = Field(
         4, ge=1, le=64, alias="groupsAtOnce", description="Groups that are worked on side by side."

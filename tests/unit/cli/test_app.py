@@ -55,9 +55,10 @@ def test_check_without_an_answer_is_no_mistake_in_the_configuration(
 
 def test_folder_without_cluster_is_refused(tmp_path: Path) -> None:
     assert "tandemmq up" in _refusal("status", "--data", str(tmp_path)).remedy
+    assert f"`tandemmq up --data '{tmp_path}/a b'`" in _refusal("status", "--data", str(tmp_path / "a b")).remedy
 
 
-@pytest.mark.parametrize("address", ["localhost", "host:port", "a:1,b:2", ";"])
+@pytest.mark.parametrize("address", ["localhost", "host:port", "a:1,b:2", ";", "", "a:0", "a:65536"])
 def test_malformed_name_server_address_is_refused(address: str) -> None:
     assert "names no NameServer" in _refusal("status", "--namesrv", address).problem
 

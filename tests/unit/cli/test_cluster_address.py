@@ -105,6 +105,7 @@ def test_context_is_one_thing() -> None:
 def test_unknown_context_is_refused_with_those_there_are() -> None:
     _run("context", "add", "stage", "--namesrv", "stage:9876")
     assert _refusal("status", "--context", "prod").cause == "there are stage"
+    assert _refusal("status", "--context", "").cause == "there are stage"
 
 
 def test_first_of_the_ways_to_name_a_cluster_wins(monkeypatch: pytest.MonkeyPatch) -> None:

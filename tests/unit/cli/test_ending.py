@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -49,6 +51,45 @@ def test_output_that_nobody_reads_ends_a_command_as_sigpipe_does(words: str) -> 
 def test_refusal_that_nobody_reads_ends_a_command_as_sigpipe_does(tmp_path: Path) -> None:
     ended = _unread((*_TANDEMMQ, "status", "--data", str(tmp_path)), errors_too=True)
     assert ended.returncode == -signal.SIGPIPE
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "topic --help", "context list -o json"])
+@pytest.mark.parametrize("place", ["/dev/full", "closed"])
+def test_output_that_cannot_be_written_is_told(words: str, place: str) -> None:
+    to = ">&-" if place == "closed" else f">{place}"
+    ended = subprocess.run(
+        ("sh", "-c", f'exec "$@" {to}', "sh", *_TANDEMMQ, *words.split()),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    first, cause, _ = ended.stderr.splitlines()
+    assert first == "problem: the output cannot be written"
+    assert cause.removeprefix("cause:   ") == os.strerror(errno.EBADF if place == "closed" else errno.ENOSPC)
+    assert ended.returncode == EXIT_FAILED
+
+
+@pytest.mark.parametrize("to", ["2>&-", "2>/dev/full"])
+def test_refusal_that_cannot_be_told_is_in_the_exit_code(to: str, tmp_path: Path) -> None:
+    command = (*_TANDEMMQ, "status", "--data", str(tmp_path))
+    ended = subprocess.run(
+        ("sh", "-c", f'exec "$@" {to}', "sh", *command), capture_output=True, timeout=_LIMIT_S, check=False
+    )
+    assert ended.returncode == EXIT_REFUSED
+
+
+def test_output_that_takes_nothing_for_a_while_is_waited_for() -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with open(read_end, "rb") as reader:
+        full = b"x" * fcntl.fcntl(write_end, fcntl.F_GETPIPE_SZ)
+        os.write(write_end, full)
+        with subprocess.Popen((*_TANDEMMQ, "--version"), stdout=write_end, stderr=subprocess.PIPE) as command:
+            os.close(write_end)
+            assert reader.read(len(full)) == full
+            assert reader.read().startswith(b"tandemmq ")
+            assert command.wait(_LIMIT_S) == 0
 
 
 def _run_as_a_command(body: str) -> subprocess.CompletedProcess[str]:

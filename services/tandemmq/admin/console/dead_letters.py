@@ -22,7 +22,7 @@ from tandemmq.admin.console.frame import (
     topic_address,
 )
 from tandemmq.admin.console.message_rows import PREVIEW_BYTES, message_rows
-from tandemmq.admin.operations.operations import Operations
+from tandemmq.admin.operations.operations import Operations, refuse_unknown_group
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.topics import DEAD_LETTER, DEAD_LETTER_PREFIX, dead_letter_topic
 from tandemmq.admin.operations.values import (
@@ -237,6 +237,8 @@ async def _letters_page(
         page = await pages.operations(request).search(query)
     except OperationFailed as failed:
         failure = failed
+    if page is not None and not (page.messages or page.unseen or page_token):
+        await refuse_unknown_group(pages.operations(request), group)
     token = page.next_page_token if page is not None else ""
     return page_html(
         pages,

@@ -133,17 +133,23 @@ def _bytes_rate(history: ClusterHistory) -> str:
     return bytes_rate_text(newest) if newest is not None else ""
 
 
+# As the table of groups says it.
+_SLOWEST: Final = "Slowest slave lacks"
+
+
 def _lag_figure(standings: Sequence[GroupStanding]) -> FigureView:
     lags = [(standing.lag_bytes, standing) for standing in standings if standing.lag_bytes is not None]
     lacking = next((standing for standing in standings if standing.lacks_slave), None)
     if lacking is not None:
-        return FigureView("Furthest behind", _UNKNOWN, f"a slave of {lacking.name}", tone="bad", href="/replication")
+        return FigureView(_SLOWEST, _UNKNOWN, f"a slave of {lacking.name}", tone="bad", href="/replication")
     if not lags:
-        return FigureView("Furthest behind", "no slave", "is connected", href="/replication")
+        return FigureView("Slaves", "none", "is connected", href="/replication")
     lag, standing = max(lags, key=lambda pair: pair[0])
     age = f"{seconds_text(standing.lag_seconds)}, " if standing.lag_seconds else ""
     tone = "warning" if any(standing.tone == "bad" for standing in standings) else ""
-    return FigureView("Furthest behind", bytes_text(lag), f"{age}{standing.name}", tone=tone, href="/replication")
+    if not lag:
+        return FigureView(_SLOWEST, "nothing", tone=tone, href="/replication")
+    return FigureView(_SLOWEST, bytes_text(lag), f"{age}{standing.name}", tone=tone, href="/replication")
 
 
 def _disk_figure(brokers: Sequence[BrokerState]) -> FigureView:

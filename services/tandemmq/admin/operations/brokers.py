@@ -222,7 +222,9 @@ class FailoverOperations:
         if candidate is None:
             raise OperationFailed(
                 FailureKind.NOT_FOUND if to is not None else FailureKind.INVALID,
-                f"{broker_name} has no broker {to}" if to is not None else "to: an unclean change names the new master",
+                f"{broker_name} has no broker {to}"
+                if to is not None
+                else "an unclean change needs the new master named",
                 remedy=f"choose one of {', '.join(str(broker.broker_id) for broker in members)}",
             )
         state = failover_state(

@@ -69,7 +69,7 @@ from tandemmq.admin.rpc import Channels
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 
-__all__ = ["CHANGES", "NotPermitted", "Operations", "OperationsDesk", "Verifier"]
+__all__ = ["CHANGES", "NotPermitted", "Operations", "OperationsDesk", "Verifier", "refuse_unknown_group"]
 
 ResultT = TypeVar("ResultT")
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[object]])
@@ -537,6 +537,15 @@ class Operations:
             return await self._groups.progress_in(topic)
         except OperationFailed as failure:
             return (), (Unseen("groups that read it", failure.problem),)
+
+
+async def refuse_unknown_group(operations: Operations, group: str) -> None:
+    """OperationFailed when all masters say that there is no such group: that it has no dead letters is no news then."""
+    try:
+        await operations.group(group)
+    except OperationFailed as failure:
+        if failure.kind is FailureKind.NOT_FOUND:
+            raise
 
 
 # Operations as one actor may do them. Console, REST and gRPC reach the cluster through this alone, so that none of them

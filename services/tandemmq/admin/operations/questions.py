@@ -365,7 +365,7 @@ class Members:
                 reason = _silent(first).reason if first.is_master else "is not known to any NameServer"
                 unseen.append(Unseen(_master_key(members), f"{reason}; its slave {reader.key} was asked instead"))
         if not brokers:
-            raise _nobody(self._state())
+            raise _nobody(self._state(), broker_name)
         return Readers(brokers, unseen)
 
     def masters(self) -> Readers:
@@ -449,9 +449,17 @@ def _no_group(name: str, known: Sequence[str]) -> OperationFailed:
     )
 
 
-def _nobody(state: ClusterState) -> OperationFailed:
+def _nobody(state: ClusterState, broker_name: str = "") -> OperationFailed:
+    """Of the cluster, or of one group."""
     servers = [f"{server.address}: {server.error}" for server in state.name_servers if server.error is not None]
-    brokers = [f"{broker.key}: {broker.error}" for broker in state.brokers]
+    brokers = [f"{broker.key}: {broker.error}" for broker in state.brokers if broker_name in ("", broker.broker_name)]
+    if broker_name:
+        return OperationFailed(
+            FailureKind.UNAVAILABLE,
+            f"no broker of {broker_name} answers",
+            cause="\n".join(brokers),
+            remedy="see whether their processes run and what the ends of their logs say",
+        )
     if len(servers) == len(state.name_servers):
         return OperationFailed(
             FailureKind.UNAVAILABLE,

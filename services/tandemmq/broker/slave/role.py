@@ -550,7 +550,8 @@ class SlaveReads:
             "slave_serves_reads",
             reason="the group has no master",
             end_offset=parts.store.dispatched_offset,
-            remedy="start the master; in a group that fails over, if it is lost: tandemmq failover --unclean",
+            remedy="start the master; in a group that fails over, if it is lost: tandemmq failover "
+            f"{parts.identity.broker_name} --to {parts.identity.broker_id} --unclean",
         )
 
     def _sight(self) -> Sight:

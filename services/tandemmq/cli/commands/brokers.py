@@ -282,6 +282,7 @@ config_app = typer.Typer(no_args_is_help=True, help="Settings of a running broke
 broker_app.add_typer(config_app, name="config", cls=QuickGroup)
 ha_app = typer.Typer(no_args_is_help=True, help="Replication.")
 
+_LEVELS: Final = ("info", "warning", "error", "critical")
 _EVENTS_MAX: Final = 5_000
 
 _BrokerArgument = Annotated[
@@ -564,6 +565,10 @@ def ha_status(
     """
     from tandemmq.service.event_loop import SystemClock
 
+    if group and broker_group not in ("", group):
+        raise CommandError(
+            f"{broker_group} and --group {group} are two groups", remedy="name one", exit_code=EXIT_REFUSED
+        )
     group = broker_group or group
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     groups = [each for each in replication_of(state, rates) if group in ("", each.broker_name)]
@@ -576,7 +581,7 @@ def ha_status(
 def events(
     cluster: ClusterChoice,
     limit: Annotated[int, typer.Option("--limit", min=1, max=_EVENTS_MAX, help="At most so many.")] = 50,
-    level: Annotated[str, typer.Option(help="Only this level: info, warning, error or critical.")] = "",
+    level: Annotated[str, typer.Option(help=f"Only this level: {', '.join(_LEVELS)}.")] = "",
     source: Annotated[str, typer.Option(metavar="BROKER", help="Only of this broker, as name:id.")] = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -588,6 +593,10 @@ def events(
 
       tandemmq events --level error -o json
     """
+    if level and level not in _LEVELS:
+        raise CommandError(
+            f"there is no level {level}", remedy=f"choose one of {', '.join(_LEVELS)}", exit_code=EXIT_REFUSED
+        )
     wanted_of_all = limit if not (level or source) else _EVENTS_MAX
     found, unseen = cluster.ask(lambda operations: operations.events(limit=wanted_of_all))
     shown = [each for each in found if level in ("", each.level) and source in ("", each.source)][:limit]
@@ -839,6 +848,10 @@ def failover(
     """
     if home and to is not None:
         raise CommandError("--home and --to exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED)
+    if unclean and to is None:
+        raise CommandError(
+            "--unclean needs --to", remedy="say which broker is to be the master", exit_code=EXIT_REFUSED
+        )
     wanted = MASTER_ID if home else to
 
     def hand_over(dry: bool) -> HandOver:

@@ -233,8 +233,18 @@ def _make_for(data: Path) -> list[Path]:
             remedy=f"start one: tandemmq up --secure{data_option(folder.root)}; or name identities and --out",
             exit_code=EXIT_REFUSED,
         )
+    certificates = ClusterCertificates(folder)
+    record = folder.read_record()
+    if record is not None and record.supervised and not certificates.are_there:
+        raise CommandError(
+            f"the cluster that runs in {folder.root} takes calls without certificates",
+            cause="its members would not show theirs before they start again, and commands would not reach them",
+            remedy=f"stop it with `tandemmq down{data_option(folder.root)}`, then "
+            f"`tandemmq up --secure{data_option(folder.root)}` makes them",
+            exit_code=EXIT_REFUSED,
+        )
     members = read_members(folder, lay_out(folder, None), {})
-    return ClusterCertificates(folder).make(members, all_anew=True)
+    return certificates.make(members, all_anew=True)
 
 
 def _make(identities: list[str], *, cluster: str, out: Path, days: float | None) -> list[Path]:

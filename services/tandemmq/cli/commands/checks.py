@@ -439,7 +439,7 @@ def lag(
 
       tandemmq check lag --group billing --topic orders --critical-age 10m
     """
-    found, unseen = cluster.ask(lambda operations: _within(timeout, _progress(operations, groups or ())))
+    found, unseen = cluster.ask(lambda operations: _within(timeout, _progress(operations, groups or (), topic)))
     _answer(
         check_lag(
             found,
@@ -539,10 +539,13 @@ async def _within(timeout_s: float, answer: Awaitable[ResultT]) -> ResultT:
 
 
 async def _progress(
-    operations: Operations, names: Sequence[str]
+    operations: Operations, names: Sequence[str], topic: str
 ) -> tuple[list[tuple[GroupSummary, Sequence[Progress]]], list[Unseen]]:
-    """The groups named, or all, with their progress; and whom no answer has seen."""
+    """The groups named, or all, with their progress; and whom no answer has seen. OperationFailed when there is no
+    such group or topic: nobody lags in a name that was misspelt."""
     unseen: set[Unseen] = set()
+    if topic:
+        await operations.topic(topic)
     if not names:
         page = await collect(lambda request: operations.groups(page=request))
         names = [group.name for group in page.items]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         DeadLetterResult,
         Message,
         MessageDetail,
+        MessagePage,
         MessageSummary,
         ReplicaCopy,
         TestReceipt,
@@ -351,7 +352,8 @@ def message_show(
 
     by_queue = bool(topic and broker and queue >= 0 and offset >= 0)
     by_log = bool(broker and physical_offset >= 0)
-    if sum((bool(message_id), by_queue, by_log)) != 1:
+    by_place = bool(broker) or max(queue, offset, physical_offset) >= 0
+    if sum((bool(message_id), by_queue, by_log)) != 1 or (message_id and by_place):
         raise CommandError(
             "one message is to be named in one way",
             remedy="give its ID; or --topic, --broker, --queue and --offset; or --broker and --physical-offset",
@@ -697,12 +699,20 @@ def dead_letter_show(
 
     Example: tandemmq dlq show billing --limit 50
     """
+    from tandemmq.admin.operations.operations import refuse_unknown_group
     from tandemmq.admin.operations.topics import dead_letter_topic
     from tandemmq.admin.operations.values import MessageQuery
     from tandemmq.service.event_loop import SystemClock
 
     query = MessageQuery(dead_letter_topic(group), limit=limit, body_bytes=_PREVIEW_BYTES, page_token=page)
-    found = cluster.ask(lambda operations: operations.search(query))
+
+    async def letters(operations: Operations) -> MessagePage:
+        found = await operations.search(query)
+        if not (found.messages or found.unseen or page):
+            await refuse_unknown_group(operations, group)
+        return found
+
+    found = cluster.ask(letters)
     table = messages_table(found.messages, now_ms=SystemClock().wall_ms())
     emit(output, found, or_text(table, f"group {group} has no dead letters"))
     if found.next_page_token and output is OutputFormat.TABLE:

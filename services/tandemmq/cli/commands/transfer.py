@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
-from tandemmq.cli.ending import CommandError, OutputClosed
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError, OutputClosed
 from tandemmq.cli.options import TopicArgument
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class ConsumeCount:
     damaged: int = 0
     # Of the last receive or acknowledgement that failed.
     last_failure: str = ""
-    # Nobody reads the lines any more: what was received last is unacknowledged and will be delivered again.
-    output_closed: bool = False
+    # The lines go nowhere any more: what was received last is unacknowledged and will be delivered again.
+    output_closed: OutputClosed | None = None
 
 
 async def consume_lines(
@@ -195,9 +196,9 @@ class _Consumption:
         self._last_message_s = asyncio.get_running_loop().time()
         try:
             self._write(b"".join(message.body + b"\n" for message in messages))
-        except OutputClosed:
+        except OutputClosed as closed:
             # Others acknowledge first what was printed before.
-            count.output_closed = True
+            count.output_closed = closed
             self._stop.set()
             return
         count.received += len(messages)
@@ -242,7 +243,7 @@ class ByteSource(Protocol):
 async def read_lines(source: ByteSource) -> AsyncIterator[bytes]:
     """Lines without their end, as soon as they come. The last one may lack its end.
 
-    CommandError when a line is longer than any broker takes.
+    CommandError when a line is longer than any broker takes, or the source cannot be read.
 
     The thread that reads is a daemon: blocked on a terminal nobody types into, it must not keep the process alive.
     """
@@ -255,9 +256,11 @@ async def read_lines(source: ByteSource) -> AsyncIterator[bytes]:
                 chunk: bytes | OSError = source.read1(_CHUNK_BYTES)
             except OSError as error:
                 chunk = error
+            putting = chunks.put(chunk)
             try:
-                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+                asyncio.run_coroutine_threadsafe(putting, loop).result()
             except (RuntimeError, CancelledError):
+                putting.close()
                 return  # the loop has gone: nobody wants more
             if not chunk or isinstance(chunk, OSError):
                 return
@@ -266,7 +269,7 @@ async def read_lines(source: ByteSource) -> AsyncIterator[bytes]:
     rest = b""
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
-            raise chunk
+            raise CommandError("the input cannot be read", cause=chunk.strerror or str(chunk)) from chunk
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
@@ -332,8 +335,6 @@ class LineOptions:
     tag: str | None
     # See `line_key`; None for no keys.
     key_field: str | None
-    # Lines per second; 0 for as fast as acknowledgements come.
-    rate: float
     # Sends waiting for their acknowledgement at once.
     inflight: int
 
@@ -352,6 +353,8 @@ class ProduceCount:
 
     acknowledged: int = 0
     unacknowledged: int = 0
+    # Of the unacknowledged: a broker will not have them as they are.
+    refused: int = 0
     # RocketMQ has no empty messages.
     empty: int = 0
     failures: list[UnacknowledgedLine] = field(default_factory=list)
@@ -361,7 +364,7 @@ async def produce_lines(
     sender: Sender, lines: AsyncIterator[bytes], options: LineOptions, count: ProduceCount, *, failed: LineSink | None
 ) -> None:
     """Sends every line and updates `count` as it goes. With an `inflight` of 1 lines are stored in their order."""
-    from tandemmq.client import ClientError
+    from tandemmq.client import BrokerRefused, ClientError
 
     work: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(options.inflight)
 
@@ -373,6 +376,7 @@ async def produce_lines(
                 await sender.send(options.topic, line, tag=options.tag, keys=[key] if key else [])
             except ClientError as error:
                 count.unacknowledged += 1
+                count.refused += isinstance(error, BrokerRefused) and not error.retryable
                 if len(count.failures) < _SHOWN_FAILURES:
                     count.failures.append(UnacknowledgedLine(number, str(error)))
                 if failed is not None:
@@ -384,7 +388,7 @@ async def produce_lines(
         for _ in range(options.inflight):
             tasks.create_task(send_lines())
         number = 0
-        async for line in _paced(lines, options.rate):
+        async for line in lines:
             number += 1
             if line:
                 await work.put((number, line))
@@ -395,7 +399,7 @@ async def produce_lines(
 
 
 async def _paced(lines: AsyncIterator[bytes], rate: float) -> AsyncIterator[bytes]:
-    """The same lines, none before its turn. Time lost is made up, by at most a second's worth."""
+    """The same lines, so many a second; 0: as they come. Time lost is made up, by at most a second's worth."""
     loop = asyncio.get_running_loop()
     due_s = loop.time()
     async for line in lines:
@@ -431,20 +435,72 @@ def produce(
 
       tail -f events.json | tandemmq produce events --key-field id --tag live
     """
-    options = LineOptions(topic=topic, tag=tag, key_field=key_field, rate=rate, inflight=inflight)
+    if key_field is not None and key_field.isdigit() and int(key_field) == 0:
+        raise CommandError("there is no column 0", remedy="columns are counted from 1", exit_code=EXIT_REFUSED)
+    if sys.stdin is None:
+        raise CommandError(
+            "standard input is closed", remedy="pipe lines into this command, or give it a file", exit_code=EXIT_REFUSED
+        )
+    options = LineOptions(topic=topic, tag=tag, key_field=key_field, inflight=inflight)
     with contextlib.ExitStack() as files:
-        failed = files.enter_context(unacknowledged.open("wb")) if unacknowledged else None
+        failed = files.enter_context(_kept_lines(unacknowledged)) if unacknowledged else None
         # Our own reader of the descriptor: sys.stdin decodes, and its buffer need not have read1.
         source = files.enter_context(open(0, "rb", closefd=False))
-        count = cluster.run(lambda connection: _produce(connection, options, source, failed))
+        count = cluster.run(lambda connection: _produce(connection, options, source, failed, rate=rate))
     if count.unacknowledged:
+        again = f"send {unacknowledged} again"
+        if count.refused == count.unacknowledged:
+            remedy = f"correct what is refused; `tandemmq topic describe {topic}` shows which type it takes"
+            remedy += f"; then {again}" if unacknowledged else ""
+        elif unacknowledged:
+            remedy = again
+        else:
+            remedy = "see `tandemmq status`; next time, --unacknowledged FILE keeps such lines to be sent again"
         raise CommandError(
             f"{count.unacknowledged} line(s) were not acknowledged",
             cause="\n".join(f"line {failure.number}: {failure.reason}" for failure in count.failures),
-            remedy=f"send {unacknowledged} again"
-            if unacknowledged
-            else "see `tandemmq status`; next time, --unacknowledged FILE keeps such lines to be sent again",
+            remedy=remedy,
         )
+
+
+@contextlib.contextmanager
+def _kept_lines(path: Path) -> Iterator[LineSink]:
+    """A new file for the lines that were not acknowledged. CommandError when it cannot be written."""
+
+    def failure(error: OSError) -> CommandError:
+        return CommandError(
+            f"{path} cannot be written",
+            cause=error.strerror or str(error),
+            remedy="name another file with --unacknowledged",
+            exit_code=EXIT_REFUSED,
+        )
+
+    class Sink:
+        def write(self, data: bytes, /) -> int:
+            try:
+                written = file.write(data)
+                # Now: what is wrong with the disk may be wrong with the brokers', too.
+                file.flush()
+            except OSError as error:
+                raise failure(error) from error
+            return written
+
+    try:
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(0)):
+            raise CommandError(
+                f"{path} is the input, and would be emptied before it is read",
+                remedy="name another file with --unacknowledged",
+                exit_code=EXIT_REFUSED,
+            )
+        file = path.open("wb")
+    except OSError as error:
+        raise failure(error) from error
+    try:
+        yield Sink()
+    finally:
+        # All was flushed, or told that it could not be.
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 @with_cluster
@@ -484,8 +540,8 @@ def consume(
     """
     options = ConsumeOptions(count=count, idle_timeout_s=idle_timeout)
     done = cluster.run(lambda connection: _consume(connection, topic, group, tag, options, rejects=reject))
-    if done.output_closed:
-        raise OutputClosed
+    if done.output_closed is not None:
+        raise done.output_closed
     if done.damaged:
         raise CommandError(f"{done.damaged} message(s) do not match their digest", remedy="check the brokers' disks")
     if done.acknowledged < done.received:
@@ -503,7 +559,7 @@ def consume(
 
 
 async def _produce(
-    connection: ClusterConnection, options: LineOptions, source: ByteSource, failed: LineSink | None
+    connection: ClusterConnection, options: LineOptions, source: ByteSource, failed: LineSink | None, *, rate: float
 ) -> ProduceCount:
     from rich.console import Console
 
@@ -531,7 +587,9 @@ async def _produce(
     async with Producer(client, SystemClock()) as producer:
         started_s = asyncio.get_running_loop().time()
         with stop_requested() as stop, _progress(console, line):
-            await produce_lines(producer, _until(read_lines(source), stop), options, count, failed=failed)
+            # Stopped also while a line waits for its turn.
+            lines = _until(_paced(read_lines(source), rate), stop)
+            await produce_lines(producer, lines, options, count, failed=failed)
         console.print(line(), highlight=False)
     return count
 

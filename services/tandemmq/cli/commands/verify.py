@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,6 +113,8 @@ def _message(finding: Finding) -> str:
 
 _NEEDED: Final = ("tandemmq.consistency", "pyarrow", "xxhash", "numpy")
 _RESULTS: Final = "consistency"
+# Of the job's exit codes.
+_EXIT_INCOMPLETE: Final = 3
 # What says where to read; the environment of a pod would contradict the options given here.
 _SOURCE_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "TANDEMMQ_PATH", "TANDEMMQ_SOURCES")
 
@@ -162,7 +165,7 @@ def verify(
 
     Asks the brokers of a running cluster; with --path, or --data of a cluster that is stopped, it reads their files.
     The first run reads everything, later ones what is new and a share of the old. Java and Spark are needed only for
-    what is too large for one machine; they come with pip install 'tandemmq\\[consistency]', as what is needed always.
+    what is too large for one machine; they come with pip install 'tandemmq[consistency]', as what is needed always.
 
     Exit code 0: all equal. 2: they differ. 3: not all could be read; nothing wrong in what could. 1: it did not run.
 
@@ -183,7 +186,7 @@ def verify(
             "--from=cronjob/RELEASE-consistency-quick NAME",
             exit_code=EXIT_FAILED,
         )
-    source = _source(path or [], cluster)
+    source, expected = _source(path or [], cluster)
     place = results or str(_default_results(path, cluster))
     settings = [*source, f"tier={tier}", f"results={place}", "progress=person"]
     settings += [f"engine={engine}"] if engine is not Engine.AUTO else []
@@ -193,12 +196,15 @@ def verify(
     summary = _latest(place)
     if summary is not None and (before is None or summary.run_id != before.run_id):
         _tell(summary, place)
+        if absent := sorted(expected - {each.group for each in summary.groups}) if not group else []:
+            typer.echo(f"not compared: {', '.join(absent)}; no NameServer knows a broker of it", err=True)
+            code = code or _EXIT_INCOMPLETE
     if code:
         raise typer.Exit(code if code > 0 else EXIT_FAILED)
 
 
-def _source(paths: Sequence[Path], choice: ClusterChoice) -> list[str]:
-    """Settings of the job that say what to read."""
+def _source(paths: Sequence[Path], choice: ClusterChoice) -> tuple[list[str], set[str]]:
+    """Settings of the job that say what to read, and which broker groups should be there, as far as that is known."""
     if paths:
         if choice.namesrv or choice.data or choice.context:
             raise CommandError(
@@ -209,18 +215,19 @@ def _source(paths: Sequence[Path], choice: ClusterChoice) -> list[str]:
         absent = [path for path in paths if not path.is_dir()]
         if absent:
             raise CommandError(f"there is no folder {absent[0]}", remedy="check --path", exit_code=EXIT_FAILED)
-        return [f"path={';'.join(str(path.absolute()) for path in paths)}"]
+        return [f"path={';'.join(str(path.absolute()) for path in paths)}"], set()
     data = None if choice.namesrv else choice.data
     if data is not None and ClusterFolder(data).read_record() is None and (data / "store").is_dir():
         # It is stopped: its files say all there is.
-        return [f"path={data.absolute()}"]
+        return [f"path={data.absolute()}"], set()
     try:
         cluster = choice.address()
     except CommandError as error:
         # Its code for wrong arguments says here that replicas differ.
         error.exit_code = EXIT_FAILED
         raise
-    return [f"namesrvAddr={join_addresses(cluster.name_servers)}", *_certificate(choice)]
+    source = [f"namesrvAddr={join_addresses(cluster.name_servers)}", *_certificate(choice)]
+    return source, {broker.broker_name for broker in cluster.expected}
 
 
 def _certificate(choice: ClusterChoice) -> list[str]:
@@ -278,4 +285,4 @@ def _tell(summary: RunSummary, place: str) -> None:
     typer.echo(f"report: {folder / 'report.html'}")
     plan = folder / "repair-plan.json"
     if summary.findings_total and plan.exists():
-        typer.echo(f"repair: tandemmq repair --plan {plan} --dry-run")
+        typer.echo(f"repair: tandemmq repair --plan {shlex.quote(str(plan))} --dry-run")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
-from tandemmq.cli.local.folder import ClusterFolder, Member, MemberKind
+from tandemmq.cli.local.folder import ClusterFolder, Member, MemberKind, data_option
 from tandemmq.core.access.identity import AdminLevel, Identity, Role, identity_of
 from tandemmq.service.certificates import (
     CertificateAuthority,
@@ -157,7 +157,7 @@ def caller_certificate(data: Path | None) -> ServiceTls | None:
         raise CommandError(
             "the certificate of this cluster's administrator cannot be used",
             cause=str(error),
-            remedy=f"make it anew: tandemmq certs make --data {data}",
+            remedy=f"make it anew: tandemmq certs make{data_option(data.absolute())}",
             exit_code=EXIT_REFUSED,
         ) from error
 

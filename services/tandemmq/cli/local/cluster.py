@@ -149,7 +149,7 @@ def connect_lines(record: ClusterRecord, folder: str) -> list[str]:
     seen = (
         [
             f"console              {record.admin_url}",
-            f"metrics              prometheus --config.file={folder}/prometheus.yml",
+            f"metrics              prometheus --config.file={shlex.quote(f'{folder}/prometheus.yml')}",
         ]
         if record.admin_url
         else []
@@ -423,7 +423,11 @@ class LocalCluster:
     def _write_record(self) -> None:
         records = tuple(_member_record(supervised, self._folder) for supervised in self._supervised)
         self._record = replace(self._record, members=records)
-        self._folder.write_record(self._record)
+        try:
+            self._folder.write_record(self._record)
+        except OSError as error:
+            # On a full disk, say. The members go on; commands see what was written last.
+            self._announce(f"cluster: cluster.json was not written: {error.strerror}")
 
     async def _show(self, channels: Channels) -> None:
         reader = ClusterReader(channels, self._record.name_servers, self._record.expected_brokers)

@@ -361,25 +361,28 @@ class ClusterFolder:
 
     @contextlib.contextmanager
     def kept_if_done(self) -> Iterator[None]:
-        """If the block fails, what was made of the folder in it is removed again; what was there before stays."""
+        """If the block fails, what was made of the folder in it is removed again; what was there before stays.
+
+        CommandError when the system refuses something: another user's folder, a full disk.
+        """
         try:
             yield
+        except OSError as error:
+            self._discard()
+            raise CommandError(
+                f"the data folder {self.root} cannot be used",
+                cause=f"{error.strerror}: {error.filename}" if error.filename else str(error),
+                remedy="choose a folder you may write to with --data",
+                exit_code=EXIT_REFUSED,
+            ) from error
         except BaseException:
             self._discard()
             raise
 
     def prepare(self) -> None:
-        """Makes the folders; refuses when that is not possible."""
-        try:
-            for folder in (self.conf, self.logs):
-                self.make(folder)
-        except OSError as error:
-            raise CommandError(
-                f"the data folder {self.root} cannot be used",
-                cause=f"{error.strerror}: {error.filename}",
-                remedy="choose a folder you may write to with --data",
-                exit_code=EXIT_REFUSED,
-            ) from error
+        """Makes the folders."""
+        for folder in (self.conf, self.logs):
+            self.make(folder)
 
     def lock(self) -> None:
         """Takes the folder until this process ends; refuses when another `tandemmq up` has it."""
@@ -425,11 +428,21 @@ class ClusterFolder:
         return self.logs / f"{member}.log"
 
     def read_record(self) -> ClusterRecord | None:
-        """cluster.json, or None when there is none."""
+        """cluster.json, or None when there is none. CommandError when it is none that we wrote."""
         try:
-            fields = json.loads(self._record_path.read_text(encoding="utf-8"))
+            text = self._record_path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
+        except NotADirectoryError as error:
+            raise CommandError(
+                f"{self.root} is no folder", remedy="name a cluster's data folder", exit_code=EXIT_REFUSED
+            ) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._unreadable(getattr(error, "strerror", "") or str(error)) from error
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise self._unreadable(f"it is damaged: {error}") from error
         try:
             members = tuple(_member_record(member) for member in fields.pop("members"))
             return ClusterRecord(
@@ -440,13 +453,16 @@ class ClusterFolder:
                 },
                 members=members,
             )
-        except (KeyError, TypeError) as error:
-            raise CommandError(
-                f"{self._record_path} cannot be read",
-                cause=f"it was written by another version ({error})",
-                remedy="stop that cluster with the version that started it, or remove the file if nothing runs",
-                exit_code=EXIT_REFUSED,
-            ) from error
+        except (AttributeError, KeyError, TypeError) as error:
+            raise self._unreadable(f"it was written by another version ({error})") from error
+
+    def _unreadable(self, cause: str) -> CommandError:
+        return CommandError(
+            f"{self._record_path} cannot be read",
+            cause=cause,
+            remedy="stop that cluster with the version that started it, or remove the file if nothing runs",
+            exit_code=EXIT_REFUSED,
+        )
 
     def write_record(self, record: ClusterRecord) -> None:
         """Replaces cluster.json; a reader sees the old or the new one, never half of it."""

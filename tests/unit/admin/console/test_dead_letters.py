@@ -29,7 +29,9 @@ async def test_groups_that_have_some() -> None:
         assert "No group with “zz” in its name" in (await console.get("/dead-letters?search=zz")).text
     async with _console(FakeOperations(empty=True)) as console:
         assert "There are no dead letters" in (await console.get("/dead-letters")).text
-        assert "This group has no dead letters" in (await console.get("/dead-letters/other")).text
+        assert "there is no group other" in (await console.get("/dead-letters/other", status=404)).text
+    async with _console() as console:
+        assert "This group has no dead letters" in (await console.get("/dead-letters/shipping")).text
 
 
 async def test_letters_of_a_group() -> None:

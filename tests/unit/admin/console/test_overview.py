@@ -62,8 +62,14 @@ async def test_problems_come_first_with_their_remedies() -> None:
     assert page.text.startswith("DefaultCluster Degraded: see what to do first.")
     assert "problem broker-a:0 has 0 of 1 slaves in sync" in page.text
     assert "start the slave of this group" in page.text
-    assert "Furthest behind not known a slave of broker-a" in page.text
+    assert "Slowest slave lacks not known a slave of broker-a" in page.text
     assert re.search(r'class="verdict bad" href="/">\d problems?<', page.html)
+
+
+async def test_slaves_that_hold_all_lack_nothing() -> None:
+    (slave,) = healthy_cluster().brokers[0].status.slaves  # type: ignore[union-attr]
+    page = await _overview(with_broker(healthy_cluster(), master(slaves=(replace(slave, lag_bytes=0),))))
+    assert "Slowest slave lacks nothing" in page.text
 
 
 async def test_full_disk_is_seen() -> None:
@@ -99,7 +105,7 @@ async def test_before_the_first_reading_and_without_brokers() -> None:
     assert "not read yet" in page.html
     empty = await _overview(ClusterState(name_servers=healthy_cluster().name_servers, brokers=()))
     assert "No broker is known" in empty.text
-    assert "Furthest behind no slave" in empty.text
+    assert "Slaves none is connected" in empty.text
 
 
 async def test_hundreds_of_groups_show_those_in_trouble() -> None:

@@ -99,6 +99,10 @@ def test_nobody_is_there() -> None:
             with pytest.raises(OperationFailed) as nobody:
                 ask()
             assert (nobody.value.kind, nobody.value.problem) == (FailureKind.UNAVAILABLE, problem)
+    members = _members(state=replace(healthy, brokers=tuple(map(_silent, healthy.brokers))))
+    with pytest.raises(OperationFailed, match="no broker of broker-a answers") as one_group:
+        members.readers("broker-a")
+    assert "broker-b" not in one_group.value.cause
     # Brokers seen earlier are still asked when all NameServers are down.
     assert len(_members(state=replace(healthy, name_servers=servers)).all()) == 2
 

@@ -144,6 +144,10 @@ def _tab(cluster: FakeCluster) -> typer.Context:
     return cast(typer.Context, SimpleNamespace(params={}, find_object=lambda _: choice))
 
 
+def test_level_that_is_none_is_refused() -> None:
+    assert FakeCluster().failure("events", "--level", "debug").remedy == "choose one of info, warning, error, critical"
+
+
 def test_names_are_completed() -> None:
     ctx = _tab(FakeCluster())
     assert complete_topic(ctx, "or") == ["orders"]
@@ -184,6 +188,15 @@ def test_home_and_a_number_exclude_each_other_and_a_wrong_number_is_told() -> No
     cluster = FakeCluster()
     assert cluster.failure("failover", "broker-a", "--home", "--to", "1").exit_code == EXIT_REFUSED
     assert "choose one of 0, 1" in cluster.failure("failover", "broker-a", "--to", "7", "--yes").remedy
+
+
+def test_an_unclean_change_names_its_master() -> None:
+    assert FakeCluster().failure("failover", "broker-a", "--unclean", "--yes").problem == "--unclean needs --to"
+
+
+def test_two_groups_are_not_one() -> None:
+    refusal = FakeCluster().failure("ha", "status", "broker-a", "--group", "broker-b")
+    assert refusal.problem == "broker-a and --group broker-b are two groups"
 
 
 def test_replication_shows_the_record_the_members_and_the_last_changes() -> None:

@@ -111,6 +111,10 @@ def test_lag_is_judged_by_group_and_topic() -> None:
     assert _check(cluster, "lag", "--group", "billing", "--critical-age", "1s")[0] == 2
 
 
+def test_lag_in_a_topic_that_is_not_there_is_unknown() -> None:
+    assert _check(FakeCluster(), "lag", "--topic", "orderz")[0] == 3
+
+
 def test_lag_that_is_seen_in_part_is_unknown() -> None:
     cluster = FakeCluster()
     cluster.operations.unseen = (Unseen("broker-b:0", "UNAVAILABLE"),)

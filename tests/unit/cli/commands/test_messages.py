@@ -63,6 +63,7 @@ def test_message_must_be_named_in_one_way() -> None:
     cluster = FakeCluster()
     assert cluster.failure("message", "show").exit_code == EXIT_REFUSED
     assert cluster.failure("message", "show", "ID", "--broker", "a", "--physical-offset", "0").exit_code == EXIT_REFUSED
+    assert cluster.failure("message", "show", "ID", "--queue", "0", "--offset", "0").exit_code == EXIT_REFUSED
 
 
 def test_unknown_message_fails_and_says_why_that_may_be() -> None:
@@ -120,6 +121,7 @@ def test_dead_letters_are_listed_shown_and_sent_again() -> None:
     assert cluster.run("dlq", "list").splitlines()[1].split() == ["billing", "3"]
     assert len(cluster.run("dlq", "show", "billing").splitlines()) == 1 + 3
     assert cluster.run("dlq", "show", "shipping") == "group shipping has no dead letters\n"
+    assert cluster.failure("dlq", "show", "nobody").problem == "there is no group nobody"
     planned = json.loads(cluster.run("dlq", "resend", "billing", "--all", "--dry-run", "-o", "json"))
     assert [each["problem"] for each in planned] == ["", "", ""]
     assert not cluster.operations.cluster.resent

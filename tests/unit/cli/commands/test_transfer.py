@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -22,23 +25,24 @@ from tandemmq.cli.commands.transfer import (
     produce_lines,
     read_lines,
 )
-from tandemmq.cli.ending import OutputClosed
+from tandemmq.cli.ending import EXIT_REFUSED, OutputClosed
 from tandemmq.client import BrokerRefused, ClientError, ReceivedMessage, SendReceipt
 
-_OPTIONS = LineOptions(topic="logs", tag="t", key_field="1", rate=0, inflight=4)
+_OPTIONS = LineOptions(topic="logs", tag="t", key_field="1", inflight=4)
 
 
 class _Sender:
     """Acknowledges every line but those it is told to fail."""
 
-    def __init__(self, failing: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, failing: frozenset[bytes] = frozenset(), failure: ClientError | None = None) -> None:
         self.sent: list[tuple[bytes, list[str]]] = []
         self._failing = failing
+        self._failure = failure or ClientError("no broker took it")
 
     async def send(self, topic: str, body: bytes, *, tag: str | None, keys: list[str]) -> SendReceipt:
         await asyncio.sleep(0)
         if body in self._failing:
-            raise ClientError("no broker took it")
+            raise self._failure
         self.sent.append((body, keys))
         return SendReceipt(message_id="", broker_name="broker-a", queue_offset=0, attempts=1)
 
@@ -176,6 +180,40 @@ async def test_lines_that_nobody_reads_are_not_acknowledged_and_end_the_consumer
     await consume_lines(receiver, options, count, write=write, stop=asyncio.Event())
     assert count.output_closed
     assert len(receiver.acknowledged) == count.received == 1
+
+
+async def test_line_that_no_broker_will_ever_take_is_counted_as_refused() -> None:
+    refusal = BrokerRefused("127.0.0.1:8081", "SendMessage", 40014, "CONFLICT", "FIFO only", retryable=False)
+    busy = BrokerRefused("127.0.0.1:8081", "SendMessage", 42900, "TOO_MANY_REQUESTS", "", retryable=True)
+    for failure, refused in ((refusal, 1), (busy, 0), (ClientError("no broker took it"), 0)):
+        count = ProduceCount()
+        sender = _Sender(frozenset({b"1"}), failure)
+        await produce_lines(sender, _lines(b"1"), _OPTIONS, count, failed=None)
+        assert (count.unacknowledged, count.refused) == (1, refused)
+
+
+def _produce(rest: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command, with options and redirections as a shell reads them."""
+    command = (sys.executable, "-m", "tandemmq.cli", "produce", "logs", "--namesrv", "127.0.0.1:1")
+    shell = ("sh", "-c", f'exec "$@" {rest}', "sh", *command)
+    return subprocess.run(shell, cwd=folder, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        ("<&-", "standard input is closed"),
+        ("--unacknowledged lines <lines", "lines is the input, and would be emptied before it is read"),
+        ("--unacknowledged absent/kept <lines", "absent/kept cannot be written"),
+        ("--key-field 0 <lines", "there is no column 0"),
+    ],
+)
+def test_what_would_lose_lines_is_refused_before_one_is_read(rest: str, problem: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("one\n")
+    refused = _produce(rest, tmp_path)
+    assert (refused.returncode, lines.read_text()) == (EXIT_REFUSED, "one\n")
+    assert refused.stderr.splitlines()[0] == f"problem: {problem}"
 
 
 async def test_new_group_of_a_fifo_topic_is_ordered() -> None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from support.audit_summaries import equal_group, finding, run_of
+from tandemmq.admin.cluster_state import ExpectedBroker
+from tandemmq.cli.app import app
+from tandemmq.cli.commands import verify
 from tandemmq.cli.commands.verify import run_view
+from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord
 from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
 
@@ -32,3 +42,24 @@ def test_unread_replica_is_named() -> None:
     lost = equal_group(outcome=Outcome.INCOMPLETE, problem="slave 1 does not answer")
     assert "slave 1 does not answer" in _printed(run_of([lost]))
     assert "not everything could be read" in _printed(run_of([lost]))
+
+
+def test_group_that_the_cluster_should_have_and_nobody_names_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [
+        MemberRecord(name, "broker", "SYNC_MASTER", 1, "", {}, "", "", "", ExpectedBroker("mq", name, 0, "", "", ""))
+        for name in ("broker-a", "broker-b")
+    ]
+    ClusterFolder(tmp_path).write_record(ClusterRecord("", "ready", 1, "", ("127.0.0.1:1",), (), tuple(members)))
+
+    def job(_settings: Sequence[str]) -> int:
+        place = tmp_path / "consistency"
+        place.mkdir()
+        (place / "latest.json").write_text(json.dumps(run_of([equal_group("broker-a")]).to_json()))
+        return 0
+
+    monkeypatch.setattr(verify, "_run", job)
+    ended = CliRunner().invoke(app, ["verify", "--data", str(tmp_path)])
+    assert ended.exit_code == 3
+    assert "not compared: broker-b" in ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from tandemmq.cli.app import app
 from tandemmq.cli.ending import CommandError
 from tandemmq.cli.local.certificates import ClusterCertificates, authority_in, caller_certificate, member_identity
-from tandemmq.cli.local.folder import ClusterFolder, Member, lay_out, read_members
+from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, Member, lay_out, read_members, start_mark
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
 from tandemmq.service.certificates import read_certificates, write_certificates
 
@@ -101,6 +102,19 @@ def test_make_show_and_check_by_name(tmp_path: Path) -> None:
         "spiffe://tandemmq/mq/admin/viewer",
     ]
     assert all(89 < line["days_left"] <= 90 and line["uses"] and not line["problem"] for line in lines)
+
+
+def test_certificates_are_not_put_beside_members_that_run_without(folder: ClusterFolder) -> None:
+    record = ClusterRecord("2m-2s-sync", "ready", os.getpid(), start_mark(os.getpid()) or "", (), (), ())
+    folder.write_record(record)
+    refusal = runner.invoke(app, ["certs", "make", "--data", str(folder.root)]).exception
+    assert isinstance(refusal, CommandError)
+    assert "tandemmq up --secure" in refusal.remedy
+    assert not folder.certs.exists()
+    folder.remove_record()
+    assert runner.invoke(app, ["certs", "make", "--data", str(folder.root)]).exit_code == 0
+    folder.write_record(record)
+    assert runner.invoke(app, ["certs", "make", "--data", str(folder.root)]).exit_code == 0
 
 
 def test_check_tells_good_from_ending_and_from_unusable(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 
 from support.cluster_states import healthy_cluster, master, with_broker
 from tandemmq.admin.cluster_state import diagnose
-from tandemmq.cli.local.cluster import MemberLine, PutRates, connect_lines, up_picture
-from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterRecord
+from tandemmq.cli.local.cluster import LocalCluster, MemberLine, PutRates, connect_lines, up_picture
+from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, ClusterRecord
 from tandemmq.cli.output import status_document, status_tables
 
 _RECORD = ClusterRecord(
@@ -107,3 +111,14 @@ def test_hints_say_which_cluster_where_a_command_would_not_find_it_by_itself() -
     assert "tandemmq consume greetings --group readers --data '/a folder/data'\n" in named
     assert named.endswith("tandemmq down --data '/a folder/data'")
     assert "--data" not in "\n".join(connect_lines(_RECORD, str(DEFAULT_FOLDER.absolute())))
+
+
+async def test_record_that_cannot_be_written_does_not_stop_the_members(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json.new").mkdir()
+    shown = io.StringIO()
+    console = Console(file=shown, width=200)
+    cluster = LocalCluster(ClusterFolder(tmp_path), "2m-noslave", (), restart=True, live=False, console=console)
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    await cluster.run()
+    assert "cluster.json was not written: Is a directory" in shown.getvalue()
+    assert "cluster: stopping" in shown.getvalue()

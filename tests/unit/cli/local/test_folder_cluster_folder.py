@@ -69,6 +69,21 @@ def test_no_record_means_nothing_runs(folder: ClusterFolder) -> None:
     assert folder.read_record() is None
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"members": []}', '{"members": [1]}', "\0", b"\xff"])
+def test_record_that_we_did_not_write_is_refused_by_its_name(text: str | bytes, folder: ClusterFolder) -> None:
+    path = folder.root / "cluster.json"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(CommandError, match=f"{path} cannot be read"):
+        folder.read_record()
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(CommandError, match=f"{file} is no folder"):
+        ClusterFolder(file).read_record()
+
+
 def test_second_lock_is_refused_and_names_the_owner(folder: ClusterFolder) -> None:
     folder.lock()
     with pytest.raises(CommandError) as refused:
@@ -79,8 +94,16 @@ def test_second_lock_is_refused_and_names_the_owner(folder: ClusterFolder) -> No
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CommandError, match="cannot be used"):
-        ClusterFolder(tmp_path / "file" / "data").prepare()
+    folder = ClusterFolder(tmp_path / "file" / "data")
+    with pytest.raises(CommandError, match="cannot be used"), folder.kept_if_done():
+        folder.prepare()
+
+
+def test_folder_that_cannot_be_locked_is_refused(folder: ClusterFolder) -> None:
+    (folder.root / "lock").mkdir()
+    with pytest.raises(CommandError, match="cannot be used") as refused, folder.kept_if_done():
+        folder.lock()
+    assert refused.value.cause == f"Is a directory: {folder.root / 'lock'}"
 
 
 def test_log_tail_begins_where_this_start_began(folder: ClusterFolder) -> None:
