@@ -5,6 +5,7 @@ folder or other content in their place. The folders are those of `audit_stores.m
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -152,17 +153,32 @@ def _zeroed_checkpoint(folders: Sequence[Path], chance: random.Random) -> Expect
     return Expected(frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE}), broker_id, findings_max=1)
 
 
-def _folder_for_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+def _no_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A folder, a link to nothing or a pipe in the place of any file: a reader of the pipe would wait for ever."""
     broker_id, folder = _any(folders, chance)
-    kinds = {
-        EPOCH_FILE: FindingKind.EPOCHS_WRONG,
-        REPLICA_FILE: FindingKind.DISK_ID_WRONG,
-        QUEUE_ENDS_FILE: FindingKind.CHECKPOINT_IMPOSSIBLE,
-    }
-    name = chance.choice(sorted(kinds))
-    (folder / name).unlink()
-    (folder / name).mkdir()
-    return Expected(frozenset({kinds[name]}), broker_id, findings_max=1)
+    kinds, pattern = chance.choice(
+        (
+            ({FindingKind.EPOCHS_WRONG}, EPOCH_FILE),
+            ({FindingKind.DISK_ID_WRONG}, REPLICA_FILE),
+            ({FindingKind.CHECKPOINT_IMPOSSIBLE}, QUEUE_ENDS_FILE),
+            ({FindingKind.CHECKPOINT_IMPOSSIBLE}, "checkpoint"),
+            ({FindingKind.METADATA_UNREADABLE}, "config/*[!t]"),
+            ({FindingKind.KEPT_BYTES_DAMAGED}, "kept-*/*"),
+            ({FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_EXTRA, FindingKind.TAIL_MISSING}, "commitlog/*"),
+            ({FindingKind.QUEUE_ENTRY_MISSING}, "consumequeue/orders/*/*"),
+            ({FindingKind.INDEX_ENTRY_MISSING}, "index/*"),
+        )
+    )
+    path = chance.choice(sorted(own for own in folder.glob(pattern) if any(own.read_bytes())))
+    path.unlink()
+    match chance.randrange(3):
+        case 0:
+            path.mkdir()
+        case 1:
+            path.symlink_to("nowhere")
+        case 2:
+            os.mkfifo(path)
+    return Expected(frozenset(kinds), broker_id, findings_max=2)
 
 
 def _epochs_gone_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -252,7 +268,7 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "table-set-back": _table_set_back,
     "damaged-ends": _damaged_ends,
     "zeroed-checkpoint": _zeroed_checkpoint,
-    "folder-for-file": _folder_for_file,
+    "no-file": _no_file,
     "epochs-gone-everywhere": _epochs_gone_everywhere,
     "older-queues": _older_queues,
     "config-gone": _config_gone,

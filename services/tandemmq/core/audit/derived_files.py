@@ -159,7 +159,6 @@ class _DerivedCheck:
         self._kept: dict[str, str] = {}
         found = [own for own in self._store.files.list_folder("") if own.name == QUEUE_ENDS_FILE]
         self._has_ends = self._is_at_rest and bool(found)
-        self._ends_are_folder = bool(found) and found[0].is_folder
 
     def findings(self) -> Iterator[Finding]:
         yield from self._queues()
@@ -451,7 +450,7 @@ class _DerivedCheck:
         facts = self._store.facts
         if not facts.end_offset > facts.min_offset:
             return
-        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("")}
+        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("") if not entry.is_folder}
         size = sizes.get("checkpoint")
         if size != CHECKPOINT_BYTES:
             detail = "there is no checkpoint" if size is None else f"it has {size} bytes instead of {CHECKPOINT_BYTES}"
@@ -492,9 +491,7 @@ class _DerivedCheck:
         """Where queues ended at the last stop in order: without it a start does not see what their files have lost."""
         if not self._has_ends:
             return
-        data = b""
-        if not self._ends_are_folder:
-            data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
+        data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
         problem = ""
         try:
             stopped_at, ends = read_queue_ends(data)
@@ -580,7 +577,7 @@ class _DerivedCheck:
     def _timers(self) -> Iterator[Finding]:
         """The saved state of the timers: a start reads all again where it cannot be read, and less where it says so."""
         path = f"config/{TIMER_TOPIC}.state"
-        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("config")}
+        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("config") if not entry.is_folder}
         size = sizes.get(f"{TIMER_TOPIC}.state")
         if size is None:
             return
@@ -602,10 +599,14 @@ class _DerivedCheck:
         """Those that a repair has overwritten are named by their digest, those that were cut off say how many."""
         kind = FindingKind.KEPT_BYTES_DAMAGED
         for folder in (KEPT_TAILS_FOLDER, _KEPT_REPAIRS):
-            sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder) if not entry.is_folder}
+            sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder)}
             for name, size in sizes.items():
                 path = f"{folder}/{name}"
                 if name.endswith(_UNFINISHED_SUFFIX):
+                    continue
+                if size < 0:
+                    if _KEPT_REPAIR.fullmatch(name) or name.endswith((".log", ".json")):
+                        yield self._new(kind, "a folder, a link or a pipe is in its place", path)
                     continue
                 if name.endswith(".json"):
                     problem = self._reason_problem(path, size, sizes.get(f"{name.removesuffix('.json')}.log"))
@@ -627,7 +628,7 @@ class _DerivedCheck:
             length = int(document["endOffset"]) - int(document["startOffset"])
         except (ValueError, KeyError, TypeError) as error:
             return f"it does not say any more what was cut off, and why: {error!r}"
-        if log_size is not None and log_size != length:
+        if log_size is not None and log_size >= 0 and log_size != length:
             return f"{length} bytes were kept, and the file beside it has {log_size}"
         return ""
 

@@ -64,7 +64,7 @@ class StoreEntry(NamedTuple):
     name: str
     """Without its folder."""
     size: int
-    """Bytes; -1 for a folder."""
+    """Bytes; -1 for a folder, and for whatever else is no file."""
 
     @property
     def is_folder(self) -> bool:
@@ -78,7 +78,8 @@ class ReplicaFiles(Protocol):
         """What lies in it, by name; [] if there is no such folder. Raises ReplicaUnreadable."""
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """Bytes from `offset`; fewer at the file's end, none if there is no such file. Raises ReplicaUnreadable."""
+        """Bytes from `offset`; fewer at the file's end, none if there is no such file, or a folder. Raises
+        ReplicaUnreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,12 +316,7 @@ def metadata_texts(
 
 def disk_id(files: ReplicaFiles) -> str:
     """Which disk it is, as `replica.json` says; empty if nothing does."""
-    try:
-        data = bytes(files.read(REPLICA_FILE, 0, _RECORD_BYTES_MAX))
-    except ReplicaUnreadable:
-        if any(entry.is_folder and entry.name == REPLICA_FILE for entry in files.list_folder("")):
-            return ""  # Told where these files are compared.
-        raise
+    data = bytes(files.read(REPLICA_FILE, 0, _RECORD_BYTES_MAX))
     try:
         return ReplicaRecord.from_json(data.decode("utf-8", "replace")).disk_id if data else ""
     except RecordDamaged:
