@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 
 from pyarrow import fs
 
-from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry
+from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry, is_broker_id, shown_name
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
@@ -101,7 +101,7 @@ def parse_source(text: str) -> SourceSpec:
     """`group/brokerId=place`. Raises ValueError that says what is missing."""
     name, equals, place = (part.strip() for part in text.partition("="))
     group, slash, broker_id = name.rpartition("/")
-    if not (equals and slash and group and place and broker_id.isdecimal()):
+    if not (equals and slash and group and place and is_broker_id(broker_id)):
         raise ValueError(f"'{text}' is no source; write group/brokerId=place, for example broker-a/0=/data/broker-a")
     kind, location = _kind_of(place)
     return SourceSpec(group=group, broker_id=int(broker_id), kind=kind, location=location)
@@ -314,7 +314,7 @@ def _entry(entry: os.DirEntry[str]) -> StoreEntry | None:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:  # Gone since the folder was read: its neighbours are there all the same.
         return None
-    return StoreEntry(entry.name, status.st_size if stat.S_ISREG(status.st_mode) else -1)
+    return StoreEntry(shown_name(entry.name), status.st_size if stat.S_ISREG(status.st_mode) else -1)
 
 
 def _read_fully(fd: int, buffer: memoryview, offset: int, *, block_bytes: int) -> int:

@@ -30,7 +30,7 @@ from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.metadata_comparison import TableMark
 from tandemmq.core.audit.record_columns import RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, is_number
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
@@ -479,7 +479,7 @@ def _segments(store: ReplicaStore, *, of_files: bool = True) -> list[tuple[str, 
     return [
         (entry.name, entry.size)
         for entry in store.files.list_folder("commitlog")
-        if not (of_files and entry.is_folder) and len(entry.name) == _NAME_DIGITS and entry.name.isdecimal()
+        if not (of_files and entry.is_folder) and len(entry.name) == _NAME_DIGITS and is_number(entry.name)
     ]
 
 

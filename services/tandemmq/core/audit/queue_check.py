@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES
 from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.audit.replica_store import ReplicaStore, is_number
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.topic_table import TopicTable
@@ -259,7 +259,7 @@ class QueueCheck:
         if folder not in self._extensions:
             entries = self._store.files.list_folder(folder)
             self._extensions[folder] = sorted(
-                (int(own.name), own.size) for own in entries if not own.is_folder and own.name.isdecimal()
+                (int(own.name), own.size) for own in entries if not own.is_folder and is_number(own.name)
             )
         for start, size in self._extensions[folder]:
             if start <= place <= start + size - _EXTENSION.size:

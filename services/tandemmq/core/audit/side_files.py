@@ -143,12 +143,23 @@ def _text(files: ReplicaFiles, path: str) -> str | None:
     data = bytes(files.read(path, 0, _BYTES_MAX))
     if not data and any(entry.is_folder and entry.name == path for entry in files.list_folder("")):
         return f"a folder called {path}"
-    return data.decode("utf-8", "replace") if data else None
+    return data.decode("utf-8", "surrogateescape") if data else None
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether it was, and none of its bytes had to be kept as they are."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _record(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
+    if not _is_utf8(text):
+        return {"record_problem": f"{REPLICA_FILE} is no UTF-8"}
     try:
         record = ReplicaRecord.from_json(text)
     except RecordDamaged as error:
@@ -171,6 +182,8 @@ def _record(text: str | None) -> dict[str, Any]:
 def _epochs(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
+    if not _is_utf8(text):
+        return {"epochs_problem": "no epoch file: it is no UTF-8"}
     try:
         return {"epochs": tuple(map(tuple, LogHistory.from_text(text).epochs)), "epochs_problem": ""}
     except HistoryCorrupt as error:
@@ -198,7 +211,7 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
                     yield f"config/{name}", "it is no JSON object"
                 elif problem := _object_problem(name, values, data):
                     yield f"config/{name}", problem
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield f"config/{name}", "the file is empty" if not sizes[name] else f"it is no JSON: {error}"
 
 
@@ -224,7 +237,7 @@ def _homes(files: ReplicaFiles, sizes: Mapping[str, int]) -> dict[str, list[str]
     try:
         found = json.loads(bytes(files.read(f"config/{_HOMES}", 0, sizes[_HOMES]))) if sizes.get(_HOMES) else None
         return None if found is None else {str(topic): sorted(map(str, names)) for topic, names in found.items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
