@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
 from support.file_damage import FILE_DAMAGES
 from support.inline_audit import run_inline
+from support.log_damage import LOG_DAMAGES
 from support.planted_damage import Planted, judge
 from support.replica_folders import open_replica
 from support.store_damage import DAMAGES, SIDE_DAMAGES, Damage, Expected, write_at
@@ -142,7 +143,7 @@ HARMLESS: Final[dict[str, Callable[[Sequence[Path], random.Random], None]]] = {
     "padding": _other_padding,
     "reformatted": _reformatted,
 }
-ALL_DAMAGES: Final = DAMAGES | SIDE_DAMAGES | FILE_DAMAGES
+ALL_DAMAGES: Final = DAMAGES | SIDE_DAMAGES | FILE_DAMAGES | LOG_DAMAGES
 _TOLD_BY_ONE: Final = frozenset(
     {
         *(
@@ -160,6 +161,7 @@ _TOLD_BY_ONE: Final = frozenset(
         *("zeroed-slots", "records-without-topic", "too-few-queues", "offset-beyond-end", "impossible-checkpoint"),
         *SIDE_DAMAGES,
         *FILE_DAMAGES,
+        *LOG_DAMAGES,
     }
     - {"other-homes", "config-gone", "copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
 )

@@ -5,7 +5,9 @@ folder or other content in their place. The folders are those of `audit_stores.m
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -152,17 +154,32 @@ def _zeroed_checkpoint(folders: Sequence[Path], chance: random.Random) -> Expect
     return Expected(frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE}), broker_id, findings_max=1)
 
 
-def _folder_for_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+def _no_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A folder, a link to nothing or a pipe in the place of any file: a reader of the pipe would wait for ever."""
     broker_id, folder = _any(folders, chance)
-    kinds = {
-        EPOCH_FILE: FindingKind.EPOCHS_WRONG,
-        REPLICA_FILE: FindingKind.DISK_ID_WRONG,
-        QUEUE_ENDS_FILE: FindingKind.CHECKPOINT_IMPOSSIBLE,
-    }
-    name = chance.choice(sorted(kinds))
-    (folder / name).unlink()
-    (folder / name).mkdir()
-    return Expected(frozenset({kinds[name]}), broker_id, findings_max=1)
+    kinds, pattern = chance.choice(
+        (
+            ({FindingKind.EPOCHS_WRONG}, EPOCH_FILE),
+            ({FindingKind.DISK_ID_WRONG}, REPLICA_FILE),
+            ({FindingKind.CHECKPOINT_IMPOSSIBLE}, QUEUE_ENDS_FILE),
+            ({FindingKind.CHECKPOINT_IMPOSSIBLE}, "checkpoint"),
+            ({FindingKind.METADATA_UNREADABLE}, "config/*[!t]"),
+            ({FindingKind.KEPT_BYTES_DAMAGED}, "kept-*/*"),
+            ({FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_EXTRA, FindingKind.TAIL_MISSING}, "commitlog/*"),
+            ({FindingKind.QUEUE_ENTRY_MISSING}, "consumequeue/orders/*/*"),
+            ({FindingKind.INDEX_ENTRY_MISSING}, "index/*"),
+        )
+    )
+    path = chance.choice(sorted(own for own in folder.glob(pattern) if any(own.read_bytes())))
+    path.unlink()
+    match chance.randrange(3):
+        case 0:
+            path.mkdir()
+        case 1:
+            path.symlink_to("nowhere")
+        case 2:
+            os.mkfifo(path)
+    return Expected(frozenset(kinds), broker_id, findings_max=2)
 
 
 def _epochs_gone_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -206,6 +223,54 @@ def _null_entry(folders: Sequence[Path], chance: random.Random) -> Expected:
     table[chance.choice(sorted(table))] = chance.choice((None, 7, "entry", []))
     path.write_text(json.dumps(document))
     return Expected(frozenset({FindingKind.METADATA_UNREADABLE}), broker_id, findings_max=1)
+
+
+def _no_json(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """What a JSON reader stumbles over in its own way: too deep, too long a number, none at all, no UTF-8."""
+    broker_id, folder = _any(folders, chance)
+    name = chance.choice((*_TABLES, "messageGroupHomes.json", "leaseClock.json", "retentionClock.json", REPLICA_FILE))
+    path = folder / name if name == REPLICA_FILE else folder / "config" / name
+    data = path.read_bytes().rstrip()
+    inner = chance.choice((b"[" * 100_000, b"9" * 5_000, b'"\xff"', b"\xff"))
+    path.write_bytes(data[:-1] + b',"more":' + inner + b"}")
+    kind = FindingKind.DISK_ID_WRONG if name == REPLICA_FILE else FindingKind.METADATA_UNREADABLE
+    return Expected(frozenset({kind}), broker_id, findings_max=1)
+
+
+def _number_without_end(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Java has no number for it, and no column of a report."""
+    broker_id, folder = _any(folders, chance)
+    number = chance.choice((b"1e999", b"Infinity", b"9" * 20, b"-" + b"9" * 20))
+    name = chance.choice(("consumerOffset.json", "delayOffset.json", REPLICA_FILE, EPOCH_FILE))
+    if name == EPOCH_FILE:
+        (folder / name).write_text("1\n0\n1-" + "9" * 20 + "\n")
+        return Expected(frozenset({FindingKind.EPOCHS_WRONG}), broker_id, findings_max=1)
+    path = folder / name if name == REPLICA_FILE else folder / "config" / name
+    pattern = rb'("run": *)\d+' if name == REPLICA_FILE else rb'(\d"? *: *)\d+'
+    changed = re.sub(pattern, rb"\g<1>" + number, path.read_bytes(), count=1)
+    assert changed != path.read_bytes(), name
+    path.write_bytes(changed)
+    kind = FindingKind.DISK_ID_WRONG if name == REPLICA_FILE else FindingKind.METADATA_UNREADABLE
+    return Expected(frozenset({kind}), broker_id, findings_max=1)
+
+
+def _odd_queue_name(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Python reads a number in it, and it is no queue's."""
+    broker_id, folder = _any(folders, chance)
+    name = chance.choice(("01", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 20, "-1", "1 "))
+    path = folder / "consumequeue" / "orders" / name
+    path.mkdir()
+    if chance.random() < 0.5:
+        source = folder / "consumequeue" / "orders" / "1" / f"{0:020d}"
+        (path / source.name).write_bytes(source.read_bytes())
+    return Expected(frozenset({FindingKind.QUEUE_ENTRY_EXTRA}), broker_id, findings_max=1)
+
+
+def _unspellable_name(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A folder whose name is no UTF-8."""
+    broker_id, folder = _any(folders, chance)
+    os.mkdir(os.fsencode(folder / "consumequeue" / chance.choice(("", "orders"))) + b"/\xc3")
+    return Expected(frozenset({FindingKind.QUEUE_ENTRY_EXTRA}), broker_id, findings_max=1)
 
 
 def _other_homes(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -252,11 +317,15 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "table-set-back": _table_set_back,
     "damaged-ends": _damaged_ends,
     "zeroed-checkpoint": _zeroed_checkpoint,
-    "folder-for-file": _folder_for_file,
+    "no-file": _no_file,
     "epochs-gone-everywhere": _epochs_gone_everywhere,
     "older-queues": _older_queues,
     "config-gone": _config_gone,
     "null-entry": _null_entry,
+    "no-json": _no_json,
+    "number-without-end": _number_without_end,
+    "odd-queue-name": _odd_queue_name,
+    "unspellable-name": _unspellable_name,
     "other-homes": _other_homes,
     "no-values": _no_values,
     "garbled-kept-tail": _garbled_kept_tail,

@@ -33,7 +33,7 @@ class FolderFiles(ReplicaFiles):
             with (self._root / path).open("rb") as file:
                 file.seek(offset)
                 return file.read(length)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return b""
 
 

@@ -422,7 +422,7 @@ class LeaseStorage(LeaseFiles):
             saved = json.loads(self.disk.read_file(_CLOCK_PATH) or b"{}")
             if saved.get("bootId") == boot_id:
                 return int(saved["offsetMs"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.warning("lease_clock_unreadable", file=_CLOCK_PATH, error=str(error), consequence="as after a reboot")
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
         self.disk.write_file(_CLOCK_PATH, json.dumps({"bootId": boot_id, "offsetMs": offset_ms}).encode())

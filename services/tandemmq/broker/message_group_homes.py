@@ -60,7 +60,7 @@ class MessageGroupHomes:
         try:
             data = json.loads(self._disk.read_file(MESSAGE_GROUP_HOMES_FILE) or b"{}")
             names = {str(topic): sorted({str(name) for name in found}) for topic, found in data.items()}
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             log.warning(
                 "message_group_homes_unreadable",
                 file=MESSAGE_GROUP_HOMES_FILE,

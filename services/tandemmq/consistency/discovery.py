@@ -9,6 +9,7 @@ from typing import Final
 
 from tandemmq.consistency.settings import ConsistencySettings, NothingFound
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
+from tandemmq.core.audit.replica_store import is_broker_id
 
 __all__ = ["Discovery", "discover", "is_store", "replicas_in_folders"]
 
@@ -103,14 +104,14 @@ def _broker_config(path: Path) -> _BrokerConfig | None:
     return _BrokerConfig(
         cluster=values.get("brokerClusterName", "DefaultCluster"),
         group=values["brokerName"],
-        broker_id=int(broker_id) if broker_id.isdecimal() else 0,
+        broker_id=int(broker_id) if is_broker_id(broker_id) else 0,
         store=values.get("storePathRootDir", "store"),
     )
 
 
 def _stores_by_group(folder: Path) -> list[SourceSpec]:
     """Where one replica of a group has a store, its neighbours are replicas too, whatever is left of them."""
-    found = [path for path in sorted(folder.glob("*/*")) if path.name.isdecimal() and path.is_dir()]
+    found = [path for path in sorted(folder.glob("*/*")) if is_broker_id(path.name) and path.is_dir()]
     groups = {path.parent for path in found if is_store(path)}
     return [_folder_spec(path.parent.name, int(path.name), path) for path in found if path.parent in groups]
 
@@ -122,7 +123,7 @@ def is_store(folder: Path) -> bool:
 
 def _named_alike(stores: Sequence[Path]) -> list[SourceSpec]:
     """Stores that were named one by one: by their folders if those are <group>/<brokerId>, else as one group."""
-    if stores and all(path.name.isdecimal() for path in stores):
+    if stores and all(is_broker_id(path.name) for path in stores):
         return [_folder_spec(path.parent.name, int(path.name), path) for path in stores]
     return [_folder_spec(_UNNAMED_GROUP, broker_id, path) for broker_id, path in enumerate(stores)]
 

@@ -34,6 +34,7 @@ from tandemmq.consistency.settings import ResultsUnusable
 from tandemmq.consistency.tasks import TaskAnswer
 from tandemmq.core.audit.replica_store import DIGEST_BYTES, extents_of
 from tandemmq.core.replication.log_history import LogRange
+from tandemmq.service.logging import get_logger
 
 __all__ = ["ExtentTable", "GroupStore", "ResultsStore"]
 
@@ -73,7 +74,7 @@ class ResultsStore:
             return None
         try:
             values = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return values if isinstance(values, dict) else None
 
@@ -97,13 +98,16 @@ class ResultsStore:
         )
 
     def read_tables(self, names: Iterable[str], *, filters: Any = None) -> pa.Table | None:
-        """The rows of some Parquet files that pass the filters; None if there is no file."""
+        """The rows of some Parquet files that pass the filters; None if there is no file. What is damaged is left out:
+        to read all again is better than a job that never ends well."""
         tables = []
         for name in names:
             try:
                 tables.append(pq.read_table(f"{self._root}/{name}", filesystem=self._file_system, filters=filters))
             except FileNotFoundError:
                 continue
+            except pa.ArrowInvalid as error:
+                get_logger().warning("results_damaged", file=self.path_of(name), error=str(error))
             except OSError as error:
                 raise ResultsUnusable(f"{self.path_of(name)}: {error}") from error
         return pa.concat_tables(tables) if tables else None

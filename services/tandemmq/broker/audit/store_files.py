@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry
+from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry, shown_name
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
@@ -222,7 +222,7 @@ class StoreFiles:
                     with suppress(FileNotFoundError):  # It expired meanwhile.
                         is_folder = entry.is_dir(follow_symlinks=False)
                         size = -1 if is_folder else entry.stat(follow_symlinks=False).st_size
-                        entries.append(StoreEntry(entry.name, size))
+                        entries.append(StoreEntry(shown_name(entry.name), size))
                 return sorted(entries)
 
     def open(self, path: str) -> OpenFile | None:

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 
 from pyarrow import fs
 
-from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry
+from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry, is_broker_id, shown_name
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
@@ -101,7 +101,7 @@ def parse_source(text: str) -> SourceSpec:
     """`group/brokerId=place`. Raises ValueError that says what is missing."""
     name, equals, place = (part.strip() for part in text.partition("="))
     group, slash, broker_id = name.rpartition("/")
-    if not (equals and slash and group and place and broker_id.isdecimal()):
+    if not (equals and slash and group and place and is_broker_id(broker_id)):
         raise ValueError(f"'{text}' is no source; write group/brokerId=place, for example broker-a/0=/data/broker-a")
     kind, location = _kind_of(place)
     return SourceSpec(group=group, broker_id=int(broker_id), kind=kind, location=location)
@@ -213,7 +213,9 @@ _DIRECT_BYTES_MIN: Final = 256 << 10
 _PIECE_BYTES: Final = 1 << 20
 """Read at once in the second way."""
 _DESCRIPTORS_MAX: Final = 32
-_GONE: Final = (errno.ENOENT, errno.ENOTDIR)
+_NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO)
+"""Nothing is there, or a folder, a link, a socket."""
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NO_DIRECT: Final = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -234,12 +236,12 @@ class PosixFiles:
                 os.close(descriptors.popitem()[1])
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles. What is neither a file nor a folder, links included, is left out."""
+        """See ReplicaFiles. What is neither a file nor a folder, links included, is shown as a folder: no file."""
         try:
             with os.scandir(os.path.join(self._root, path)) as entries:
                 found = [_entry(entry) for entry in entries]
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in _NO_FILE:
                 return []
             raise ReplicaUnreadable(f"{self._root}/{path}: {error.strerror}") from error
         return sorted(entry for entry in found if entry is not None)
@@ -251,7 +253,7 @@ class PosixFiles:
                 return self._read_direct(path, offset, length)
             return self._read_cached(path, offset, length)
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in _NO_FILE:
                 return b""
             raise ReplicaUnreadable(f"{self._root}/{path} at {offset}: {error.strerror}") from error
 
@@ -295,7 +297,11 @@ class PosixFiles:
         if fd is None:
             while len(descriptors) >= _DESCRIPTORS_MAX:
                 os.close(descriptors.pop(next(iter(descriptors))))
-            fd = os.open(os.path.join(self._root, path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags)
+            # Whoever opens a pipe waits for its other end.
+            fd = os.open(os.path.join(self._root, path), _FILE_FLAGS | flags)
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise IsADirectoryError(errno.EISDIR, "is no file", path)
             descriptors[path] = fd
             if not flags:
                 # No read-ahead: it would fill the cache with what nobody asked for.
@@ -308,9 +314,7 @@ def _entry(entry: os.DirEntry[str]) -> StoreEntry | None:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:  # Gone since the folder was read: its neighbours are there all the same.
         return None
-    if stat.S_ISDIR(status.st_mode):
-        return StoreEntry(entry.name, -1)
-    return StoreEntry(entry.name, status.st_size) if stat.S_ISREG(status.st_mode) else None
+    return StoreEntry(shown_name(entry.name), status.st_size if stat.S_ISREG(status.st_mode) else -1)
 
 
 def _read_fully(fd: int, buffer: memoryview, offset: int, *, block_bytes: int) -> int:

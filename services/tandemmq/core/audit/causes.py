@@ -56,6 +56,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _without_repeated_topics(list(findings))
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
+    rest = _gaps_of_one_stretch(rest)
     rest = _without_lost_ends(rest)
     rest = _without_unreadable(rest)
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
@@ -64,6 +65,38 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
     return _set_back(_tables(_without_folder(_queues_set_back(rest))))
+
+
+def _gaps_of_one_stretch(findings: list[Finding]) -> list[Finding]:
+    """Queues that all skip positions in one stretch of the log: what is not there lay between the same records."""
+    gaps = [own for own in findings if own.kind is FindingKind.QUEUE_GAP]
+    rest = _without(findings, gaps)
+    joined: list[list[Finding]] = []
+    for gap in sorted(gaps, key=lambda own: (-1 if own.broker_id is None else own.broker_id, own.start_offset or 0)):
+        last = joined[-1] if joined else []
+        if last and last[0].broker_id == gap.broker_id and (gap.start_offset or 0) < _first_end(last):
+            last.append(gap)
+        else:
+            joined.append([gap])
+    return rest + [own[0] if len(own) == 1 else _one_gap(own) for own in joined]
+
+
+def _first_end(gaps: Iterable[Finding]) -> int:
+    return min(own.end_offset or 0 for own in gaps)
+
+
+def _one_gap(gaps: list[Finding]) -> Finding:
+    start, end = gaps[-1].start_offset, _first_end(gaps)
+    messages = sum(own.messages for own in gaps)
+    return replace(
+        gaps[0],
+        detail=f"{len(gaps)} queues skip {messages} positions between {start} and {end}, the first: {gaps[0].detail}",
+        queue_id=None,
+        queue_offset=None,
+        start_offset=start,
+        end_offset=end,
+        messages=messages,
+    )
 
 
 def _without(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
@@ -215,8 +248,9 @@ def with_changes_beneath(findings: Iterable[Finding], broker_ids: frozenset[int]
         start, end = changed.start_offset or 0, changed.end_offset or 0
         for place, own in enumerate(rest):
             is_of_all = own.broker_id is None or broker_ids == {own.broker_id}
-            is_damage = own.kind in (*_LOST_AT_BYTES, FindingKind.TAIL_MISSING) and own.start_offset is not None
-            if is_of_all and is_damage and (own.start_offset or 0) < end and start < (own.end_offset or 0):
+            is_damage = own.severity in (Severity.LOSS, Severity.DAMAGE) and own.start_offset is not None
+            is_inside = (own.start_offset or 0) < end and start < (own.end_offset or 0)
+            if own is not changed and is_of_all and is_damage and is_inside:
                 beneath = f"an earlier run stored another digest of [{start}, {end})"
                 rest[place] = replace(own, detail=f"{own.detail}; {beneath}")
                 rest.remove(changed)

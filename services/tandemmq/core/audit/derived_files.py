@@ -28,7 +28,7 @@ from tandemmq.core.audit.index_check import IndexFile, read_index_file
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.queue_check import QUEUE_ENTRIES, QueueSpan, leads_to
 from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore
+from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore, is_number, is_queue_id
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames
 from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.record import SCHEDULE_TOPIC
@@ -59,6 +59,7 @@ _LEASE_BYTES_MAX: Final = 64 << 20
 _UNFINISHED_SUFFIX: Final = ".unfinished"
 _KEPT_REPAIRS: Final = "kept-repairs"
 _KEPT_REPAIR: Final = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})")
+_NO_REASON: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 _KEPT_PIECE_BYTES: Final = 4 << 20
 
 Queue = tuple[str, int]
@@ -159,7 +160,6 @@ class _DerivedCheck:
         self._kept: dict[str, str] = {}
         found = [own for own in self._store.files.list_folder("") if own.name == QUEUE_ENDS_FILE]
         self._has_ends = self._is_at_rest and bool(found)
-        self._ends_are_folder = bool(found) and found[0].is_folder
 
     def findings(self) -> Iterator[Finding]:
         yield from self._queues()
@@ -281,7 +281,7 @@ class _DerivedCheck:
             (f"consumequeue/{topic}/{queue_id}", entry, topic, queue_id)
             for topic, queue_id in sorted(self._store.queues())
             for entry in self._store.files.list_folder(f"consumequeue/{topic}/{queue_id}")
-            if not entry.is_folder and entry.name.isdecimal()
+            if not entry.is_folder and is_number(entry.name)
         ]
         usual = _usual_length(entry.size for _, entry, _, _ in files)
         found: list[Finding] = []
@@ -311,7 +311,7 @@ class _DerivedCheck:
             if not topic.is_folder or topic.name.endswith(_UNFINISHED_SUFFIX):
                 continue
             queues = [entry for entry in self._store.files.list_folder(f"consumequeue/{topic.name}") if entry.is_folder]
-            odd = [entry.name for entry in queues if not entry.name.isdecimal()]
+            odd = [entry.name for entry in queues if not is_queue_id(entry.name)]
             for name in (name for name in odd if not name.endswith(_UNFINISHED_SUFFIX)):
                 path = f"consumequeue/{topic.name}/{name}"
                 yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, topic=topic.name)
@@ -422,7 +422,7 @@ class _DerivedCheck:
 
     def _index_lengths(self) -> Iterator[Finding]:
         """The same of IndexFiles; and those that hold anything but an index."""
-        found = [entry for entry in self._store.files.list_folder("index") if entry.name.isdecimal()]
+        found = [entry for entry in self._store.files.list_folder("index") if is_number(entry.name)]
         files = [entry for entry in found if not entry.is_folder]
         usual = _usual_length(entry.size for entry in files)
         known = {file.name for file in self._index}
@@ -451,7 +451,7 @@ class _DerivedCheck:
         facts = self._store.facts
         if not facts.end_offset > facts.min_offset:
             return
-        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("")}
+        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("") if not entry.is_folder}
         size = sizes.get("checkpoint")
         if size != CHECKPOINT_BYTES:
             detail = "there is no checkpoint" if size is None else f"it has {size} bytes instead of {CHECKPOINT_BYTES}"
@@ -492,9 +492,7 @@ class _DerivedCheck:
         """Where queues ended at the last stop in order: without it a start does not see what their files have lost."""
         if not self._has_ends:
             return
-        data = b""
-        if not self._ends_are_folder:
-            data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
+        data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
         problem = ""
         try:
             stopped_at, ends = read_queue_ends(data)
@@ -580,7 +578,7 @@ class _DerivedCheck:
     def _timers(self) -> Iterator[Finding]:
         """The saved state of the timers: a start reads all again where it cannot be read, and less where it says so."""
         path = f"config/{TIMER_TOPIC}.state"
-        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("config")}
+        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("config") if not entry.is_folder}
         size = sizes.get(f"{TIMER_TOPIC}.state")
         if size is None:
             return
@@ -602,10 +600,14 @@ class _DerivedCheck:
         """Those that a repair has overwritten are named by their digest, those that were cut off say how many."""
         kind = FindingKind.KEPT_BYTES_DAMAGED
         for folder in (KEPT_TAILS_FOLDER, _KEPT_REPAIRS):
-            sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder) if not entry.is_folder}
+            sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder)}
             for name, size in sizes.items():
                 path = f"{folder}/{name}"
                 if name.endswith(_UNFINISHED_SUFFIX):
+                    continue
+                if size < 0:
+                    if _KEPT_REPAIR.fullmatch(name) or name.endswith((".log", ".json")):
+                        yield self._new(kind, "a folder, a link or a pipe is in its place", path)
                     continue
                 if name.endswith(".json"):
                     problem = self._reason_problem(path, size, sizes.get(f"{name.removesuffix('.json')}.log"))
@@ -625,9 +627,9 @@ class _DerivedCheck:
         try:
             document = json.loads(bytes(self._store.read_file(path, 0, size)))
             length = int(document["endOffset"]) - int(document["startOffset"])
-        except (ValueError, KeyError, TypeError) as error:
+        except _NO_REASON as error:
             return f"it does not say any more what was cut off, and why: {error!r}"
-        if log_size is not None and log_size != length:
+        if log_size is not None and log_size >= 0 and log_size != length:
             return f"{length} bytes were kept, and the file beside it has {log_size}"
         return ""
 
@@ -636,7 +638,7 @@ class _DerivedCheck:
         try:
             document = json.loads(bytes(self._store.read_file(f"{path.removesuffix('.log')}.json", 0, _PAGE_BYTES)))
             return int(document["crc32"])
-        except (ValueError, KeyError, TypeError):
+        except _NO_REASON:
             return None
 
     def _crc_of(self, path: str, size: int) -> int:

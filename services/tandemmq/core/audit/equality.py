@@ -30,7 +30,7 @@ from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.metadata_comparison import TableMark
 from tandemmq.core.audit.record_columns import RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, is_number
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
@@ -426,8 +426,12 @@ def long_segments(store: ReplicaStore, start: int, end: int) -> Iterator[Finding
 
 
 def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
-    """Files between others, behind a gap, or behind the log's end and not empty. The store is at rest."""
+    """Files between others, behind a gap, or behind the log's end and not empty; what has the name of a file before
+    or behind the log, and is none: in the log that is a hole. The store is at rest."""
     facts = store.facts
+    for name, size in _segments(store, of_files=False):
+        if size < 0 and not facts.min_offset <= int(name) < facts.end_offset:
+            yield _of_file(FindingKind.SEGMENT_EXTRA, facts, name, "a folder, a link or a pipe is in its place")
     length = facts.segment_bytes
     due = facts.end_offset - facts.end_offset % length
     found = _segments(store)
@@ -470,12 +474,12 @@ def _is_padded(store: ReplicaStore, start: int, end: int) -> bool:
     return any(isinstance(piece, LogPiece) and piece.kind is PieceKind.PADDING for piece in pieces)
 
 
-def _segments(store: ReplicaStore) -> list[tuple[str, int]]:
-    """Name and length of each file with a name of the log."""
+def _segments(store: ReplicaStore, *, of_files: bool = True) -> list[tuple[str, int]]:
+    """Name and length of each file with a name of the log; otherwise of whatever has such a name."""
     return [
         (entry.name, entry.size)
         for entry in store.files.list_folder("commitlog")
-        if not entry.is_folder and len(entry.name) == _NAME_DIGITS and entry.name.isdecimal()
+        if not (of_files and entry.is_folder) and len(entry.name) == _NAME_DIGITS and is_number(entry.name)
     ]
 
 

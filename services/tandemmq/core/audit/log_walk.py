@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
-from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
+from tandemmq.core.message.record_layout import BLANK, SMALLEST_RECORD_BYTES
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import RecordBatch
@@ -102,6 +102,8 @@ class _Walk:
         self._end = end
         self._in_batches = in_batches
         self._batches_from = 0
+        self._last_ms: int | None = None
+        """When the last record that was passed was stored."""
 
     def pieces(self, start: int, *, from_boundary: bool) -> Iterator[LogPiece | RecordBatch]:
         offset = start if from_boundary else _first_boundary(self._store, start, self._end)
@@ -147,14 +149,16 @@ class _Walk:
                 batch = self._batch(view, position, offset)
                 if batch is not None:
                     found.append(batch)
+                    self._last_ms = int(batch.store_timestamps_ms[-1])
                     position = batch.end_offset - offset
                     continue
             here = offset + position
             record = scan_record(view, position, len(view), physical_offset=here)
             if isinstance(record, RecordFound):
                 found.append(LogPiece(PieceKind.RECORD, here, here + record.size, record))
+                self._last_ms = record.store_timestamp_ms
                 position += record.size
-            elif isinstance(record, Blank) and record.size == file_end - here:
+            elif self._is_closing(record, here, file_end):
                 found.append(LogPiece(PieceKind.PADDING, here, file_end))
                 return found, file_end, None
             elif (piece := _odd_record(view, position, here, record)) is not None:
@@ -163,6 +167,17 @@ class _Walk:
             else:
                 return found, here, record
         return found, offset + position, None
+
+    def _is_closing(self, stop: ScanStop | Corrupt | Blank, offset: int, file_end: int) -> bool:
+        """Whether the mark of a file's end lies here, and was not written over a record: what a cut has left behind a
+        mark is older than the records before it."""
+        if not isinstance(stop, Blank) or stop.size != file_end - offset:
+            return False
+        place = next_anchor(self._store, offset + BLANK.size, file_end) if self._last_ms is not None else None
+        if self._last_ms is None or place is None:
+            return True
+        behind = _record_at(self._store, place, file_end, physical_offset=place, check_crc=True)
+        return behind is None or behind.store_timestamp_ms < self._last_ms
 
     def _batch(self, view: memoryview, position: int, offset: int) -> RecordBatch | None:
         from tandemmq.core.storage.record_batch import read_batch
@@ -378,7 +393,8 @@ def _reason(stop: ScanStop | Corrupt | Blank | None, room: int) -> str:
     if isinstance(stop, Corrupt):
         return stop.reason
     if isinstance(stop, Blank):
-        return f"a blank of {stop.size} bytes where {room} are left"
+        own = f"a blank of {stop.size} bytes"
+        return f"{own}, and records behind it" if stop.size == room else f"{own} where {room} are left"
     if stop is ScanStop.INCOMPLETE:
         return "the record goes on beyond the end of the file"
     return "zeros"

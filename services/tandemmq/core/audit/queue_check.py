@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES
 from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.audit.replica_store import ReplicaStore, is_number
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.topic_table import TopicTable
@@ -148,6 +148,8 @@ class QueueCheck:
         self._topics: frozenset[str] | None = None
         self._held: frozenset[str] | None = None
         self._extensions: dict[str, list[tuple[int, int]]] = {}
+        self._misnumbered: set[int] = set()
+        """Where records lie whose queue offset is wrong."""
 
     @property
     def spans(self) -> tuple[QueueSpan, ...]:
@@ -166,6 +168,8 @@ class QueueCheck:
             yield from self._gaps(topic, queue_id, columns, own)
             if self._with_entries:
                 is_due = columns.enters_queue[own] & (columns.offsets[own] < self._store.facts.queues_offset)
+                if self._misnumbered:
+                    is_due &= ~np.isin(columns.offsets[own], list(self._misnumbered))
                 yield from self._entries(topic, queue_id, columns, own[is_due])
 
     # Gaps
@@ -179,13 +183,21 @@ class QueueCheck:
             found = np.concatenate((found[:1], found))
             following = np.concatenate(([before.next_queue_offset], following))
             offsets = np.concatenate(([before.last_offset], offsets))
-        # A step back is no gap: the topic was deleted and made again.
-        for at in np.flatnonzero(found[1:] > following[:-1]).tolist():
+        told = -1
+        for at in np.flatnonzero(found[1:] != following[:-1]).tolist():
+            if at == told:
+                continue  # How far it is behind a wrong one says nothing.
             start, end = int(offsets[at]), int(offsets[at + 1])
             advance = following[at + 1] - found[at + 1]
-            if at + 2 < len(found) and found[at + 2] == following[at] + advance:
-                yield self._wrong_queue_offset(end, int(found[at + 1]), int(following[at]))
-            elif not self._is_damaged(start, end):
+            is_last = at + 2 == len(found)
+            if not is_last and found[at + 2] == following[at] + advance:
+                told = at + 1
+                yield self._wrong_queue_offset(end, int(found[at + 1]), f"instead of {following[at]}")
+            elif found[at + 1] < 0 or (not is_last and found[at + 1] and found[at + 2] == following[at]):
+                told = at + 1
+                yield self._wrong_queue_offset(end, int(found[at + 1]), f"between {following[at] - 1} and the next one")
+            # A step back is no gap: the topic was deleted and made again.
+            elif found[at + 1] > following[at] and not self._is_damaged(start, end):
                 facts = self._store.facts
                 yield queue_gap(
                     facts.group,
@@ -206,14 +218,16 @@ class QueueCheck:
             last_offset=int(offsets[-1]),
         )
 
-    def _wrong_queue_offset(self, offset: int, found: int, due: int) -> Finding:
-        """A finding for a record behind which the queue goes on as if the record had the right offset."""
+    def _wrong_queue_offset(self, offset: int, found: int, due: str) -> Finding:
+        """A finding for a record behind which the queue goes on as if the record had the right offset, or were not
+        there. Its entry follows from that."""
         facts = self._store.facts
+        self._misnumbered.add(offset)
         finding = Finding(
             kind=FindingKind.FIELD_DIFFERS,
             group=facts.group,
             verdict=Verdict.OWN_EVIDENCE,
-            detail=f"queueOffset is {found} instead of {due}: the records before and behind it say so",
+            detail=f"queueOffset is {found} {due}: the records before and behind it say so",
             broker_id=facts.broker_id,
             file=self._store.segment_path(offset),
         )
@@ -259,7 +273,7 @@ class QueueCheck:
         if folder not in self._extensions:
             entries = self._store.files.list_folder(folder)
             self._extensions[folder] = sorted(
-                (int(own.name), own.size) for own in entries if not own.is_folder and own.name.isdecimal()
+                (int(own.name), own.size) for own in entries if not own.is_folder and is_number(own.name)
             )
         for start, size in self._extensions[folder]:
             if start <= place <= start + size - _EXTENSION.size:

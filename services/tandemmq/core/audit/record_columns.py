@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tandemmq.core.audit.findings import Finding
+from tandemmq.core.audit.replica_store import is_number
 from tandemmq.core.message.properties import PROPERTY_INNER_COUNT, PROPERTY_UNIQUE_KEY, decode_properties, index_terms
 from tandemmq.core.message.record import MessageRecord, offset_message_id, record_tags_code
 from tandemmq.core.message.record_decoder import RecordFound, decode_record
@@ -46,6 +47,7 @@ __all__ = [
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
+_COUNT_DIGITS_MAX: Final = 9
 _DELAY_LEVELS_MS: Final = StoreOptions().delay_levels_ms
 
 
@@ -123,7 +125,7 @@ class RecordCollector:
         advance = int(enters_queue)
         if record.sys_flag & INNER_BATCH:
             count = properties.get(PROPERTY_INNER_COUNT, "")
-            advance = int(count) if count.isdecimal() else 1
+            advance = int(count) if is_number(count) and len(count) <= _COUNT_DIGITS_MAX else 1
         if enters_index(record.sys_flag):
             tag, keys = index_terms(properties)
             row = self._parted_rows + len(self._alone)

@@ -47,7 +47,11 @@ __all__ = [
     "hash_maker",
     "holes_of",
     "inspect_replica",
+    "is_broker_id",
+    "is_number",
+    "is_queue_id",
     "metadata_texts",
+    "shown_name",
 ]
 
 
@@ -64,11 +68,35 @@ class StoreEntry(NamedTuple):
     name: str
     """Without its folder."""
     size: int
-    """Bytes; -1 for a folder."""
+    """Bytes; -1 for a folder, and for whatever else is no file."""
 
     @property
     def is_folder(self) -> bool:
         return self.size < 0
+
+
+_QUEUE_IDS_MAX: Final = 1 << 31
+_BROKER_IDS_MAX: Final = 1 << 63
+
+
+def is_number(name: str) -> bool:
+    """Whether a file's name is a number as brokers write it."""
+    return name.isascii() and name.isdecimal()
+
+
+def is_queue_id(name: str) -> bool:
+    """Whether a folder's name is the one of a queue."""
+    return is_number(name) and str(int(name)) == name and int(name) < _QUEUE_IDS_MAX
+
+
+def is_broker_id(name: str) -> bool:
+    """Whether it is the id of a broker: 64 bits."""
+    return is_number(name) and int(name) < _BROKER_IDS_MAX
+
+
+def shown_name(name: str) -> str:
+    """A name as it can be told: bytes that are no UTF-8 are spelled out."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class ReplicaFiles(Protocol):
@@ -78,7 +106,8 @@ class ReplicaFiles(Protocol):
         """What lies in it, by name; [] if there is no such folder. Raises ReplicaUnreadable."""
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """Bytes from `offset`; fewer at the file's end, none if there is no such file. Raises ReplicaUnreadable."""
+        """Bytes from `offset`; fewer at the file's end, none if there is no such file, or a folder. Raises
+        ReplicaUnreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +217,7 @@ class ReplicaStore:
         for topic in self.files.list_folder("consumequeue"):
             if topic.is_folder:
                 for queue in self.files.list_folder(f"consumequeue/{topic.name}"):
-                    if queue.is_folder and queue.name.isdecimal():
+                    if queue.is_folder and is_queue_id(queue.name):
                         yield topic.name, int(queue.name)
 
     def read_queue(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
@@ -228,7 +257,7 @@ class ReplicaStore:
     def index_files(self) -> list[StoreEntry]:
         """Oldest first."""
         found = self.files.list_folder("index")
-        return sorted(entry for entry in found if not entry.is_folder and entry.name.isdecimal() and entry.size)
+        return sorted(entry for entry in found if not entry.is_folder and is_number(entry.name) and entry.size)
 
     def metadata(self, file: MetadataFile) -> str | None:
         """The text of a metadata file, or of its .bak where the broker would take that; None: there is neither."""
@@ -309,27 +338,23 @@ def metadata_texts(
     for file in wanted:
         name = next((name for name in (file.value, f"{file.value}.bak") if sizes.get(name, 0) > 0), None)
         data = b"" if name is None else bytes(files.read(f"config/{name}", 0, sizes[name]))
-        texts[file] = None if name is None else data.decode("utf-8", "replace")
+        # What is no UTF-8 stays visible: no broker reads it.
+        texts[file] = None if name is None else data.decode("utf-8", "surrogateescape")
     return texts
 
 
 def disk_id(files: ReplicaFiles) -> str:
     """Which disk it is, as `replica.json` says; empty if nothing does."""
+    data = bytes(files.read(REPLICA_FILE, 0, _RECORD_BYTES_MAX))
     try:
-        data = bytes(files.read(REPLICA_FILE, 0, _RECORD_BYTES_MAX))
-    except ReplicaUnreadable:
-        if any(entry.is_folder and entry.name == REPLICA_FILE for entry in files.list_folder("")):
-            return ""  # Told where these files are compared.
-        raise
-    try:
-        return ReplicaRecord.from_json(data.decode("utf-8", "replace")).disk_id if data else ""
-    except RecordDamaged:
+        return ReplicaRecord.from_json(data.decode()).disk_id if data else ""
+    except (RecordDamaged, UnicodeDecodeError):
         return ""
 
 
 def _numbered(found: list[StoreEntry]) -> list[StoreEntry]:
     """Files named by the offset of their first byte, in order; one that was only just made has no length yet."""
-    named = [entry for entry in found if entry.size > 0 and len(entry.name) == _NAME_DIGITS and entry.name.isdecimal()]
+    named = [entry for entry in found if entry.size > 0 and len(entry.name) == _NAME_DIGITS and is_number(entry.name)]
     return sorted(named)
 
 

@@ -23,8 +23,9 @@ from itertools import combinations, pairwise
 from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry
 from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.metadata.topic_table import TIMER_TOPIC
 from tandemmq.core.replication.log_history import (
     EPOCH_FILE,
     REPLICA_FILE,
@@ -53,6 +54,7 @@ _HOMES: Final = "messageGroupHomes.json"
 _LEASE_CLOCK: Final = "leaseClock.json"
 _OBJECTS: Final = (_HOMES, _LEASE_CLOCK, "retentionClock.json")
 """JSON objects of our brokers in `config`; those that cannot be read are told, though a broker goes on without."""
+_NAMES: Final = frozenset({*_OBJECTS, *(file.value for file in MetadataFile), f"{TIMER_TOPIC}.state"})
 _OF_OURS: Final = re.compile(r"leases-\d{10}\.(snapshot|journal)|leaseClock\.json")
 _NONE: Final = "there is no such file"
 
@@ -121,9 +123,10 @@ class SideFacts:
 
 def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
     """Reads them. Raises ReplicaUnreadable when the tables' folder cannot be listed."""
-    sizes = {entry.name: entry.size for entry in files.list_folder("config") if not entry.is_folder}
+    listed = files.list_folder("config")
+    sizes = {entry.name: entry.size for entry in listed if not entry.is_folder}
     values: dict[str, Any] = {
-        "unreadable": tuple(_unreadable(files, sizes)),
+        "unreadable": (*_no_files(listed), *_unreadable(files, sizes)),
         "homes": _homes(files, sizes),
         "is_ours": any(_OF_OURS.fullmatch(name) for name in sizes),
     }
@@ -137,18 +140,26 @@ def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
 def _text(files: ReplicaFiles, path: str) -> str | None:
     """None: there is no such file, as far as that can be told from an empty one. Of a folder in its place: its name,
     which is no content of any of these files."""
+    data = bytes(files.read(path, 0, _BYTES_MAX))
+    if not data and any(entry.is_folder and entry.name == path for entry in files.list_folder("")):
+        return f"a folder called {path}"
+    return data.decode("utf-8", "surrogateescape") if data else None
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether it was, and none of its bytes had to be kept as they are."""
     try:
-        data = bytes(files.read(path, 0, _BYTES_MAX))
-    except ReplicaUnreadable:
-        if any(entry.is_folder and entry.name == path for entry in files.list_folder("")):
-            return f"a folder called {path}"
-        raise
-    return data.decode("utf-8", "replace") if data else None
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _record(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
+    if not _is_utf8(text):
+        return {"record_problem": f"{REPLICA_FILE} is no UTF-8"}
     try:
         record = ReplicaRecord.from_json(text)
     except RecordDamaged as error:
@@ -171,10 +182,18 @@ def _record(text: str | None) -> dict[str, Any]:
 def _epochs(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
+    if not _is_utf8(text):
+        return {"epochs_problem": "no epoch file: it is no UTF-8"}
     try:
         return {"epochs": tuple(map(tuple, LogHistory.from_text(text).epochs)), "epochs_problem": ""}
     except HistoryCorrupt as error:
         return {"epochs_problem": str(error)}
+
+
+def _no_files(listed: Iterable[StoreEntry]) -> Iterator[tuple[str, str]]:
+    for entry in listed:
+        if entry.is_folder and (entry.name in _NAMES or _OF_OURS.fullmatch(entry.name)):
+            yield f"config/{entry.name}", "a folder, a link or a pipe is in its place"
 
 
 def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -192,7 +211,7 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
                     yield f"config/{name}", "it is no JSON object"
                 elif problem := _object_problem(name, values, data):
                     yield f"config/{name}", problem
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield f"config/{name}", "the file is empty" if not sizes[name] else f"it is no JSON: {error}"
 
 
@@ -218,7 +237,7 @@ def _homes(files: ReplicaFiles, sizes: Mapping[str, int]) -> dict[str, list[str]
     try:
         found = json.loads(bytes(files.read(f"config/{_HOMES}", 0, sizes[_HOMES]))) if sizes.get(_HOMES) else None
         return None if found is None else {str(topic): sorted(map(str, names)) for topic, names in found.items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -245,6 +245,10 @@ _STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*
 """Strings are matched first, so that what looks like a bare key inside one is left alone."""
 
 
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+_LONG_END: Final = 1 << 63
+
+
 class JavaText:
     """A value that is text already. What changes seldom is not printed again with its table."""
 
@@ -268,8 +272,8 @@ class JavaObject:
 
     def integer(self, name: str, default: int) -> int:
         value = self._fields.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise MetadataCorrupt(f"{self._name(name)} is no integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not -_LONG_END <= value < _LONG_END:
+            raise MetadataCorrupt(f"{self._name(name)} is no integer of 64 bits")
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -325,11 +329,15 @@ class JavaObject:
 
 
 def read_java_json(text: str) -> JavaObject:
-    """Parses an object; integer keys may be bare or quoted and come out as strings. MetadataCorrupt if it is none."""
+    """Parses an object; integer keys may be bare or quoted and come out as strings. MetadataCorrupt if it is none, or
+    holds half a character, which nobody could write again."""
     try:
-        return JavaObject(json.loads(_STRING_OR_BARE_KEY.sub(_quote_bare_key, text)))
-    except (json.JSONDecodeError, RecursionError) as error:
+        fields = json.loads(_STRING_OR_BARE_KEY.sub(_quote_bare_key, text))
+        if _SURROGATE.search(text):
+            json.dumps(fields, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         raise MetadataCorrupt(f"no JSON: {error}") from error
+    return JavaObject(fields)
 
 
 def _quote_bare_key(match: re.Match[str]) -> str:

@@ -123,7 +123,10 @@ class LogHistory:
                 raise HistoryCorrupt(f"{len(lines)} epochs where {count} are announced")
             if int(crc) and int(crc) != _crc_of(lines):
                 raise HistoryCorrupt("the checksum of the epochs is wrong")
-            return cls.of((int(epoch), int(start)) for epoch, _, start in (line.partition("-") for line in lines))
+            history = cls.of((int(epoch), int(start)) for epoch, _, start in (line.partition("-") for line in lines))
+            if any(max(entry) >= _LONG_END for entry in history.epochs):
+                raise HistoryCorrupt("no epoch file: a number has more than 64 bits")
+            return history
         except HistoryCorrupt:
             raise
         except ValueError as error:
@@ -131,6 +134,7 @@ class LogHistory:
 
 
 _NO_END: Final = 1 << 62
+_LONG_END: Final = 1 << 63
 
 
 def _crc_of(lines: list[str]) -> int:
@@ -310,8 +314,13 @@ class ReplicaRecord:
                 record_renewals=int(document.get("recordRenewals", 0)),
                 record_in_sync=tuple(map(str, document.get("recordInSync", ()))),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise RecordDamaged(f"{REPLICA_FILE} is no replica record: {error!r}") from error
         if not record.disk_id:
             raise RecordDamaged(f"{REPLICA_FILE} names no disk")
+        numbers = [record.run, record.broker_id, record.promised_epoch, record.record_epoch, record.record_renewals]
+        for own in record.replicas:
+            numbers += [own.broker_id, own.run, own.epoch, own.end_offset, own.master_epoch]
+        if not all(-_LONG_END <= number < _LONG_END for number in numbers):
+            raise RecordDamaged(f"{REPLICA_FILE} is no replica record: a number has more than 64 bits")
         return record

@@ -176,7 +176,7 @@ def _reason(data: bytes | None) -> str:
     try:
         document = json.loads(data or b"{}")
         return str(document.get("reason", ""))[:_REASON_CHARACTERS_MAX]
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""  # Damaged, as the tail may be. The tail counts.
 
 

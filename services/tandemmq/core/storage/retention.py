@@ -85,7 +85,7 @@ class SavedTime:
             fields = json.loads(text)
             misdated = {str(name): (int(told), int(believed)) for name, (told, believed) in fields["misdated"].items()}
             return cls(str(fields["bootId"]), int(fields["believedMs"]), int(fields["monotonicMs"]), misdated)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
 

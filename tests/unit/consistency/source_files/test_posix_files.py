@@ -22,7 +22,7 @@ from tandemmq.consistency.source_files.posix_files import (
     parse_source,
 )
 from tandemmq.consistency.source_files.sources import ThrottledFiles
-from tandemmq.core.audit.replica_store import ReplicaFiles, ReplicaUnreadable, StoreEntry
+from tandemmq.core.audit.replica_store import ReplicaFiles, StoreEntry
 
 _CONTENT = random.Random(4).randbytes((1 << 20) + 1_234)
 
@@ -88,13 +88,24 @@ def test_file_that_goes_while_its_folder_is_read_takes_no_other_with_it(
     assert listed == [StoreEntry("checkpoint", 5), StoreEntry("commitlog", -1)]
 
 
-def test_links_are_neither_listed_nor_followed(folder: Path) -> None:
-    (folder / "commitlog" / "00000000000001048576").symlink_to(folder / "checkpoint")
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["link", "broken link", "folder", "pipe"])
+def test_what_is_no_file_is_shown_as_none_and_not_read(folder: Path, kind: str) -> None:
+    path = folder / "commitlog" / "00000000000001048576"
+    match kind:
+        case "link":
+            path.symlink_to(folder / "checkpoint")
+        case "broken link":
+            path.symlink_to("nowhere")
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
     files = PosixFiles(str(folder))
 
-    assert [entry.name for entry in files.list_folder("commitlog")] == ["00000000000000000000"]
-    with pytest.raises(ReplicaUnreadable):
-        files.read("commitlog/00000000000001048576", 0, 5)
+    assert [entry.is_folder for entry in files.list_folder("commitlog")] == [False, True]
+    for length in (5, 1 << 20):
+        assert files.read("commitlog/00000000000001048576", 0, length) == b""
 
 
 def test_cached_reading_leaves_the_page_cache_as_it_was(folder: Path) -> None:

@@ -92,3 +92,31 @@ def test_kinds_of_damage(equal_group: list[Path], tmp_path: Path) -> None:
         zeroed: PieceKind.ZEROED,
         misplaced: PieceKind.MISPLACED,
     }
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_mark_of_a_files_end_before_records_is_none_unless_these_were_cut_off(tmp_path: Path, is_older: bool) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    old = store.put(outgoing_message(body=bytes(500)))
+    clock.now_ms += 1_000
+    store.put(outgoing_message(body=bytes(150_000)))
+    new = store.put(outgoing_message(body=bytes(500)))
+    end = store.end_offset
+    store.put(outgoing_message(body=bytes(150_000)))
+    store.close()
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    size = end - new.physical_offset
+    place = end + 200
+    source = old if is_older else new
+    data[place : place + size] = data[source.physical_offset : source.physical_offset + size]
+    data[place + 28 : place + 36] = place.to_bytes(8, "big")
+    path.write_bytes(data)
+    replica = open_replica(tmp_path)
+
+    for in_batches in (True, False):
+        pieces = [own for own in walk_log(replica, 0, 262_144, in_batches=in_batches) if isinstance(own, LogPiece)]
+        found = next(own for own in pieces if own.start_offset == end)
+        assert found.kind is (PieceKind.PADDING if is_older else PieceKind.BROKEN)
+        assert found.end_offset == (262_144 if is_older else place)

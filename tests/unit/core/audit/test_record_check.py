@@ -15,6 +15,7 @@ from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.record_check import RecordCheck, check_records
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.message.record_layout import INNER_BATCH, NEED_UNWRAP
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.message_store import MessageStore
 
@@ -112,3 +113,15 @@ def test_delayed_messages_of_another_level_table(tmp_path: Path) -> None:
     store.close()
     replica = open_replica(tmp_path)
     assert not check_records(replica, 0, replica.facts.end_offset).findings
+
+
+def test_count_of_an_inner_batch_without_end_is_none(tmp_path: Path) -> None:
+    store = open_store(tmp_path, ManualClock())
+    properties = encode_properties([("INNER_NUM", "9" * 40), ("INNER_BASE", "0")])
+    store.put(changed(outgoing_message(), properties=properties, sys_flag=INNER_BATCH | NEED_UNWRAP))
+    store.close()
+    replica = open_replica(tmp_path)
+
+    (span,) = check_records(replica, 0, replica.facts.end_offset).queue_spans
+
+    assert span.next_queue_offset == 1

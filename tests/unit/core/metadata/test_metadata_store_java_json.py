@@ -43,7 +43,17 @@ def test_what_is_no_object_is_corrupt(text: str) -> None:
         read_java_json(text)
 
 
-@pytest.mark.parametrize("text", ['{"a":"1"}', '{"a":true}', '{"a":1.5}', '{"a":null}'])
+@pytest.mark.parametrize("inner", ["[" * 100_000, "9" * 5_000, r'"\ud800"', '"\udcff"'])
+def test_what_cannot_be_held_or_written_again_is_corrupt(inner: str) -> None:
+    with pytest.raises(MetadataCorrupt):
+        read_java_json(f'{{"a":{inner}}}')
+
+
+def test_character_of_two_halves_is_read() -> None:
+    assert read_java_json(r'{"a":"\ud83d\ude00"}').text("a", "") == "\N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize("text", ['{"a":"1"}', '{"a":true}', '{"a":1.5}', '{"a":null}', '{"a":9223372036854775808}'])
 def test_wrong_type_names_the_field(text: str) -> None:
     with pytest.raises(MetadataCorrupt, match=r"^a is no integer"):
         read_java_json(text).integer("a", 0)
