@@ -115,3 +115,31 @@ def test_commands_the_document_names_are_there() -> None:
 def test_table_of_rocketmqs_commands_is_whole() -> None:
     table = re.findall(r"^\| `([a-zA-Z]+)` \| ", _DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     assert [name for name in table if name in MQADMIN_COMMANDS] == list(MQADMIN_COMMANDS)
+
+
+_REPOSITORY = Path(__file__).parents[3]
+_SPAN = re.compile(r"`(?:tandemmq|mqadmin) ([^`]+)`")
+
+
+def _unknown_in(span: str) -> list[str]:
+    """What no command knows of a call as prose writes it: a command's name, or an option."""
+    command: Any = _ROOT
+    words = span.split()
+    while isinstance(command, TyperGroup) and words and re.match(r"[a-z]", words[0]):
+        name = words.pop(0)
+        if name not in command.commands:
+            return [name]
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    options = [word.partition("=")[0].rstrip(".,;") for word in words if word.startswith("--")]
+    return [option for option in options if option not in known | {"--help"}]
+
+
+def test_commands_that_documents_name_in_passing_are_there() -> None:
+    unknown = {
+        f"{document.relative_to(_REPOSITORY)}: {span}": missing
+        for document in (_REPOSITORY / "README.md", *(_REPOSITORY / "docs").rglob("*.md"))
+        for span in _SPAN.findall(document.read_text(encoding="utf-8"))
+        if (missing := _unknown_in(span))
+    }
+    assert not unknown
