@@ -35,8 +35,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.cluster_processes import ProcessCluster, ServiceProcess
 from tandemmq.broker.posix_disk import PosixDisk
-from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
+from tandemmq.core.message.properties import encode_properties, tags_code
+from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus

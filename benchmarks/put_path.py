@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.broker.posix_disk import PosixDisk
-from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import Host, OutgoingMessage, RecordEncoder, tags_code
+from tandemmq.core.message.properties import encode_properties, tags_code
+from tandemmq.core.message.record import Host, OutgoingMessage, RecordEncoder
 from tandemmq.core.message.record_layout import crc32
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable

@@ -10,8 +10,14 @@ import pytest
 from support import store_samples as samples
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes
-from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms, java_map_order
-from tandemmq.core.message.record import MessageRecord, encode_record, record_size, record_tags_code, tags_code
+from tandemmq.core.message.properties import (
+    decode_properties,
+    encode_properties,
+    index_terms,
+    java_map_order,
+    tags_code,
+)
+from tandemmq.core.message.record import MessageRecord, encode_record, record_size, record_tags_code
 from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, decode_record, scan_record
 from tandemmq.core.message.record_layout import encode_blank, enters_consume_queue, enters_index
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable, StopKind

@@ -11,8 +11,8 @@ from simulation.ledger import Acknowledgement, Ledger
 from simulation.network import Network, PeerUnavailable, ServiceKey
 from simulation.process import Process
 from simulation.run_settings import NAME_SERVER, TOPIC, RunSettings
-from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
+from tandemmq.core.message.properties import encode_properties, tags_code
+from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
 __all__ = ["ROUTES", "SENDS", "RouteService", "SendService", "SimProducer"]

@@ -35,8 +35,8 @@ from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.delivery.queue_progress import QueueProgress
 from tandemmq.core.delivery.subscription import Subscription
 from tandemmq.core.delivery.timer_queue import TimerQueue
-from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage, tags_code
+from tandemmq.core.message.properties import encode_properties, tags_code
+from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage
 from tandemmq.core.message.record_layout import (
     INNER_BATCH,
     NEED_UNWRAP,

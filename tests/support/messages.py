@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
+from tandemmq.core.message.properties import encode_properties, tags_code
+from tandemmq.core.message.record import Host, OutgoingMessage
 
 __all__ = ["BORN_HOST", "STORE_HOST", "changed", "outgoing_message"]
 

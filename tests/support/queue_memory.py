@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import Host, MessageRecord, tags_code
+from tandemmq.core.message.properties import encode_properties, tags_code
+from tandemmq.core.message.record import Host, MessageRecord
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.offsets import PhysicalOffset, QueueOffset
 from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tandemmq.core.message.properties import decode_properties, index_terms
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.message.properties import decode_properties, index_terms, tags_code
+from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage
 
 SAMPLES: Final = Path(__file__).parents[1] / "contract" / "samples"
 STORE: Final = SAMPLES / "store"

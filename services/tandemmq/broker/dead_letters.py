@@ -42,8 +42,9 @@ from tandemmq.core.message.properties import (
     decode_properties,
     encode_properties,
     index_terms,
+    tags_code,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage, offset_message_id, tags_code
+from tandemmq.core.message.record import MessageRecord, OutgoingMessage, offset_message_id
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
 from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group, queue_of_priority

@@ -36,8 +36,9 @@ from tandemmq.core.message.properties import (
     encode_properties,
     index_terms,
     java_map_order,
+    tags_code,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.message.record import MessageRecord, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
 from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
 from tandemmq.core.storage.put_result import AppendResult, PutStatus

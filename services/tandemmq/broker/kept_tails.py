@@ -24,8 +24,9 @@ from tandemmq.core.message.properties import (
     decode_properties,
     encode_properties,
     index_terms,
+    tags_code,
 )
-from tandemmq.core.message.record import SCHEDULE_TOPIC, MessageRecord, OutgoingMessage, offset_message_id, tags_code
+from tandemmq.core.message.record import SCHEDULE_TOPIC, MessageRecord, OutgoingMessage, offset_message_id
 from tandemmq.core.message.record_decoder import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group

@@ -35,8 +35,9 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
     encode_properties,
+    tags_code,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage
 from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.storage.consume_queue import ConsumeQueue, first_false
 from tandemmq.core.storage.disk import Disk, DiskError, RecordCorrupt

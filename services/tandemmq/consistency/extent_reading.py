@@ -12,16 +12,54 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random, SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from tandemmq.consistency.planning import GroupMemory, chunks, in_waves, merged
 from tandemmq.consistency.progress import Progress
-from tandemmq.consistency.results_store import ExtentTable, GroupStore
 from tandemmq.consistency.tasks import CheckTask, DigestTask, Replica, RereadTask, Task, TaskAnswer, TaskRunner
 from tandemmq.core.audit.replica_store import DIGEST_BYTES, extents_of
 from tandemmq.core.replication.log_history import LogRange
 
+if TYPE_CHECKING:
+    from tandemmq.consistency.results_store import GroupStore
+
 __all__ = ["ExtentReading", "Questions", "extent_map"]
+
+
+# What is known of it afterwards.
+
+
+class ExtentTable:
+    """Digests of verified extents, collected in the order of the log."""
+
+    def __init__(self, algorithm: str, extent_bytes: int) -> None:
+        self._algorithm = algorithm
+        self._extent_bytes = extent_bytes
+        self._parts: list[pa.Table] = []
+
+    def add(self, log_range: LogRange, digests: bytes, *, broker_id: int | None, verified_at: datetime) -> None:
+        """Digests of all extents of a range, one behind the other. `broker_id`: whose, if not of all replicas."""
+        width = DIGEST_BYTES[self._algorithm]
+        ranges = list(extents_of(log_range, self._extent_bytes))
+        assert len(digests) == width * len(ranges), f"{len(digests)} bytes of digests of {len(ranges)} extents"
+        count = len(ranges)
+        digest_type = pa.binary(width)
+        columns = {
+            "start_offset": pa.array([part.start_offset for part in ranges], pa.int64()),
+            "end_offset": pa.array([part.end_offset for part in ranges], pa.int64()),
+            "digest": pa.FixedSizeBinaryArray.from_buffers(digest_type, count, [None, pa.py_buffer(digests)]),
+            "algorithm": pa.array([self._algorithm] * count, pa.string()),
+            "agreed": pa.array([broker_id is None] * count, pa.bool_()),
+            "broker_id": pa.array([broker_id] * count, pa.int64()),
+            "verified_at": pa.array([verified_at] * count, pa.timestamp("ms", tz="UTC")),
+        }
+        self._parts.append(pa.table(columns))
+
+    def table(self) -> pa.Table | None:
+        """All of them; None if there are none."""
+        return pa.concat_tables(self._parts) if self._parts else None
 
 
 # A log as a line of letters, for a picture of it.

@@ -20,7 +20,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,11 +31,10 @@ from pyarrow import parquet as pq
 from tandemmq.consistency.planning import GroupMemory
 from tandemmq.consistency.settings import ResultsUnusable
 from tandemmq.consistency.tasks import TaskAnswer
-from tandemmq.core.audit.replica_store import DIGEST_BYTES, extents_of
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.service.logging import get_logger
 
-__all__ = ["ExtentTable", "GroupStore", "ResultsStore"]
+__all__ = ["GroupStore", "ResultsStore"]
 
 
 _COMPRESSION: Final = "zstd"
@@ -154,37 +152,6 @@ _FILES_MAX: Final = 16
 _ANSWER_AGE_MAX_S: Final = 86_400.0
 """Answers of a run that was cut off longer ago are asked for again: they say how the bytes were then."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
-
-
-class ExtentTable:
-    """Digests of verified extents, collected in the order of the log."""
-
-    def __init__(self, algorithm: str, extent_bytes: int) -> None:
-        self._algorithm = algorithm
-        self._extent_bytes = extent_bytes
-        self._parts: list[pa.Table] = []
-
-    def add(self, log_range: LogRange, digests: bytes, *, broker_id: int | None, verified_at: datetime) -> None:
-        """Digests of all extents of a range, one behind the other. `broker_id`: whose, if not of all replicas."""
-        width = DIGEST_BYTES[self._algorithm]
-        ranges = list(extents_of(log_range, self._extent_bytes))
-        assert len(digests) == width * len(ranges), f"{len(digests)} bytes of digests of {len(ranges)} extents"
-        count = len(ranges)
-        digest_type = pa.binary(width)
-        columns = {
-            "start_offset": pa.array([part.start_offset for part in ranges], pa.int64()),
-            "end_offset": pa.array([part.end_offset for part in ranges], pa.int64()),
-            "digest": pa.FixedSizeBinaryArray.from_buffers(digest_type, count, [None, pa.py_buffer(digests)]),
-            "algorithm": pa.array([self._algorithm] * count, pa.string()),
-            "agreed": pa.array([broker_id is None] * count, pa.bool_()),
-            "broker_id": pa.array([broker_id] * count, pa.int64()),
-            "verified_at": pa.array([verified_at] * count, pa.timestamp("ms", tz="UTC")),
-        }
-        self._parts.append(pa.table(columns))
-
-    def table(self) -> pa.Table | None:
-        """All of them; None if there are none."""
-        return pa.concat_tables(self._parts) if self._parts else None
 
 
 class GroupStore:

@@ -16,8 +16,8 @@ from tandemmq.broker.client_api.validation import OK, Outcome
 from tandemmq.broker.dead_letters import DeadLetterQueues, DeadLetterResend
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.queries.message_queries import MessageQueries
-from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms, tags_code
+from tandemmq.core.message.record import MessageRecord, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb

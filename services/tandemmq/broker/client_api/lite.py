@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tandemmq.broker.client_api.sent_message import SentMessage
-from tandemmq.broker.client_api.telemetry import TelemetryHandler
 from tandemmq.broker.client_api.validation import (
     CLIENT_ID_HEADER,
     OK,

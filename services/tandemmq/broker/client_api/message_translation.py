@@ -30,8 +30,9 @@ from tandemmq.core.message.properties import (
     InvalidProperty,
     encode_properties,
     java_map_order,
+    tags_code,
 )
-from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
+from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 

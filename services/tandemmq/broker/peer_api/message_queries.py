@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.queries.values import (
     Criteria,
     IndexIsOff,
@@ -33,6 +32,9 @@ from tandemmq.core.message.record import offset_message_id
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from tandemmq.broker.queries.message_queries import MessageQueries
 
 __all__ = [
     "QUERY_ERRORS",

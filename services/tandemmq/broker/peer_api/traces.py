@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tandemmq.broker.queries.message_queries import FoundMessage
 from tandemmq.broker.queries.values import QueriesBusy
 from tandemmq.core.message.properties import PROPERTY_KEYS, PROPERTY_REAL_TOPIC, PROPERTY_TAGS
 from tandemmq.core.routing.values import BrokerIdentity
@@ -26,6 +25,9 @@ from tandemmq.core.tracing.span_data import (
 )
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
 from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from tandemmq.broker.queries.message_queries import FoundMessage
 
 __all__ = ["TraceServicer", "trace_message", "trace_summary"]
 

@@ -18,8 +18,8 @@ from tandemmq.broker.queries.values import (
     token_of,
 )
 from tandemmq.core.clock import Clock
-from tandemmq.core.message.properties import PROPERTY_TAGS, decode_properties, index_terms
-from tandemmq.core.message.record import SCHEDULE_TOPIC, tags_code
+from tandemmq.core.message.properties import PROPERTY_TAGS, decode_properties, index_terms, tags_code
+from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.message.record_decoder import RecordOutline
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
 

@@ -10,13 +10,20 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tandemmq.core.audit.comparison import without_repeats
 from tandemmq.core.audit.equality import NO_LOG
 from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["by_weight", "collate", "one_for_each_cause", "ranges_of", "with_changes_beneath", "with_sources"]
+__all__ = [
+    "by_weight",
+    "collate",
+    "one_for_each_cause",
+    "ranges_of",
+    "with_changes_beneath",
+    "with_sources",
+    "without_repeats",
+]
 
 _LISTED_MAX: Final = 8
 _TABLE_FINDINGS_MAX: Final = 3
@@ -516,3 +523,41 @@ def ranges_of(broker_id: int | None, findings: Iterable[Finding]) -> list[LogRan
         and finding.end_offset is not None
         and (broker_id is None or finding.broker_id in (None, broker_id))
     ]
+
+
+def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+    """Findings of a comparison, and of `record_check` those that it does not explain: of another replica, or of another
+    range of the log. A record that was changed contradicts its own ConsumeQueue and index entries as well."""
+    ranges: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
+    for finding in compared:
+        if finding.kind in _LOG_KINDS and finding.start_offset is not None and finding.end_offset is not None:
+            ranges.setdefault((finding.group, finding.broker_id), []).append((finding.start_offset, finding.end_offset))
+
+    def is_explained(finding: Finding) -> bool:
+        start, end = finding.start_offset, finding.end_offset
+        if start is None or end is None:
+            return False
+        # A gap in a queue ends where the record begins whose queue offset is too high: that may be what was changed.
+        end += finding.kind is FindingKind.QUEUE_GAP
+        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
+        return any(other_start < end and start < other_end for other_start, other_end in named)
+
+    return [*compared, *(finding for finding in checked if not is_explained(finding))]
+
+
+_LOG_KINDS: Final = frozenset(
+    {
+        FindingKind.BODY_CRC,
+        FindingKind.FIELD_DIFFERS,
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.RECORD_MISSING,
+        FindingKind.RECORD_EXTRA,
+        FindingKind.RECORDS_SHIFTED,
+        FindingKind.RECORDS_SWAPPED,
+        FindingKind.TAIL_MISSING,
+        FindingKind.TAIL_EXTRA,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.SEGMENT_SIZE,
+    }
+)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -53,7 +53,7 @@ from tandemmq.core.message.record_decoder import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas", "without_repeats"]
+__all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas"]
 
 PADDING_BENIGN: Final = "padding"
 
@@ -98,44 +98,6 @@ def compare_replicas(
     ReplicaUnreadable.
     """
     return _Comparer(stores, earlier or {}, new_hash).compare(log_range)
-
-
-def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
-    """Findings of a comparison, and of `record_check` those that it does not explain: of another replica, or of another
-    range of the log. A record that was changed contradicts its own ConsumeQueue and index entries as well."""
-    ranges: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
-    for finding in compared:
-        if finding.kind in _LOG_KINDS and finding.start_offset is not None and finding.end_offset is not None:
-            ranges.setdefault((finding.group, finding.broker_id), []).append((finding.start_offset, finding.end_offset))
-
-    def is_explained(finding: Finding) -> bool:
-        start, end = finding.start_offset, finding.end_offset
-        if start is None or end is None:
-            return False
-        # A gap in a queue ends where the record begins whose queue offset is too high: that may be what was changed.
-        end += finding.kind is FindingKind.QUEUE_GAP
-        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
-        return any(other_start < end and start < other_end for other_start, other_end in named)
-
-    return [*compared, *(finding for finding in checked if not is_explained(finding))]
-
-
-_LOG_KINDS: Final = frozenset(
-    {
-        FindingKind.BODY_CRC,
-        FindingKind.FIELD_DIFFERS,
-        FindingKind.ZEROED,
-        FindingKind.TORN,
-        FindingKind.RECORD_MISSING,
-        FindingKind.RECORD_EXTRA,
-        FindingKind.RECORDS_SHIFTED,
-        FindingKind.RECORDS_SWAPPED,
-        FindingKind.TAIL_MISSING,
-        FindingKind.TAIL_EXTRA,
-        FindingKind.SEGMENT_MISSING,
-        FindingKind.SEGMENT_SIZE,
-    }
-)
 
 
 _SOUND: Final = (PieceKind.RECORD, PieceKind.PADDING)

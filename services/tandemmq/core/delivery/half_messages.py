@@ -40,8 +40,9 @@ from tandemmq.core.message.properties import (
     decode_properties,
     encode_properties,
     index_terms,
+    tags_code,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS, TRANSACTION_COMMIT
 
 __all__ = [

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from tandemmq.core.message.properties import PROPERTY_TAGS
-from tandemmq.core.message.record import tags_code
+from tandemmq.core.message.properties import PROPERTY_TAGS, tags_code
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.queue_progress import Lease, QueueProgress

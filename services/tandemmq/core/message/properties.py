@@ -30,6 +30,7 @@ __all__ = [
     "java_hash",
     "java_map_order",
     "raw_property",
+    "tags_code",
 ]
 
 
@@ -69,6 +70,11 @@ It forgets everything when it is full: keys without order then cost an entry eac
 def java_hash(text: str) -> int:
     """`text.hashCode()` as Java computes it: a signed 32-bit integer."""
     return extend_hash(0, text)
+
+
+def tags_code(tag: str | None) -> int:
+    """Java's hash of the tag, 0 without one. Equal codes do not mean equal tags: the consumer compares the text."""
+    return java_hash(tag) if tag else 0
 
 
 def extend_hash(prefix_hash: int, text: str) -> int:

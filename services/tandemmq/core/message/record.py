@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from librt.strings import BytesWriter, write_i32_be, write_i64_be
 
-from tandemmq.core.message.properties import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS, java_hash
+from tandemmq.core.message.properties import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS, tags_code
 from tandemmq.core.message.record_layout import (
     BORN_HOST_V6,
     CRC_MASK,
@@ -39,7 +39,6 @@ __all__ = [
     "parse_offset_message_id",
     "record_size",
     "record_tags_code",
-    "tags_code",
 ]
 
 
@@ -205,11 +204,6 @@ _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 
 
 @lru_cache(maxsize=4096)
-def tags_code(tag: str | None) -> int:
-    """Java's hash of the tag, 0 without one. Equal codes do not mean equal tags: the consumer compares the text."""
-    return java_hash(tag) if tag else 0
-
-
 def delay_tags_code(level: int, *, store_timestamp_ms: int, delay_levels_ms: Sequence[int]) -> int:
     """Wall-clock time in ms at which a message of the schedule topic is due. `level` is 1-based, capped at the last."""
     capped = min(level, len(delay_levels_ms))

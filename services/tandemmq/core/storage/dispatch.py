@@ -22,8 +22,9 @@ from tandemmq.core.message.properties import (
     decode_properties,
     index_terms,
     java_hash,
+    tags_code,
 )
-from tandemmq.core.message.record import SCHEDULE_TOPIC, record_tags_code, tags_code
+from tandemmq.core.message.record import SCHEDULE_TOPIC, record_tags_code
 from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanResult, scan_record
 from tandemmq.core.message.record_layout import (
     CRC_MASK,

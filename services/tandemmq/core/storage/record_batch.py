@@ -32,8 +32,9 @@ from tandemmq.core.message.properties import (
     decode_properties,
     index_terms,
     java_hash,
+    tags_code,
 )
-from tandemmq.core.message.record import SCHEDULE_TOPIC, tags_code
+from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.message.record_layout import (
     CRC_MASK,
     HOST_FLAGS,

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
-from tandemmq.core.message.properties import encode_properties
-from tandemmq.core.message.record import tags_code
+from tandemmq.core.message.properties import encode_properties, tags_code
 
 TAGS = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="| "), min_size=1, max_size=8)
 

@@ -23,8 +23,8 @@ from tandemmq.core.delivery.timer_queue import (
     recall_key,
     recall_properties,
 )
-from tandemmq.core.message.properties import encode_properties, raw_property
-from tandemmq.core.message.record import OutgoingMessage, tags_code
+from tandemmq.core.message.properties import encode_properties, raw_property, tags_code
+from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.storage.options import StoreOptions
 
 T0 = 1_700_000_000_000

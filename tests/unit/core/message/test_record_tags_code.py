@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandemmq.core.message.record import SCHEDULE_TOPIC, delay_tags_code, record_tags_code, tags_code
+from tandemmq.core.message.properties import tags_code
+from tandemmq.core.message.record import SCHEDULE_TOPIC, delay_tags_code, record_tags_code
 
 LEVELS_MS = (1000, 5000, 10_000)
 
