@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from support.replica_folders import open_replica
 from support.store_damage import Damage, Expected, write_at
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.metadata.metadata_store import read_java_json, write_java_json
-from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogHistory, ReplicaRecord
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
 
 __all__ = ["FILE_DAMAGES"]
@@ -254,6 +255,31 @@ def _number_without_end(folders: Sequence[Path], chance: random.Random) -> Expec
     return Expected(frozenset({kind}), broker_id, findings_max=1)
 
 
+def _wild_offsets(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A consumer group's offset that no queue has: it is further than the others', and no better."""
+    broker_ids = sorted(chance.sample(range(len(folders)), max(1, len(folders) - 1)))
+    offset = chance.choice((1 << 40, (1 << 63) - 1))
+    for broker_id in broker_ids:
+        path = folders[broker_id] / "config" / "consumerOffset.json"
+        path.write_bytes(re.sub(rb"(\d\"? *: *)\d+", rb"\g<1>%d" % offset, path.read_bytes(), count=1))
+    kinds = frozenset({FindingKind.OFFSET_BEYOND_END, FindingKind.CONSUMER_OFFSET_STALE})
+    return Expected(kinds, broker_ids[0], also=frozenset(broker_ids[1:]), findings_max=len(broker_ids))
+
+
+def _epoch_beyond_end(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A master began to write where no log ever was."""
+    broker_id, folder = _any(folders, chance)
+    path = folder / EPOCH_FILE
+    history = LogHistory.from_text(path.read_text())
+    end = open_replica(folder).facts.end_offset
+    path.write_text(history.begun(7, end + chance.choice((1, 1000, 1 << 40))).to_text())
+    for other in folders:
+        record = ReplicaRecord.from_json((other / REPLICA_FILE).read_text())
+        known = tuple(own for own in record.replicas if own.broker_id < len(folders))
+        (other / REPLICA_FILE).write_text(replace(record, replicas=known).to_json())
+    return Expected(frozenset({FindingKind.EPOCHS_WRONG}), broker_id, findings_max=1)
+
+
 def _odd_queue_name(folders: Sequence[Path], chance: random.Random) -> Expected:
     """Python reads a number in it, and it is no queue's."""
     broker_id, folder = _any(folders, chance)
@@ -324,6 +350,8 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "null-entry": _null_entry,
     "no-json": _no_json,
     "number-without-end": _number_without_end,
+    "wild-offsets": _wild_offsets,
+    "epoch-beyond-end": _epoch_beyond_end,
     "odd-queue-name": _odd_queue_name,
     "unspellable-name": _unspellable_name,
     "other-homes": _other_homes,

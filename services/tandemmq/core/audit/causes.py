@@ -6,6 +6,7 @@ replica that lost its last files has a checkpoint that vouches for them. Whoever
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -55,6 +56,7 @@ _SET_BACK: Final = (
     FindingKind.EPOCHS_WRONG,
     FindingKind.DISK_ID_WRONG,
 )
+_OF_OFFSETS: Final = (FindingKind.CONSUMER_OFFSET_STALE, FindingKind.DELAY_OFFSET_STALE)
 _OF_ENDS: Final = frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.OFFSET_BEYOND_END})
 
 
@@ -65,6 +67,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _neighbours(rest, _LOST_AT_BYTES)
     rest = _gaps_of_one_stretch(rest)
     rest = _without_lost_ends(rest)
+    rest = _without_impossible_offsets(rest)
     rest = _without_unreadable(rest)
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
     rest = _joined(rest, _OF_QUEUES, lambda own: own.topic if _is_of_whole_queue(own) else None)
@@ -218,6 +221,9 @@ def _without_repeated_topics(findings: list[Finding]) -> list[Finding]:
 def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
     """What speaks of messages that a replica lost needs no finding of its own; nor do the tables of an empty disk."""
     lost = {own.broker_id for own in findings if own.kind in _BOUNDS}
+    is_lost_by_all = any(own.kind is FindingKind.TAIL_MISSING and own.source_broker_id is None for own in findings)
+    if is_lost_by_all:
+        lost.add(None)
     empty = {own.broker_id for own in findings if own.kind in _BOUNDS and own.detail.startswith(NO_LOG)}
     return [
         own
@@ -225,6 +231,28 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         if not (own.kind in _OF_ENDS and own.broker_id in lost)
         and not (own.kind in _OF_EMPTY_DISKS and own.broker_id in empty)
     ]
+
+
+def _without_impossible_offsets(findings: list[Finding]) -> list[Finding]:
+    """An offset beyond the end of its queue is further than any other one, and no evidence against these; where the
+    tables tell as well that it is wrong, once is enough."""
+    beyond = {_offset_place(own, own.broker_id): own for own in findings if own.kind is FindingKind.OFFSET_BEYOND_END}
+    rest: list[Finding] = []
+    told: list[Finding] = []
+    for own in findings:
+        if own.kind in _OF_OFFSETS and _offset_place(own, own.source_broker_id) in beyond:
+            continue
+        if own.kind in _OF_OFFSETS and (other := beyond.get(_offset_place(own, own.broker_id))) is not None:
+            told.append(other)
+            own = replace(own, detail=f"{own.detail}; {other.detail.rpartition('; ')[2]}")
+        rest.append(own)
+    return _without(rest, told)
+
+
+def _offset_place(finding: Finding, broker_id: int | None) -> tuple[object, ...]:
+    """Whose offset of which queue on a replica."""
+    whose = re.split(r"[,:] ", finding.detail, maxsplit=1)[0]
+    return broker_id, finding.topic, finding.queue_id, whose
 
 
 def _without_unreadable(findings: list[Finding]) -> list[Finding]:

@@ -590,7 +590,7 @@ class _DerivedCheck:
         for topic, read in ((TIMER_TOPIC, queue.timer_next), (TIMER_OP_TOPIC, queue.op_next)):
             span = self._spans.get((topic, 0))
             end = span.next_queue_offset if span is not None else self._store.queue_bounds(topic, 0)[0]
-            if read > end and not self._damaged:
+            if not 0 <= read <= end and not self._damaged:
                 detail = f"it has read {topic} up to {read}, and the queue ends at {end}"
                 yield self._new(FindingKind.OFFSET_BEYOND_END, detail, path, topic=topic, queue_id=0)
 

@@ -5,10 +5,10 @@ A slave copies its master's tables every few seconds, by DataVersion. A table wi
 copied; one with the same version and other content never will be. The files of offsets are written every few seconds on
 either side, so that either may be the newer one; only what lies a minute apart says something.
 
-A master is not right by being master: its disk may have been set back. What tells, in this order: a table that an
-earlier run saw with this very version; the newer version, since a slave has none that no master had; of one version the
-table that has more, since an entry may get lost and none comes from nothing, and the offset that went further. Else a
-person decides.
+A master is not right by being master: its disk may have been set back. Offsets that no queue ever has are wrong. Else
+this tells, in this order: a table that an earlier run saw with this very version; the newer version, since a slave has
+none that no master had; of one version the table that has more, since an entry may get lost and none comes from
+nothing, and the offset that went further. Else a person decides.
 
 With the entries belong the marks of what operators removed or set: without them a starting master takes back what was
 removed. A slave has all marks of its master, and may have more.
@@ -46,6 +46,10 @@ MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
 ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig, User, Acl)
 
 _OFFSETS_APART_MS: Final = 60_000
+_OFFSETS_END: Final = 1 << 40
+"""A queue of so many messages would fill 100 TB with their heads alone."""
+_MESSAGES_MAX: Final = (1 << 63) - 1
+"""What a report holds; offsets may be as far apart as no queue is long."""
 _SET_BACK: Final = (
     "the slave keeps the higher one, since no operator set it back; "
     "if the master's is right, reset the group to it on the master"
@@ -294,6 +298,8 @@ class _Comparer:
         """Who is wrong; see the head of the module. Undecided ones name the slave, and nobody in the end."""
         slave_is_wrong = _Side(broker_id, self._master_id, Verdict.MASTER_RULE)
         master_is_wrong = _Side(self._master_id, broker_id, Verdict.OWN_EVIDENCE)
+        if file in _OF_OFFSETS and (is_wild := _has_wild(file, slave)) != _has_wild(file, master):
+            return (slave_is_wrong if is_wild else master_is_wrong)._replace(verdict=Verdict.OWN_EVIDENCE)
         held, due = _mark(slave), _mark(master)
         known = [mark for marks in self._seen if (mark := marks.get(file.value)) is not None]
         if held.version == due.version:
@@ -420,7 +426,7 @@ class _Comparer:
                 topic=topic,
                 queue_id=queue_id,
                 queue_offset=min(own or 0, offset),
-                messages=abs(offset - (own or 0)),
+                messages=min(abs(offset - (own or 0)), _MESSAGES_MAX),
             )
 
     def _delay_offsets(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
@@ -438,7 +444,7 @@ class _Comparer:
                 topic=SCHEDULE_TOPIC,
                 queue_id=level - 1,
                 queue_offset=min(own, offset),
-                messages=abs(offset - own),
+                messages=min(abs(offset - own), _MESSAGES_MAX),
             )
 
 
@@ -518,6 +524,12 @@ def _which_is_further(file: MetadataFile, slave: str, master: str) -> int:
     if 1 in signs and _marks_of_operators(slave) != _marks_of_operators(master):
         return -1
     return sum(signs)
+
+
+def _has_wild(file: MetadataFile, text: str) -> bool:
+    """Whether an offset is one that no queue ever has."""
+    offsets = _delay_offsets(text) if file is MetadataFile.DELAY_OFFSETS else _consumer_offsets(text)
+    return any(not 0 <= offset < _OFFSETS_END for offset in offsets.values())
 
 
 def _marks_of_operators(text: str) -> str:

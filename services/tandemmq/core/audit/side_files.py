@@ -404,6 +404,9 @@ def _histories(
         if broker_id in logs and logs[broker_id].end_offset > logs[broker_id].min_offset
     }
     with_epochs = [broker_id for broker_id, own in holding.items() if own.epochs]
+    ends = [each.end_offset for own in facts.values() for each in own.remembered]
+    group_end = max([*ends, *(logs[broker_id].end_offset for broker_id in holding)], default=0)
+    is_whole = {each.broker_id for own in facts.values() for each in own.remembered} <= {-1, *logs}
     wrong: set[int] = set()
     for broker_id, own in holding.items():
         seen_epochs = seen[broker_id][2] if broker_id in seen and seen[broker_id][0] == own.disk_id else ()
@@ -414,6 +417,9 @@ def _histories(
             detail = own.epochs_problem if is_due else ""
         elif lost := _lost_epochs(seen_epochs, own, logs[broker_id]):
             detail, verdict = lost, Verdict.STORED_DIGEST
+        elif is_whole and own.epochs[-1][1] > group_end:
+            epoch, start = own.epochs[-1]
+            detail = f"epoch {epoch} begins at {start}, and no log of the group ever went beyond {group_end}"
         if detail:
             wrong.add(broker_id)
             yield _new(group, kind, broker_id, detail, EPOCH_FILE, source_broker_id=source, verdict=verdict)
