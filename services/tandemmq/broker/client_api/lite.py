@@ -45,6 +45,7 @@ from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
+    from tandemmq.broker.client_api.telemetry import TelemetryHandler
 
 
 __all__ = ["LiteHandler", "LiteSubscriber"]
