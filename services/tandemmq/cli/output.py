@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum, StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,7 +19,7 @@ import typer
 from tandemmq.cli.ending import one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
     from rich.text import Text
 
@@ -40,9 +41,9 @@ __all__ = [
     "or_text",
     "plain_row",
     "printable_text",
+    "show",
     "status_document",
     "status_tables",
-    "table_console",
     "tell_unseen",
 ]
 
@@ -84,12 +85,15 @@ def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[st
     }
 
 
-def table_console() -> Console:
-    """Standard output for tables."""
+def show(shown: RenderableType) -> None:
+    """Prints tables and texts to standard output. A terminal that is too narrow for their longest words wraps the lines
+    itself: an id that is copied from there is whole."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
+    console, wide = Console(), Console(width=_PIPE_COLUMNS)
+    if not console.is_terminal or wide.measure(shown).minimum > console.width:
+        console = wide
+    console.print(shown, highlight=False)
 
 
 def findings_text(findings: Sequence[Finding]) -> Text:
@@ -114,12 +118,25 @@ def findings_text(findings: Sequence[Finding]) -> Text:
 
 def new_table(*columns: str) -> Table:
     """A table in the house style: no frame, so that a line can be cut into words."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    table = _word_table()(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+@cache
+def _word_table() -> type[Table]:
+    from rich.table import Table
+
+    class WordTable(Table):
+        """What is one word in every row, such as an id, is never broken; texts give way."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for column in self.columns:
+                column.no_wrap = not any(" " in str(cell) for cell in column.cells)
+            return super().__rich_console__(console, options)
+
+    return WordTable
 
 
 def plain_row(table: Table, *cells: str | Text) -> None:
@@ -252,7 +269,10 @@ def emit(output: OutputFormat, value: object, table: RenderableType, console: Co
     import yaml
 
     if output is OutputFormat.TABLE:
-        (console or table_console()).print(table, highlight=False)
+        if console is None:
+            show(table)
+        else:
+            console.print(table, highlight=False)
     elif output is OutputFormat.JSON:
         typer.echo(json.dumps(document(value), indent=2, ensure_ascii=False))
     else:

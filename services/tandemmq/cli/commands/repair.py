@@ -16,7 +16,7 @@ from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_clust
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
 from tandemmq.cli.options import DryRunOption, YesOption
-from tandemmq.cli.output import new_table, table_console
+from tandemmq.cli.output import new_table, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,7 +80,7 @@ def repair(
     found = read_plan(plan, place)
     found = found.undone() if undo else found
     steps = _chosen(found, step or [])
-    table_console().print(plan_table(found, steps))
+    show(plan_table(found, steps))
     automatic = [each for each in steps if each.action is not RepairAction.MANUAL]
     by_hand = len(steps) - len(automatic)
     if by_hand:

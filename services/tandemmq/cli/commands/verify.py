@@ -19,7 +19,7 @@ import typer
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, join_addresses
-from tandemmq.cli.output import new_table, table_console
+from tandemmq.cli.output import new_table, show
 from tandemmq.core.audit.run_summary import Outcome, Tier
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def _latest(place: str) -> RunSummary | None:
 
 def _tell(summary: RunSummary, place: str) -> None:
     folder = Path(place) / "runs" / summary.run_id
-    table_console().print(run_view(summary))
+    show(run_view(summary))
     typer.echo(f"report: {folder / 'report.html'}")
     plan = folder / "repair-plan.json"
     if summary.findings_total and plan.exists():
