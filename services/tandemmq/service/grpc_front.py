@@ -26,6 +26,7 @@ from tandemmq.service.rpc import (
     StatusCode,
     StreamHandler,
     UnaryMethod,
+    undecoded,
 )
 
 __all__ = ["OUTBOX_BYTES_MAX", "OUTBOX_MESSAGES_MAX", "generic_handler"]
@@ -35,7 +36,6 @@ __all__ = ["OUTBOX_BYTES_MAX", "OUTBOX_MESSAGES_MAX", "generic_handler"]
 OUTBOX_BYTES_MAX: Final = 160 << 20
 OUTBOX_MESSAGES_MAX: Final = 4_096
 
-_NOT_A_MESSAGE: Final = "the request is no valid protobuf message of its type"
 
 RequestT = TypeVar("RequestT", bound=Message)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, bytes]"  # reads bytes or grpc.aio.EOF
@@ -317,7 +317,7 @@ def _bidi(method: BidiMethod[RequestT], clock: Clock) -> Callable[[object, _Cont
 
 
 async def _read_requests(
-    stream: StreamHandler[RequestT], request_type: type[RequestT], call: GrpcCall, context: _Context
+    stream: StreamHandler[RequestT], request_type: RequestDecoder[RequestT], call: GrpcCall, context: _Context
 ) -> None:
     while not call.is_over:
         data = await context.read()
@@ -328,8 +328,8 @@ async def _read_requests(
             return
         try:
             request = request_type.FromString(data)
-        except DecodeError:
-            call.finish(StatusCode.INVALID_ARGUMENT, _NOT_A_MESSAGE)
+        except DecodeError as error:
+            call.finish(*undecoded(error))
             stream.cancelled()
             return
         stream.message(request)
@@ -338,5 +338,5 @@ async def _read_requests(
 async def _decoded(request_type: RequestDecoder[RequestT], data: bytes, context: _Context) -> RequestT:
     try:
         return request_type.FromString(data)
-    except DecodeError:
-        await context.abort(StatusCode.INVALID_ARGUMENT, _NOT_A_MESSAGE)
+    except DecodeError as error:
+        await context.abort(*undecoded(error))

@@ -26,6 +26,7 @@ from tandemmq.service.rpc import (
     StatusCode,
     StreamHandler,
     UnaryMethod,
+    undecoded,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ __all__ = ["Forwarder", "Http2Call", "MethodIndex"]
 log = structlog.get_logger(__name__)
 
 _NS_PER_S: Final = 1e9
-_NOT_A_MESSAGE: Final = "the request is no valid protobuf message of its type"
 _HANDLER_FAILED: Final = "the handler failed; the server's log has the cause"
 
 
@@ -256,8 +256,8 @@ class Http2Call(Stream):
         assert handler is not None, "a bidirectional call has a handler"
         try:
             request = route.parse(data)
-        except DecodeError:
-            self.end(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
+        except DecodeError as error:
+            self._end_undecoded(error)
             return
         try:
             self._request = data
@@ -286,8 +286,8 @@ class Http2Call(Stream):
             return
         try:
             request = data if self._is_forwarded else route.parse(data)
-        except DecodeError:
-            self.end(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
+        except DecodeError as error:
+            self._end_undecoded(error)
             self._is_gone = True
             handler.cancelled()
             return
@@ -295,6 +295,10 @@ class Http2Call(Stream):
             handler.message(request)
         except Exception:
             self._handler_failed()
+
+    def _end_undecoded(self, error: DecodeError) -> None:
+        code, detail = undecoded(error)
+        self.end(code.value[0], detail)
 
     def _refuse_slow_reader(self) -> None:
         callback, self._on_cancel = self._on_cancel, None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
 
 __all__ = [
@@ -25,12 +25,15 @@ __all__ = [
     "Method",
     "MethodTable",
     "RequestDecoder",
+    "RequestTooLong",
     "ServerStreamMethod",
+    "ShortRequests",
     "StatusCode",
     "StreamHandler",
     "UnaryHandler",
     "UnaryMethod",
     "cancellation_wins",
+    "undecoded",
 ]
 
 # RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
@@ -131,6 +134,32 @@ class RequestDecoder(Protocol[DecodedT]):
         """The request. Raises protobuf's DecodeError if the bytes are none."""
 
 
+class RequestTooLong(DecodeError):
+    """More bytes than the method takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRequests(Generic[DecodedT]):
+    """Decodes requests of `bytes_max` at most. A field takes two bytes: what is made of a long request may hold up
+    everybody else for seconds, and nobody has looked at who sent it."""
+
+    decoder: RequestDecoder[DecodedT]
+    bytes_max: int
+
+    def FromString(self, data: bytes, /) -> DecodedT:  # noqa: N802 - protobuf's name
+        """See `RequestDecoder.FromString`."""
+        if len(data) > self.bytes_max:
+            raise RequestTooLong(f"the request has {len(data):,} bytes; this method takes {self.bytes_max:,}")
+        return self.decoder.FromString(data)
+
+
+def undecoded(error: DecodeError) -> tuple[StatusCode, str]:
+    """How a call ends whose request could not be decoded."""
+    if isinstance(error, RequestTooLong):
+        return StatusCode.RESOURCE_EXHAUSTED, str(error)
+    return StatusCode.INVALID_ARGUMENT, "the request is no valid protobuf message of its type"
+
+
 # Answers through the call, at once or later. Serves unary and server-streaming methods.
 UnaryHandler: TypeAlias = Callable[[RequestT, Call], None]
 
@@ -156,7 +185,7 @@ class BidiMethod(Generic[StreamedT]):
     """Requests and responses in any order. `handler` is called when the stream opens."""
 
     handler: Callable[[Call], StreamHandler[StreamedT]]
-    request_type: type[StreamedT]
+    request_type: RequestDecoder[StreamedT]
 
 
 # A table holds methods of many request types; each entry was checked against its own where it was made.

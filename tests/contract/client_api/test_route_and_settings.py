@@ -205,3 +205,31 @@ async def test_lite_topics_are_sent_subscribed_to_received_and_acknowledged(
     assert [entry.status.code for entry in acknowledged.entries] == [Code.OK] * 3
     nothing = await client.receive(receive_request("sessions", poll_ms=1_000))
     assert nothing.code == Code.MESSAGE_NOT_FOUND
+
+
+_LONG = "x" * (3 << 20)
+
+
+@pytest.mark.parametrize(
+    "method",
+    sorted(set(pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name) - {"SendMessage", "Telemetry"}),
+)
+async def test_a_request_that_is_too_long_is_refused_before_it_is_decoded(client: RawClient, method: str) -> None:
+    request = getattr(pb, f"{method}Request")()
+    request.MergeFromString(definition.Resource(resource_namespace=_LONG).SerializeToString())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.unary(method, request, pb.QueryRouteResponse)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "bytes; this method takes 2,097,152" in (caught.value.details() or "")
+
+
+async def test_settings_that_are_too_long_end_the_stream(client: RawClient) -> None:
+    async with client.telemetry() as stream:
+        settings = definition.Settings(
+            client_type=definition.PRODUCER,
+            publishing=definition.Publishing(topics=[definition.Resource(name="orders")] * 300_000),
+        )
+        await stream.write(pb.TelemetryCommand(settings=settings))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ from tandemmq.core.routing.route_table import external_route
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import RouteQueryHandler
-from tandemmq.service.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, UnaryMethod
+from tandemmq.service.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, ShortRequests, UnaryMethod
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.access import ClientAccess
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["SERVICE_NAME", "ClientApi", "NewTopics"]
 
 
+_REQUEST_BYTES_MAX: Final = 2 << 20
+"""Of all but sends: 30,000 of the longest lite topics of one subscription, or every stack of a client."""
 _ASK_AGAIN: Final = Outcome(Code.MESSAGE_NOT_FOUND, "nothing yet; users or policies have changed, ask again")
 SERVICE_NAME: Final = "apache.rocketmq.v2.MessagingService"
 
@@ -139,6 +142,13 @@ class ClientApi:
             },
             otherwise="this broker does not offer the method yet",
         )
+        methods = {
+            name: method
+            if name == "SendMessage"
+            else replace(method, request_type=ShortRequests(method.request_type, _REQUEST_BYTES_MAX))
+            for name, method in table.methods.items()
+        }
+        table = replace(table, methods=methods)
         return table if self._access is None else self._access.guard(table)
 
     def access_changed(self) -> None:
