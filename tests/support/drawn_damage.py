@@ -238,8 +238,8 @@ def _problem(drawn: Drawn, damage: Damage | None, expected: Expected, report: Au
     if report.summary.exit_code is ExitCode.EQUAL and _may_be_missed(drawn, expected):
         return ""
     if expected.needs_memory and not drawn.seen_by:
-        # Who does not know the cause may well see what followed from it.
-        expected = replace(expected, kinds=expected.kinds | expected.consequences)
+        # Who does not know the cause may well see what followed from it, which lies elsewhere.
+        expected = replace(expected, kinds=expected.kinds | expected.consequences, ranges=())
     if report.summary.exit_code is not ExitCode.DIVERGED:
         return f"missed, exit {int(report.summary.exit_code)}"
     problem = judge(Planted("broker-a", damage, drawn.replicas, expected), report.findings, {}).problem
