@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -94,8 +94,8 @@ def audit(
     with ThreadPoolExecutor(settings.groups_at_once, thread_name_prefix="group") as threads:
         found = list(threads.map(one_group, groups, groups.values()))
     found += [
-        _unfinished(group, (), "it took part in earlier runs, and no NameServer knows a broker of it")
-        for group in _absent_groups(settings, discovery, results, run_id=run_id, now_s=started.timestamp())
+        _unfinished(group, (), problem)
+        for group, problem in _absent_groups(settings, discovery, results, run_id=run_id, now_s=started.timestamp())
     ]
     findings = tuple(sorted((finding for result in found for finding in result.findings), key=by_weight))
     plan, notes = _repair_plan(run_id, discovery.cluster, findings, found, runner)
@@ -140,30 +140,25 @@ def _options(settings: ConsistencySettings) -> AuditOptions:
 
 def _absent_groups(
     settings: ConsistencySettings, discovery: Discovery, results: ResultsStore, *, run_id: str, now_s: float
-) -> list[str]:
-    """Groups of this cluster that earlier runs saw and nobody names now: away as a whole, they are not proven equal."""
+) -> Iterator[tuple[str, str]]:
+    """Groups of this cluster that earlier runs saw and nobody names now, with words for each: away as a whole, they are
+    not proven equal."""
     if not settings.name_servers:
-        return []
+        return
     earlier = {
         group.group
         for summary in earlier_summaries(results, before=run_id)
         if summary.cluster == discovery.cluster
         for group in summary.groups
     }
-    absent = earlier - discovery.by_group().keys()
-
-    def seen_s(group: str) -> float:
-        memory = GroupStore(results, group, run_id=run_id).load_memory(
-            algorithm=settings.digest_algorithm, extent_bytes=settings.extent_bytes
-        )
-        return max(memory.seen_at_s.values(), default=0.0)
-
-    return sorted(
-        group
-        for group in absent
-        if (not settings.group_names or group in settings.group_names)
-        and now_s - seen_s(group) <= settings.forget_replicas_after
-    )
+    for group in sorted(earlier - discovery.by_group().keys()):
+        store = GroupStore(results, group, run_id=run_id)
+        memory = store.load_memory(algorithm=settings.digest_algorithm, extent_bytes=settings.extent_bytes)
+        seen_s = max(memory.seen_at_s.values(), default=0.0)
+        is_asked_for = not settings.group_names or group in settings.group_names
+        if is_asked_for and now_s - seen_s <= settings.forget_replicas_after:
+            remedy = f"if it was removed for good, delete {store.memory_path}"
+            yield group, f"it took part in earlier runs, and no NameServer knows a broker of it; {remedy}"
 
 
 def _unfinished(group: str, specs: Sequence[SourceSpec], problem: str) -> GroupResult:

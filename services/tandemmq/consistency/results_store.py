@@ -162,12 +162,18 @@ class GroupStore:
         self._run_id = run_id
         # Names of brokers are almost always fit for a file; two that differ stay different.
         self._name = group if not _NAME.search(group) else quote(group, safe="")
+        self._memory_name = f"state/{self._name}.json"
         self._answer_files: set[str] = set()
         """Of runs that were cut off, and of this one; not of another one that is running."""
 
+    @property
+    def memory_path(self) -> str:
+        """Where people find what is remembered. Whoever deletes it has the group forgotten."""
+        return self._results.path_of(self._memory_name)
+
     def load_memory(self, *, algorithm: str, extent_bytes: int) -> GroupMemory:
         """What earlier runs left behind. Digests of another kind are of no use: the group counts as never verified."""
-        values = self._results.read_json(f"state/{self._name}.json")
+        values = self._results.read_json(self._memory_name)
         if values is not None:
             try:
                 memory = GroupMemory.from_json(values)
@@ -199,7 +205,7 @@ class GroupStore:
             self._results.write_table(f"extents/{self._name}/{name}", table)
             bounds = pc.min(table["start_offset"]).as_py(), pc.max(table["end_offset"]).as_py()
             files = (*files, (name, *bounds))
-        self._results.write_json(f"state/{self._name}.json", replace(memory, extent_files=files).to_json())
+        self._results.write_json(self._memory_name, replace(memory, extent_files=files).to_json())
         if files != memory.extent_files:
             for name in replaced:
                 self._results.remove(f"extents/{self._name}/{name}")

@@ -67,6 +67,7 @@ def test_group_that_is_away_as_a_whole_makes_a_run_incomplete(cluster: _Cluster)
             "broker-b": Outcome.INCOMPLETE,
         }
         assert "no NameServer knows" in summary.groups[1].problem
+        assert summary.groups[1].problem.endswith("results/state/broker-b.json")
     assert cluster.run("broker-a", "broker-b").summary.outcome is Outcome.EQUAL
 
 
@@ -74,6 +75,9 @@ def test_group_that_nobody_asked_for_or_that_was_forgotten_is_not_missed(cluster
     cluster.run("broker-a", "broker-b")
     assert cluster.run("broker-a", options=("groups=broker-a",)).summary.outcome is Outcome.EQUAL
     assert cluster.run("broker-a", options=("forgetReplicasAfter=0",)).summary.outcome is Outcome.EQUAL
+    problem = cluster.run("broker-a").summary.groups[1].problem
+    Path(problem.rpartition("delete ")[2]).unlink()
+    assert cluster.run("broker-a").summary.outcome is Outcome.EQUAL
 
 
 def test_group_of_another_cluster_is_not_missed(cluster: _Cluster) -> None:
