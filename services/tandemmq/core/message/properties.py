@@ -15,6 +15,7 @@ floats are exact.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from operator import mul
 from string import ascii_letters, digits
 from struct import unpack
@@ -72,6 +73,7 @@ def java_hash(text: str) -> int:
     return extend_hash(0, text)
 
 
+@lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
     """Java's hash of the tag, 0 without one. Equal codes do not mean equal tags: the consumer compares the text."""
     return java_hash(tag) if tag else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final, NamedTuple
@@ -203,7 +202,6 @@ _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 """RocketMQ's ScheduleMessageService.computeDeliverTimestamp for a level that has no delay configured."""
 
 
-@lru_cache(maxsize=4096)
 def delay_tags_code(level: int, *, store_timestamp_ms: int, delay_levels_ms: Sequence[int]) -> int:
     """Wall-clock time in ms at which a message of the schedule topic is due. `level` is 1-based, capped at the last."""
     capped = min(level, len(delay_levels_ms))
