@@ -151,12 +151,12 @@ def _absent_groups(
         if summary.cluster == discovery.cluster
         for group in summary.groups
     }
-    for group in sorted(earlier - discovery.by_group().keys()):
+    absent = earlier - discovery.by_group().keys()
+    for group in sorted(absent & set(settings.group_names) if settings.group_names else absent):
         store = GroupStore(results, group, run_id=run_id)
         memory = store.load_memory(algorithm=settings.digest_algorithm, extent_bytes=settings.extent_bytes)
         seen_s = max(memory.seen_at_s.values(), default=0.0)
-        is_asked_for = not settings.group_names or group in settings.group_names
-        if is_asked_for and now_s - seen_s <= settings.forget_replicas_after:
+        if now_s - seen_s <= settings.forget_replicas_after:
             remedy = f"if it was removed for good, delete {store.memory_path}"
             yield group, f"it took part in earlier runs, and no NameServer knows a broker of it; {remedy}"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ExtentReading", "Questions", "extent_map"]
 
 
-# What is known of it afterwards.
+# What the next runs know of it.
 
 
 class ExtentTable:

@@ -16,11 +16,19 @@ from tandemmq.admin.console.frame import Flash, segment
 from tandemmq.admin.console.plots import RANGES, FigureView, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import ChangeResult, ConfigChange, EventLine, HandOver, Page, Setting, Unseen
+from tandemmq.admin.operations.values import (
+    EVENT_LEVELS,
+    ChangeResult,
+    ConfigChange,
+    EventLine,
+    HandOver,
+    Page,
+    Setting,
+    Unseen,
+)
 from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text, wall_text
 
 __all__ = [
-    "LEVELS",
     "BrokerRow",
     "BrokerView",
     "EventFilter",
@@ -516,8 +524,6 @@ def _sentence(failure: OperationFailed) -> str:
 
 # The page of events: lines of all brokers and what operators did here, newest first, filtered.
 
-# From the least; a filter shows its level and those after it.
-LEVELS: Final = ("info", "warning", "error", "critical")
 _EVENTS_PAGE_SIZE: Final = 100
 _TONES: Final = {"warning": "warning", "error": "bad", "critical": "bad"}
 _VALUE_MAX: Final = 500
@@ -595,7 +601,8 @@ def sources_of(lines: Sequence[EventLine]) -> list[str]:
 
 def _matching(lines: Sequence[EventLine], wanted: EventFilter) -> Iterator[EventLine]:
     search = wanted.search.strip().lower()
-    levels = LEVELS[LEVELS.index(wanted.level) :] if wanted.level in LEVELS else ()
+    # A level is shown with those after it.
+    levels = EVENT_LEVELS[EVENT_LEVELS.index(wanted.level) :] if wanted.level in EVENT_LEVELS else ()
     for line in lines:
         if wanted.source and line.source != wanted.source:
             continue

@@ -20,6 +20,7 @@ from pydantic import Field, computed_field
 from tandemmq.core.audit.run_summary import Tier
 
 __all__ = [
+    "EVENT_LEVELS",
     "FIRST_PAGE",
     "AcceptedLoss",
     "Acl",
@@ -898,6 +899,10 @@ class ConfigChange:
     to_value: str
 
 
+EVENT_LEVELS: Final = ("info", "warning", "error", "critical")
+"""Of events, the least first."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventLine:
     """Something that happened: a line of a broker's log, a change of health, or what an operator did."""
@@ -905,7 +910,7 @@ class EventLine:
     time_ms: int
     # A broker as name:id, or `admin`.
     source: str
-    # info, warning, error or critical.
+    # One of EVENT_LEVELS.
     level: str
     event: str
     fields: Mapping[str, str]

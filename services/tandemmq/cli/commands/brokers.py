@@ -282,7 +282,6 @@ config_app = typer.Typer(no_args_is_help=True, help="Settings of a running broke
 broker_app.add_typer(config_app, name="config", cls=QuickGroup)
 ha_app = typer.Typer(no_args_is_help=True, help="Replication.")
 
-_LEVELS: Final = ("info", "warning", "error", "critical")
 _EVENTS_MAX: Final = 5_000
 
 _BrokerArgument = Annotated[
@@ -581,7 +580,7 @@ def ha_status(
 def events(
     cluster: ClusterChoice,
     limit: Annotated[int, typer.Option("--limit", min=1, max=_EVENTS_MAX, help="At most so many.")] = 50,
-    level: Annotated[str, typer.Option(help=f"Only this level: {', '.join(_LEVELS)}.")] = "",
+    level: Annotated[str, typer.Option(help="Only this level: info, warning, error or critical.")] = "",
     source: Annotated[str, typer.Option(metavar="BROKER", help="Only of this broker, as name:id.")] = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -593,9 +592,11 @@ def events(
 
       tandemmq events --level error -o json
     """
-    if level and level not in _LEVELS:
+    from tandemmq.admin.operations.values import EVENT_LEVELS
+
+    if level and level not in EVENT_LEVELS:
         raise CommandError(
-            f"there is no level {level}", remedy=f"choose one of {', '.join(_LEVELS)}", exit_code=EXIT_REFUSED
+            f"there is no level {level}", remedy=f"choose one of {', '.join(EVENT_LEVELS)}", exit_code=EXIT_REFUSED
         )
     wanted_of_all = limit if not (level or source) else _EVENTS_MAX
     found, unseen = cluster.ask(lambda operations: operations.events(limit=wanted_of_all))

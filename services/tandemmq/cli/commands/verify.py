@@ -20,7 +20,7 @@ from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, join_addresses
 from tandemmq.cli.output import new_table, show
-from tandemmq.core.audit.run_summary import Outcome, Tier
+from tandemmq.core.audit.run_summary import ExitCode, Outcome, Tier
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -113,8 +113,6 @@ def _message(finding: Finding) -> str:
 
 _NEEDED: Final = ("tandemmq.consistency", "pyarrow", "xxhash", "numpy")
 _RESULTS: Final = "consistency"
-# Of the job's exit codes.
-_EXIT_INCOMPLETE: Final = 3
 # What says where to read; the environment of a pod would contradict the options given here.
 _SOURCE_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "TANDEMMQ_PATH", "TANDEMMQ_SOURCES")
 
@@ -198,7 +196,7 @@ def verify(
         _tell(summary, place)
         if absent := sorted(expected - {each.group for each in summary.groups}) if not group else []:
             typer.echo(f"not compared: {', '.join(absent)}; no NameServer knows a broker of it", err=True)
-            code = code or _EXIT_INCOMPLETE
+            code = code or ExitCode.INCOMPLETE
     if code:
         raise typer.Exit(code if code > 0 else EXIT_FAILED)
 
