@@ -6,7 +6,8 @@ sound record at a place may define it. Where replicas differ in a span, the righ
 1. the version that carries its own checksum and fits it, if another one does not;
 2. what an earlier run saw: versions are tried in all mixtures until the digest it stored comes out, so that it also
    decides where several replicas are damaged in one extent, and about extents that had only begun then;
-3. the only version that is sound: a whole record whose body fits its CRC;
+3. the only version that is sound: a whole record whose body fits its CRC. It is not believed where a broken version
+   differs in a second place, of which no checksum speaks: each may have been changed once;
 4. the only one that the ConsumeQueues and the index beside it do not contradict;
 5. the only one that fits the records before and behind it;
 6. else nobody knows, and a person decides. More replicas that hold one version are no proof of it: a slave that was
@@ -44,6 +45,7 @@ from tandemmq.core.audit.record_columns import (
     changed_fields,
     describe,
     field_differences,
+    has_broken_text,
     has_right_checksum,
     has_zero_text,
     read_name,
@@ -68,6 +70,7 @@ _LAGS_APART_MS: Final = 3_600_000
 """Between a message's birth and its storing; neighbours' differ by less."""
 _STRETCH_GAP_BYTES: Final = 8
 _STRETCHES_MAX: Final = 10
+_RIVAL_STRETCHES_MAX: Final = 6
 _MIXTURES_MAX: Final = 2_000
 _MIXTURE_BYTES_MAX: Final = 8 << 30
 """Hashed for one extent: a second or two."""
@@ -413,8 +416,8 @@ class _Comparer:
             else:
                 group.append(replica)
         sound = [group for group in groups if group[0].is_sound(start, end)]
-        # No length tells of zeros where topic and properties were, but no other text has any.
-        sound = [group for group in sound if not has_zero_text(group[0].content(start, end))] or sound
+        # No length tells of zeros or of other bytes where topic and properties were, but no broker writes such text.
+        sound = [group for group in sound if not has_broken_text(group[0].content(start, end))] or sound
         sound = [group for group in sound if not _is_stray_padding(group[0], start)] or sound
         # A checksum over the whole record, which its broker put into it.
         fitting = [group for group in sound if has_right_checksum(group[0].content(start, end)) is not False]
@@ -423,6 +426,12 @@ class _Comparer:
         if seen is not None and (seen.right is None or any(seen.right in group for group in sound)):
             return seen
         if len(sound) == 1:
+            rivals = [
+                replica for group in groups for replica in group if self._is_rival(replica, sound[0][0], start, end)
+            ]
+            if rivals:
+                broken = [replica for group in groups if group is not sound[0] for replica in group]
+                return _Judgement(None, broken, Verdict.UNDECIDED, (sound[0], rivals))
             return self._judgement(sound[0], groups, Verdict.CHECKSUM)
         consistent = [group for group in sound if self._is_consistent(group, start, end)]
         if len(consistent) == 1:
@@ -432,6 +441,31 @@ class _Comparer:
             return self._judgement(fitting[0], groups, Verdict.NEIGHBOURS)
         broken = [replica for group in groups if group not in sound for replica in group]
         return _Judgement(None, broken, Verdict.UNDECIDED, tuple(sound))
+
+    def _is_rival(self, replica: _Replica, sound: _Replica, start: int, end: int) -> bool:
+        """Whether a broken version differs from the only sound one in another place too, where it may be the right one.
+
+        It is one that is sound as well when only some of its stretches that differ are mended: no checksum speaks of
+        the others. Records in wrong places, and what was overwritten as a whole, are broken in one place.
+        """
+        due, held = bytes(sound.content(start, end)), bytes(replica.content(start, end))
+        if due == held or has_right_checksum(due) or start in replica.swapped:
+            return False
+        if replica.shifts(start) or replica.has_misplaced(start, end):
+            return False
+        stretches = _one_damage_each(_differing_stretches([held, due]), held)
+        if len(stretches) > _RIVAL_STRETCHES_MAX:
+            return False
+        for mended in product((False, True), repeat=len(stretches)):
+            if all(mended) or not any(mended):
+                continue
+            mixture = bytearray(due)
+            for (begin, stop), is_mended in zip(stretches, mended):
+                if not is_mended:
+                    mixture[begin:stop] = held[begin:stop]
+            if _is_whole_record(bytes(mixture), start):
+                return True
+        return False
 
     def _fits_neighbours(self, replica: _Replica, start: int, end: int) -> bool:
         """Whether a record's times and its broker fit those of the records before and behind it, on all replicas."""
@@ -580,11 +614,11 @@ class _Comparer:
             )
             return
         piece = replica.pieces.get(start)
-        is_sound = piece is not None and piece.kind is PieceKind.RECORD and not has_zero_text(held)
+        is_sound = piece is not None and piece.kind is PieceKind.RECORD and not has_broken_text(held)
         if piece is not None and is_sound and name is not None:
             yield from self._other_record(replica, start, piece.end_offset, right, name)
             return
-        if name is not None and replica.is_sound(start, end) and not has_zero_text(held):
+        if name is not None and replica.is_sound(start, end) and not has_broken_text(held):
             detail = "other messages lie in its place"
             yield describe(self._new(FindingKind.RECORD_MISSING, replica, start, end, detail), name)
             return
@@ -747,6 +781,27 @@ def _differing_stretches(contents: list[bytes]) -> list[tuple[int, int]]:
         if len(starts) <= _STRETCHES_MAX:
             return list(zip(starts.tolist(), ends.tolist()))
         gap *= 2
+
+
+def _one_damage_each(stretches: list[tuple[int, int]], held: bytes) -> list[tuple[int, int]]:
+    """The same; those between which one byte is repeated are one: they were overwritten with it."""
+    joined: list[tuple[int, int]] = []
+    for start, end in stretches:
+        if joined and len(set(held[joined[-1][1] - 1 : start + 1])) == 1:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _is_whole_record(content: bytes, offset: int) -> bool:
+    """Whether it is one sound record that was written for `offset`."""
+    try:
+        record = decode_record(content)
+    except MalformedRecord:
+        return False
+    is_whole = record.total_size == len(content) and record.physical_offset == offset
+    return is_whole and not has_broken_text(content) and has_right_checksum(content) is not False
 
 
 def _last_boundary(store: ReplicaStore, low: int, offset: int) -> tuple[int, bool] | None:

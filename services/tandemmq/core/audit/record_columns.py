@@ -37,6 +37,7 @@ __all__ = [
     "changed_fields",
     "describe",
     "field_differences",
+    "has_broken_text",
     "has_right_checksum",
     "has_zero_text",
     "name_of_record",
@@ -315,6 +316,18 @@ def has_zero_text(record: bytes | memoryview) -> bool:
     except MalformedRecord:
         return False
     return "\0" in found.topic or b"\0" in found.properties
+
+
+def has_broken_text(record: bytes | memoryview) -> bool:
+    """Whether a record's topic or properties are what no broker writes: with zeros, or no UTF-8."""
+    try:
+        found = decode_record(record, check_crc=False)
+        found.properties.decode()
+    except MalformedRecord:
+        return False
+    except UnicodeDecodeError:
+        return True
+    return "\0" in found.topic or "\ufffd" in found.topic or b"\0" in found.properties
 
 
 def has_right_checksum(record: bytes | memoryview) -> bool | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from hashlib import md5
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from support.audit_stores import AUDIT_OPTIONS, append_messages, copy_group, open_group, open_store
 from support.folder_audit import audit_folders, whole_digests
@@ -13,9 +17,13 @@ from tandemmq.core.audit.comparison import compare_replicas
 from tandemmq.core.audit.equality import common_range
 from tandemmq.core.audit.findings import FINDINGS_MAX, Finding, FindingKind, FindingList, Verdict
 from tandemmq.core.audit.log_walk import LogPiece, walk_log
+from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES
+from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record_layout import WHOLE_HEADS
 from tandemmq.core.replication.log_history import LogRange
 
 SEGMENT_BYTES = AUDIT_OPTIONS.commit_log_file_bytes
+HEAD_BYTES = WHOLE_HEADS[0].size
 
 
 def flip(folder: Path, offset: int) -> None:
@@ -115,6 +123,54 @@ def pieces_between(folder: Path, start: int, end: int) -> list[int]:
     return [
         piece.start_offset for piece in walk_log(store, start, end, in_batches=False) if isinstance(piece, LogPiece)
     ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_has_a_right_body_need_not_be_right_about_the_rest(
+    equal_group: list[Path], tmp_path: Path, seed: int
+) -> None:
+    """A body is broken on one replica, and of the same record a field that no checksum covers is another on the
+    second: to copy the whole record from the second would lose what the first alone holds."""
+    draw = random.Random(seed)
+    folders = copy_group(equal_group[: draw.choice((2, 2, 3))], tmp_path)
+    store = open_replica(folders[0])
+    start = draw.choice(pieces_between(folders[0], 0, 200_000)[1:-1])
+    record = decode_record(store.read_log(start, start + MAX_RECORD_BYTES))
+    body = start + HEAD_BYTES + draw.randrange(len(record.body)) if record.body else start + 8
+    others = {
+        "flag": start + 19,
+        "bornTimestamp": start + 47,
+        "storeTimestamp": start + 63,
+        "reconsumeTimes": start + 75,
+        "properties": start + record.total_size - draw.randrange(1, 1 + len(record.properties)),
+    }
+    other = others[draw.choice([name for name, place in others.items() if abs(place - body) > 16])]
+    flip(folders[0], body)
+    for folder in folders[1:]:
+        flip(folder, other)
+    findings = compare_replicas(open_group(folders), LogRange(start, start + 1)).findings
+    assert {finding.start_offset for finding in findings} == {start}
+    assert {finding.source_broker_id for finding in findings} == {None}
+
+
+@pytest.mark.parametrize("fill", [0x00, 0xFF, None])
+def test_a_stretch_that_was_written_over_is_one_damage(
+    equal_group: list[Path], tmp_path: Path, fill: int | None
+) -> None:
+    folders = copy_group(equal_group[:2], tmp_path)
+    starts = pieces_between(folders[0], 0, 200_000)
+    draw = random.Random(fill)
+    for start, end in pairwise(starts[1:]):
+        begin = draw.randrange(start, end - 40)
+        length = draw.randrange(32, end - begin)
+        path = folders[0] / "commitlog" / f"{begin - begin % SEGMENT_BYTES:020d}"
+        data = bytearray(path.read_bytes())
+        at = begin % SEGMENT_BYTES
+        data[at : at + length] = draw.randbytes(length) if fill is None else bytes([fill]) * length
+        path.write_bytes(data)
+    findings = compare_replicas(open_group(folders), LogRange(starts[1], starts[-1])).findings
+    assert {finding.broker_id for finding in findings} == {0}
+    assert {finding.source_broker_id for finding in findings} == {1}
 
 
 def test_logs_that_went_different_ways_are_undecided(equal_group: list[Path], tmp_path: Path) -> None:
