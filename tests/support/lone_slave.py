@@ -18,6 +18,7 @@ from tandemmq.broker.leases import LeasePosition
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.client import ClientError, ClientOptions, Producer, ReceivedMessage, SimpleConsumer, parse_access_points
 from tandemmq.core.delivery.journal import LeaseReplay
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.event_loop import SystemClock
@@ -118,14 +119,17 @@ class LoneSlave:
         wait_until(are_equal, limit_s=LIMIT_S, what="both logs are equal")
 
     def wait_progress_copied(self, count: int) -> None:
-        """The slave's leases have so many messages of GROUP finished."""
+        """The slave knows GROUP, and its leases have so many messages of it finished."""
         wait_until(lambda: self.finished_at_slave() >= count, limit_s=LIMIT_S, what="the slave has copied the progress")
 
     def finished_at_slave(self) -> int:
-        """How many messages of GROUP are finished as the slave's leases say; 0: it does not say."""
+        """How many messages of GROUP are finished as the slave's leases say; 0: it does not say, or knows no GROUP."""
 
         async def finished() -> int:
             async with PeerClient(f"127.0.0.1:{self.slave.ports['listenPort']}") as peer:
+                _, groups = await peer.metadata_table(MetadataFile.SUBSCRIPTION_GROUPS, None, accept_copy=True)
+                if f'"{GROUP}"' not in (groups or ""):
+                    return 0
                 change = await peer.leases(LeasePosition(0, 0, 0), accept_copy=True)
             replay = LeaseReplay.of_files(change.snapshot or b"", change.journal)
             return sum(

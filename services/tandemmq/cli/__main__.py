@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ _INTERRUPTED = 130
 
 def _run() -> int:
     """The exit code."""
+    # gRPC's own lines, before it is imported: what a user needs of them is in our errors.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from tandemmq.cli.app import app
     from tandemmq.cli.ending import EXIT_REFUSED, CommandError, command_error_in
 

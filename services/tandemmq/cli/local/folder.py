@@ -185,9 +185,12 @@ class Member:
 def member_environment() -> dict[str, str]:
     """The environment of every member: ours, without the settings in it.
 
-    One environment cannot configure six processes: TANDEMMQ_LISTEN_PORT would give all of them the same port.
+    One environment cannot configure six processes: TANDEMMQ_LISTEN_PORT would give all of them the same port. And what
+    gRPC says of itself belongs into their logs.
     """
-    return {key: value for key, value in os.environ.items() if not key.startswith("TANDEMMQ_")}
+    is_silenced = os.environ.get("GRPC_VERBOSITY") == "NONE"
+    left_out = ("TANDEMMQ_", "GRPC_VERBOSITY") if is_silenced else ("TANDEMMQ_",)
+    return {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
 
 
 def member_problems(members: Sequence[Member]) -> list[str]:

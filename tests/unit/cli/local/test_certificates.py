@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -144,3 +150,43 @@ def test_what_is_no_identity_is_refused(tmp_path: Path) -> None:
         assert isinstance(refused.exception, CommandError)
         assert "is no identity" in str(refused.exception)
     assert not (tmp_path / "ca").exists()
+
+
+@contextmanager
+def _port_that_speaks_no_tls() -> Iterator[int]:
+    """Answers whatever comes with a line of another protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4_096)
+                    connection.sendall(b"220 mail.example.org\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+def test_a_failed_handshake_is_told_by_our_error_alone(folder: ClusterFolder) -> None:
+    ClusterCertificates(folder).make(_members(folder))
+    with _port_that_speaks_no_tls() as port:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tandemmq.cli", "status", "--namesrv", f"127.0.0.1:{port}"],
+            env=os.environ | {"TANDEMMQ_SERVICE_TLS_PATH": str(folder.certs / "admin")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode != 0
+    lines = ended.stderr.splitlines()
+    assert lines
+    assert lines[0].startswith("problem: ")
+    assert not [line for line in lines if "ssl_transport_security" in line]
