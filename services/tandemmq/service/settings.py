@@ -196,7 +196,7 @@ class _Keys:
         """A clause for an unknown key."""
         lowered = {known.lower(): known for known in self.fields}
         close = difflib.get_close_matches(key.lower().replace("_", ""), lowered, n=1, cutoff=0.6)
-        return f"did you mean {lowered[close[0]]}?" if close else "remove it, or see --schema for all keys"
+        return f"did you mean {lowered[close[0]]}?" if close else "remove it; the program's --schema prints all keys"
 
 
 def _read_file(path: Path, keys: _Keys, problems: list[str]) -> dict[str, _Value]:

@@ -51,6 +51,8 @@ def test_routes_show_who_says_what() -> None:
     output = FakeCluster().run("topic", "routes", "half-changed")
     assert output.count("10.0.0.1:9876") == 2
     assert output.count("10.0.0.2:9876") == 1
+    refusal = FakeCluster().failure("topic", "routes", "absent")
+    assert (refusal.problem, refusal.exit_code) == ("no NameServer routes to topic absent", EXIT_FAILED)
 
 
 def test_topic_is_created_changed_and_deleted() -> None:

@@ -314,6 +314,10 @@ def topic_routes(cluster: ClusterChoice, topic: TopicArgument, output: OutputOpt
     routes, unseen = cluster.ask(lambda operations: operations.topic_routes(topic))
     emit(output, {"routes": routes, "unseen": unseen}, routes_table(routes))
     tell_unseen(unseen)
+    if not any(route.queues for route in routes):
+        raise CommandError(
+            f"no NameServer routes to topic {topic}", remedy="`tandemmq topic list` shows the topics there are"
+        )
 
 
 @topic_app.command("delete")

@@ -23,6 +23,7 @@ from tandemmq.cli.local.folder import (
     join_addresses,
     member_environment,
     read_member,
+    with_values,
 )
 
 if TYPE_CHECKING:
@@ -238,17 +239,20 @@ def admin_member(
 ) -> Member:
     """The admin service of these members; its file is laid out if it is missing.
 
-    `near`: a new port begins above the members' own instead of at the default.
+    `near`: the members' ports are new, and so is its own, which is written into its file as theirs are: the first free
+    one above them, instead of the default.
     """
     path = folder.conf / f"{MemberKind.ADMIN}.properties"
     if not path.exists():
         path.write_text(admin_file(), encoding="utf-8")
-    admin = read_member(folder, MemberKind.ADMIN, overrides)
     taken = {port for member in members for port in member.ports.values()}
+    http_port = str(next(spare_ports(max(taken) + 1 if near else _HTTP_PORT, taken)))
+    if near:
+        path.write_text(with_values(path.read_text(encoding="utf-8"), {"httpPort": http_port}), encoding="utf-8")
+    admin = read_member(folder, MemberKind.ADMIN, overrides)
     name_servers = join_addresses(
         member.address("listenPort") for member in members if member.kind is MemberKind.NAME_SERVER
     )
-    http_port = str(next(spare_ports(max(taken) + 1 if near else _HTTP_PORT, taken)))
     results = str(folder.root / "consistency")
     return with_defaults(admin, {"namesrvAddr": name_servers, "httpPort": http_port, "consistencyResults": results})
 

@@ -38,6 +38,15 @@ def _traced(folder: ClusterFolder, *overrides: str, target: str = "") -> dict[st
     return {member.name: member for member in found}
 
 
+def test_the_console_of_a_renumbered_cluster_keeps_its_port(folder: ClusterFolder) -> None:
+    port = int(_traced(folder)["admin"].settings["httpPort"])
+    assert 21_014 <= port < 21_100
+    members = read_members(folder, lay_out(folder, None), {})
+    assert admin_member(folder, members, {}, near=False).settings["httpPort"] == str(port)
+    stated = split_overrides(["admin:httpPort=29999"], ["admin"])
+    assert admin_member(folder, members, stated, near=False).settings["httpPort"] == "29999"
+
+
 def test_every_broker_traces_every_message_and_every_member_tells_metrics_on_a_port_of_its_own(
     folder: ClusterFolder,
 ) -> None:
