@@ -878,9 +878,14 @@ class Failover:
     async def _have_copied(self, member: Replica) -> bool:
         """Tables and leases. Before a hand-over: what was acknowledged in the last moments would come again."""
         endpoint = self._host.member_metadata(member.broker_id)
+        if endpoint is None:
+            log.info(
+                "progress_not_copied", broker_id=member.broker_id, reason="it is not registered: nobody knows where"
+            )
+            return False
         try:
-            async with self._peer(endpoint or "") as peer:
-                is_copied = endpoint is not None and await peer.copy_progress(self._host.identity)
+            async with self._peer(endpoint) as peer:
+                is_copied = await peer.copy_progress(self._host.identity)
         except PeerUnavailable as error:
             log.info("progress_not_copied", replica=endpoint, reason=str(error))
             return False
