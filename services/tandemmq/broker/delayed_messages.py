@@ -26,6 +26,7 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.timer_queue import RecallKey, recall_key
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.message.properties import (
+    MAX_PROPERTIES_BYTES,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_DELIVER_MS,
@@ -111,11 +112,12 @@ def delivered_copy(record: MessageRecord, topics: TopicTable) -> OutgoingMessage
 
 
 def _rolled(record: MessageRecord) -> OutgoingMessage:
-    """The timer once more, at the log's end."""
+    """The timer once more, at the log's end; it counts how often, if there is room for that."""
     properties = decode_properties(record.properties)
     times = properties.get(PROPERTY_TIMER_ROLL_TIMES, "0")
-    properties[PROPERTY_TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdigit() else 1)
-    return _copy(record, record.topic, 0, properties)
+    counted = properties | {PROPERTY_TIMER_ROLL_TIMES: str(int(times) + 1 if times.isdigit() else 1)}
+    copy = _copy(record, record.topic, 0, counted)
+    return copy if len(copy.properties) <= MAX_PROPERTIES_BYTES else _copy(record, record.topic, 0, properties)
 
 
 def _copy(record: MessageRecord, topic: str, queue_id: int, properties: dict[str, str]) -> OutgoingMessage:

@@ -53,10 +53,15 @@ def time_of(broker: BrokerAssembly) -> ManualTime:
 
 
 def send_later(
-    broker: BrokerAssembly, delay_ms: int, *, topic: str = "reminders", message_id: str | None = None
+    broker: BrokerAssembly,
+    delay_ms: int,
+    *,
+    topic: str = "reminders",
+    message_id: str | None = None,
+    own: str = "value",
 ) -> pb.SendResultEntry:
     sent = message(topic, message_id=message_id, tag="TagA", keys=("k1",))
-    sent.user_properties["own"] = "value"
+    sent.user_properties["own"] = own
     sent.system_properties.message_type = definition.DELAY
     sent.system_properties.delivery_timestamp.FromMilliseconds(broker.clock.wall_ms() + delay_ms)
     [entry] = call(broker, "SendMessage", send_request(sent)).only(pb.SendMessageResponse).entries
@@ -353,6 +358,22 @@ async def test_a_recall_that_cannot_be_is_refused_clearly(
     broker: BrokerAssembly, handle: str, topic: str, code: int
 ) -> None:
     assert (await recall(broker, handle, topic=topic)).code == code
+
+
+async def test_a_message_with_as_many_properties_as_can_be_is_rolled_and_delivered(broker: BrokerAssembly) -> None:
+    broker.options.max_delay_ms = 1_000 * HOUR_MS
+    taken, codes = [], set()
+    for length in range(16_767 - 400, 16_767, 3):
+        entry = send_later(broker, 100 * HOUR_MS, own=16_000 * "x", message_id=length * "k")
+        codes.add(entry.status.code)
+        if entry.status.code == Code.OK:
+            taken.append(length)
+    assert codes == {Code.OK, Code.MESSAGE_PROPERTIES_TOO_LARGE}
+    for hours in (50, 49, 1):
+        time_of(broker).advance(hours * HOUR_MS)
+        await deliver(broker)
+    assert broker.delayed.rolled_count >= len(taken)
+    assert sorted(len(decode_properties(record.properties)["UNIQ_KEY"]) for record in delivered(broker)) == taken
 
 
 async def test_a_timer_of_an_old_record_is_put_again_and_delivered_once(broker: BrokerAssembly) -> None:
