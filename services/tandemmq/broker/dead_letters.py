@@ -310,13 +310,16 @@ class DeadLetterResend:
     ) -> OutgoingMessage:
         kept = {name: value for name, value in properties.items() if name not in _LEFT_BEHIND}
         kept.setdefault(PROPERTY_UNIQUE_KEY, letter.message_id)
-        kept.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, letter.message_id)
+        origin_id = kept.get(PROPERTY_ORIGIN_MESSAGE_ID, letter.message_id)
+        encoded = encode_properties((kept | {PROPERTY_ORIGIN_MESSAGE_ID: origin_id}).items())
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            encoded = encode_properties(kept.items())
         tag, index_keys = index_terms(kept)
         return OutgoingMessage(
             topic=letter.topic,
             queue_id=self._queue(letter.topic, kept),
             body=record.body,
-            properties=encode_properties(kept.items()),
+            properties=encoded,
             tags_code=tags_code(tag),
             index_keys=index_keys,
             tag=tag,

@@ -114,6 +114,17 @@ async def test_a_letter_leaves_out_of_its_origin_what_has_no_room(desk: Desk, id
     assert letter.topic == ("orders" if has_room_for_topic else "")
 
 
+async def test_a_letter_goes_back_however_long_its_properties_are(desk: Desk) -> None:
+    fillers = range(32_450, 32_700, 5)
+    for filler in fillers:
+        desk.bury({"UNIQ_KEY": f"{filler:034}", "colour": "x" * filler})
+    letters = await desk.resend(*range(len(fillers)))
+    assert {letter.problem for letter in letters} == {""}
+    for letter, filler in zip(letters, fillers, strict=True):
+        properties = decode_properties((await desk.sent(letter)).properties)
+        assert (properties["UNIQ_KEY"], len(properties["colour"])) == (f"{filler:034}", filler)
+
+
 async def test_a_letter_with_a_priority_goes_to_the_queue_of_it(desk: Desk) -> None:
     for priority in ("0", "1", "99", "much"):
         desk.put({"UNIQ_KEY": priority, "DLQ_ORIGIN_TOPIC": "urgent", "_SYS_MSG_PRIORITY_": priority}, topic=LETTERS)
