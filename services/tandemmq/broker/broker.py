@@ -411,7 +411,7 @@ class Broker:
         parts.refusal = reason
         deadline_ms = self._clock.monotonic_ms() + ROLE_END_LIMIT_MS
         await parts.role.answer_sends(deadline_ms)
-        parts.client_api.drain()
+        parts.client_api.drain(is_stopping=self.is_stopping)
         await parts.role.end(deadline_ms)
         await parts.tables.settled()
         parts.role.close_files()

@@ -41,6 +41,8 @@ __all__ = ["SERVICE_NAME", "ClientApi", "NewTopics"]
 _REQUEST_BYTES_MAX: Final = 2 << 20
 """Of all but sends: 30,000 of the longest lite topics of one subscription, or every stack of a client."""
 _ASK_AGAIN: Final = Outcome(Code.MESSAGE_NOT_FOUND, "nothing yet; users or policies have changed, ask again")
+_STOPPING: Final = Outcome(Code.FORBIDDEN, "the broker is stopping", retryable=True)
+_MASTER_CHANGES: Final = Outcome(Code.MESSAGE_NOT_FOUND, "nothing yet; the master of the group changes, ask again")
 SERVICE_NAME: Final = "apache.rocketmq.v2.MessagingService"
 
 
@@ -187,10 +189,15 @@ class ClientApi:
         self.transactions.look()
         self.lite.housekeep()
 
-    def drain(self) -> None:
-        """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""
+    def drain(self, *, is_stopping: bool = True) -> None:
+        """Ends what would otherwise wait: long polls and Telemetry streams.
+
+        New requests are refused by `refusal`; where this broker is not `is_stopping` they are passed on, or wait for
+        the next master. Then receives find nothing and come again at once: official clients pause after a refusal, and
+        tell their users of it.
+        """
         self.transactions.stop()
-        self._receive.end_polls()
+        self._receive.end_polls(_STOPPING if is_stopping else _MASTER_CHANGES)
         self._telemetry.end_streams()
 
 

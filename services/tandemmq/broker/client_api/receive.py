@@ -110,7 +110,6 @@ _UNLIMITED: Final = 1 << 31
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
 _TOO_MANY: Final = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
-_STOPPING: Final = Outcome(Code.FORBIDDEN, "the broker is stopping", retryable=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -233,8 +232,8 @@ class ReceiveHandler:
         """Its group is durable."""
         if receive.cancelled:
             return
-        if self._services.read_refusal is not None:
-            self._end_each([receive], _STOPPING)
+        if (reason := self._services.read_refusal) is not None:
+            self._end_each([receive], Outcome(Code.FORBIDDEN, reason, retryable=True))
             return
         if receive.is_lite:
             # Leases that ended since the last look: it is looked for in lite topics that have something.
@@ -302,8 +301,8 @@ class ReceiveHandler:
         route = services.route(topic)
         return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
 
-    def end_polls(self, outcome: Outcome = _STOPPING) -> None:
-        """Answers everyone who waits: mostly since the broker stops serving."""
+    def end_polls(self, outcome: Outcome) -> None:
+        """Answers everyone who waits."""
         while (deadline_ms := self._polls.next_deadline_ms()) is not None:
             self._end_each(self._polls.expire(deadline_ms), outcome)
         if self._timer is not None:

@@ -513,7 +513,7 @@ class SlaveReads:
         if parts.refusal is READS_ONLY:
             parts.refusal = self._refusal
         # Who waits would find an empty table, and nobody to write down what it is given.
-        parts.client_api.drain()
+        parts.client_api.drain(is_stopping=parts.stopping.is_set())
         parts.tables.collect_progress(parts.leases)
         try:
             storage.close()

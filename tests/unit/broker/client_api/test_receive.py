@@ -209,10 +209,11 @@ def test_wait_not_said_follows_from_the_deadline(broker: BrokerAssembly, time: M
     assert Answer.of(waiting).code == Code.MESSAGE_NOT_FOUND
 
 
-def test_drain_answers_those_who_wait(broker: BrokerAssembly) -> None:
+@pytest.mark.parametrize(("is_stopping", "code"), [(True, Code.FORBIDDEN), (False, Code.MESSAGE_NOT_FOUND)])
+def test_drain_answers_those_who_wait(broker: BrokerAssembly, is_stopping: bool, code: int) -> None:
     waiting = [call(broker, "ReceiveMessage", receive_request(poll_ms=poll_ms)) for poll_ms in (5_000, 9_000)]
-    broker.api.drain()
-    assert [Answer.of(fake).code for fake in waiting] == [Code.FORBIDDEN, Code.FORBIDDEN]
+    broker.api.drain(is_stopping=is_stopping)
+    assert [Answer.of(fake).code for fake in waiting] == [code, code]
     assert broker.api.waiting_receive_count == 0
 
 
