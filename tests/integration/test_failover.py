@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,6 +35,25 @@ def test_nothing_acknowledged_is_lost_by_a_partition(tmp_path: Path, kind: str) 
             _check(group)
     except NetworkUnavailable as error:
         pytest.skip(f"no network of our own: {error}")
+
+
+def test_a_hand_over_refuses_nobody(tmp_path: Path) -> None:
+    """Official clients pause after a refusal, and Go's take a refused acknowledgement for a good one."""
+    deliveries = Deliveries()
+    with FailoverGroup(tmp_path) as group, ExitStack() as consumers:
+        for broker in group.brokers:
+            consumers.enter_context(SettlingConsumer(broker, TOPIC, deliveries))
+        wait_until(lambda: len(deliveries.finished) > 100, limit_s=120, what="consumers finish messages")
+        refused_sends, refusals = [sender.refused for sender in group.senders], len(deliveries.refusals)
+        for to in (1, 0, 1, 0, 1, 0):
+            began_s = time.monotonic()
+            assert group.hand_over(to) == to
+            if time.monotonic() - began_s > 2:
+                pytest.skip("the machine stood still: what waits longer than a change takes is refused")
+            group.wait_whole()
+        assert deliveries.refusals[refusals:] == []
+        assert [sender.refused for sender in group.senders] == refused_sends
+        _check(group)
 
 
 def test_three_replicas_change_twice(tmp_path: Path) -> None:

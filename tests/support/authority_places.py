@@ -23,10 +23,22 @@ from tandemmq.broker.failover.authority import RECORD_ANNOTATION, Authority, ope
 from tandemmq.proto.etcdserverpb import kv_pb2 as pb
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
 
-__all__ = ["AuthorityPlace", "EtcdPlace", "FakeEtcd", "FilePlace", "LeasePlace", "etcd_place", "lease_place"]
+__all__ = ["AuthorityPlace", "EtcdPlace", "FakeEtcd", "FilePlace", "LeasePlace", "etcd_place", "lease_place", "patient"]
 
 CLUSTER: Final = "DefaultCluster"
 LEASE: Final = "mq-broker-a"
+
+
+_LIMITS: Final = {
+    name: getattr(authority_module, name) for name in ("CALL_LIMIT_S", "_LOCK_LIMIT_S", "_SEARCH_LIMIT_S")
+}
+
+
+@contextmanager
+def patient(factor: float) -> Iterator[None]:
+    """Calls to authorities may take so many times as long as they may in the product."""
+    with mock.patch.multiple(authority_module, **{name: factor * limit_s for name, limit_s in _LIMITS.items()}):
+        yield
 
 
 class AuthorityPlace(Protocol):

@@ -32,6 +32,8 @@ class Deliveries:
     """Ids of all that were delivered."""
     unanswered: int = 0
     """Acknowledgements that failed, or whose call did."""
+    refusals: list[str] = field(default_factory=list)
+    """What receives and acknowledgements were told that were answered, and refused."""
     ack_seconds: list[float] = field(default_factory=list)
     """Of those answered with OK."""
 
@@ -80,10 +82,15 @@ class SettlingConsumer(ClientThread):
         request.invisible_duration.FromMilliseconds(_LEASE_MS)
         request.long_polling_timeout.FromMilliseconds(_POLL_MS)
         asked_s = time.monotonic()
-        messages = [
-            element.message
-            async for element in receive(request, metadata=self._metadata, timeout=_POLL_MS / 1_000 + 1)
-            if element.HasField("message")
+        elements = [
+            element async for element in receive(request, metadata=self._metadata, timeout=_POLL_MS / 1_000 + 1)
+        ]
+        messages = [element.message for element in elements if element.HasField("message")]
+        statuses = [element.status for element in elements if element.HasField("status")]
+        self._deliveries.refusals += [
+            f"receive at {self._metadata[0][1]}: {status.message}"
+            for status in statuses
+            if status.code not in (definition.OK, definition.MESSAGE_NOT_FOUND)
         ]
         for message in messages:
             message_id = message.system_properties.message_id
@@ -112,3 +119,4 @@ class SettlingConsumer(ClientThread):
             self._deliveries.ack_seconds.append(ended_s - began_s)
         else:
             self._deliveries.unanswered += 1
+            self._deliveries.refusals.append(f"ack at {self._metadata[0][1]}: {answer.status.message}")

@@ -65,6 +65,10 @@ _HELD_LIMIT_MS: Final = 10_000
 _HELD_MARGIN_MS: Final = 300
 """What is left of a held call's deadline for its answer, and for the way."""
 _HELD_LOOK_S: Final = 0.02
+_ASKED_AGAIN_MS: Final = 100
+"""After which the master that was changing is asked again."""
+_CHANGING: Final = "the group's master is changing just now; ask again"
+"""By which a member knows that its call was not carried out, and waits for the next master."""
 _IN_FLIGHT_MAX: Final = 2_048
 _UNREAD_MAX: Final = 64
 _LIMIT_S: Final = 30.0
@@ -186,11 +190,12 @@ class HeldOutcome(StrEnum):
 class _HeldCall:
     """A call that waits for the end of a change of master."""
 
-    __slots__ = ("again", "data", "deadline_ms", "is_gone")
+    __slots__ = ("again", "data", "deadline_ms", "earliest_ms", "is_gone")
 
-    def __init__(self, data: bytes, again: Callable[[bytes], None], deadline_ms: int) -> None:
+    def __init__(self, data: bytes, again: Callable[[bytes], None], *, earliest_ms: int, deadline_ms: int) -> None:
         self.data = data
         self.again = again
+        self.earliest_ms = earliest_ms
         self.deadline_ms = deadline_ms
         self.is_gone = False
 
@@ -236,13 +241,18 @@ class CallForwarder:
     def takes(self, path: str, call: Call, data: bytes, again: Callable[[bytes], None]) -> bool:
         """Answers the call later, by the master's answer. False: it is this broker's to answer. `again` has a call that
         was held back taken anew."""
-        if self._holds_back(path, call, data, again):
-            return True
+        if path.removeprefix(_SERVICE) in _HELD and self._is_changing():
+            if _BY_MEMBER in call.header(FORWARDED_HEADER):
+                # The member that passed it on took us for the master: it knows who comes next as soon as we do.
+                call.finish(grpc.StatusCode.UNAVAILABLE, _CHANGING)
+                return True
+            if self._holds and self._holds_back(call, data, again, pause_ms=0):
+                return True
         channel = self._channel_for(path, call)
         if channel is None:
             return False
         self.forwarded_count += 1
-        self._calls.spawn(self._pass_on(channel, path, call, data), call)
+        self._calls.spawn(self._pass_on(channel, path, call, data, again), call)
         return True
 
     def opened(self, path: str, call: Call) -> StreamHandler[Any] | None:
@@ -264,19 +274,18 @@ class CallForwarder:
 
     # Inside
 
-    def _holds_back(self, path: str, call: Call, data: bytes, again: Callable[[bytes], None]) -> bool:
-        if not self._holds or path.removeprefix(_SERVICE) not in _HELD or not self._is_changing():
-            return False
+    def _holds_back(self, call: Call, data: bytes, again: Callable[[bytes], None], *, pause_ms: int) -> bool:
+        """For `pause_ms` at least. False: there is no room, or no time."""
         now_ms = self._now_ms()
         deadline_ms = now_ms + _HELD_LIMIT_MS
         if call.deadline_ms is not None:
             deadline_ms = min(deadline_ms, call.deadline_ms - _HELD_MARGIN_MS)
-        if deadline_ms <= now_ms or _BY_MEMBER in call.header(FORWARDED_HEADER):
+        if deadline_ms <= now_ms + pause_ms:
             return False
         if len(self._held) >= _HELD_MAX or self._held_bytes + len(data) > _HELD_BYTES_MAX:
             self.held_counts[HeldOutcome.NO_ROOM] += 1
             return False
-        held = _HeldCall(data, again, deadline_ms)
+        held = _HeldCall(data, again, earliest_ms=now_ms + pause_ms, deadline_ms=deadline_ms)
         self._held.append(held)
         self._held_bytes += len(data)
         call.on_cancel(held.gone)
@@ -286,11 +295,12 @@ class CallForwarder:
 
     def _look_again(self) -> None:
         self._look = None
+        now_ms = self._now_ms()
         if not self._is_changing():
             # A change also ends when nobody has become master for too long.
-            self._let_go(self._held, HeldOutcome.TAKEN if self._master() else HeldOutcome.NO_MASTER)
+            due = [held for held in self._held if held.earliest_ms <= now_ms]
+            self._let_go(due, HeldOutcome.TAKEN if self._master() else HeldOutcome.NO_MASTER)
         else:
-            now_ms = self._now_ms()
             due = [held for held in self._held if held.is_gone or held.deadline_ms <= now_ms]
             self._let_go(due, HeldOutcome.NO_MASTER)
         if self._held:
@@ -322,12 +332,16 @@ class CallForwarder:
         endpoint = self._master()
         return self._calls.channel(endpoint) if endpoint else None
 
-    async def _pass_on(self, channel: grpc.aio.Channel, path: str, call: Call, data: bytes) -> None:
+    async def _pass_on(
+        self, channel: grpc.aio.Channel, path: str, call: Call, data: bytes, again: Callable[[bytes], None]
+    ) -> None:
         limit_s, metadata = self._calls.limit_s(call), self._calls.metadata_of(call, _BY_MEMBER)
         try:
             await _answers(channel, path, data, call.send_encoded, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            call.finish(error.code(), f"the group's master did not answer: {error.details() or error.code().name}")
+            is_changing = error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == _CHANGING
+            if not is_changing or not self._holds_back(call, data, again, pause_ms=_ASKED_AGAIN_MS):
+                call.finish(error.code(), f"the group's master did not answer: {error.details() or error.code().name}")
         except asyncio.CancelledError:
             call.finish(grpc.StatusCode.UNAVAILABLE, "the group's master has changed; try again")
             raise

@@ -350,7 +350,7 @@ class Failover:
     @property
     def is_changing(self) -> bool:
         """Nobody takes and gives messages in this group now, and somebody will soon: this broker becomes master, hands
-        over, or is in the in-sync set and hears nothing of its master. Not for longer than a change takes."""
+        over, or hears nothing of its master. Not for longer than a change takes."""
         now_ms = self._now_ms()
         if not self._is_between_masters:
             self._changing_since_ms = None
@@ -364,8 +364,8 @@ class Failover:
         role, record = self._host.role, self.record
         if role.is_master:
             return self.is_handing_over or not role.is_serving
-        is_named = record is not None and record.successor != NO_SUCCESSOR
-        return bool(self.in_sync_epoch) and (is_named or not role.hears_master)
+        # Also where it is not in the in-sync set: who has just handed over is in none until it follows the next master.
+        return record is not None and (record.successor != NO_SUCCESSOR or not role.hears_master)
 
     @property
     def is_electable(self) -> bool:
@@ -746,6 +746,8 @@ class Failover:
         """Takes and gives while the lease runs, and not a moment longer."""
         if self._fence is not None:
             self._fence.cancel()
+        if not self._member.epoch:
+            return  # It handed over, or is deposed: its lease is nobody's any more.
         left_ms = self._member.acts_until_ms - self._now_ms()
         if left_ms <= 0:
             self._refuse("the lease of this master is over, and the authority has not renewed it")

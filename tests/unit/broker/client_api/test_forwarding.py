@@ -14,6 +14,7 @@ import pytest
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Outcome, status_of
+from tandemmq.core.clock import Clock
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.event_loop import SystemClock
@@ -77,8 +78,10 @@ def table(name: str, seen: list[dict[str, str]]) -> MethodTable:
 
 
 @asynccontextmanager
-async def front(name: str, seen: list[dict[str, str]]) -> AsyncIterator[tuple[Http2Front, str]]:
-    server = Http2Front("127.0.0.1", 0, clock=ManualTime())
+async def front(
+    name: str, seen: list[dict[str, str]], *, clock: Clock | None = None
+) -> AsyncIterator[tuple[Http2Front, str]]:
+    server = Http2Front("127.0.0.1", 0, clock=clock or ManualTime())
     server.add(table(name, seen))
     port = await server.start()
     try:
@@ -518,8 +521,44 @@ async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_n
             response_deserializer=pb.QueryRouteResponse.FromString,
         )
         assert (await query(pb.QueryRouteRequest(), timeout=60)).status.message == "member"
-        assert await heartbeat(channel, x_tandemmq_forwarded="1") == "member"
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await heartbeat(channel, x_tandemmq_forwarded="1")
+        assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
         assert ended(forwarder) == {}
+
+
+@pytest.mark.parametrize("next_master", ["other", "the same", "nobody"])
+async def test_a_call_whose_master_is_changing_waits_at_the_member_that_passed_it_on(next_master: str) -> None:
+    """It hears later than the master that there is a change."""
+    change, seen = Change(), list[dict[str, str]]()
+    clock = SystemClock()
+    at_master = CallForwarder(lambda: None, now_ms=clock.monotonic_ms, is_changing=change.ask)
+    async with (
+        front("other", seen, clock=clock) as (_, other),
+        front("the same", seen, clock=clock) as (server, master),
+    ):
+        server.forward(at_master)
+        at_member = CallForwarder(lambda: change.master or master, now_ms=clock.monotonic_ms)
+        async with (
+            front("member", seen, clock=clock) as (own, endpoint),
+            grpc.aio.insecure_channel(endpoint) as channel,
+        ):
+            own.forward(at_member)
+            calls = [asyncio.create_task(heartbeat(channel, 2 if next_master == "nobody" else 60)) for _ in range(3)]
+            await until_held(at_member, 3)
+            assert not seen
+            if next_master == "other":
+                change.master = other
+            change.is_under_way = next_master == "nobody"
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert len(seen) == (0 if next_master == "nobody" else 3)
+            for answer in answers:
+                assert isinstance(answer, grpc.aio.AioRpcError) if next_master == "nobody" else answer == next_master
+            assert at_master.held_count == 0
+            async with asyncio.timeout(60):
+                while at_member.held_count:
+                    await asyncio.sleep(0.005)
+            await at_member.close()
 
 
 async def test_what_waits_is_bounded() -> None:
@@ -543,10 +582,11 @@ async def test_a_caller_that_went_away_is_not_answered_later() -> None:
         await until_held(forwarder, 1)
         call.cancel()
         await asyncio.wait([call])
-        assert await heartbeat(channel, x_tandemmq_forwarded="1") == "member"  # The cancellation has come by now.
+        with pytest.raises(grpc.aio.AioRpcError):
+            await heartbeat(channel, x_tandemmq_forwarded="1")  # The cancellation has come by now.
         change.is_under_way = False
         assert await heartbeat(channel) == "member"
-        assert len(seen) == 2
+        assert len(seen) == 1
         async with asyncio.timeout(60):
             while forwarder.held_count:
                 await asyncio.sleep(0.005)
