@@ -812,18 +812,35 @@ class Failover:
         resignation = member.resignation(successor.broker_id)
         await host.end_role("the master hands over")
         steps.did("end the master's role")
+        leased_until_ms = member.acts_until_ms
         member.stepped_down(now_ms=self._now_ms(), has_resigned=True)
-        try:
-            self._held = await self._authority.swap(self._held, resignation)
-            member.heard(resignation, self._held.version, now_ms=self._now_ms())
-        except (SwapLost, AuthorityUnavailable) as error:
-            log.error("resignation_not_written", reason=str(error), consequence="the successor waits for the lease")
+        await self._write_resignation(resignation, leased_until_ms)
         steps.did("write the record")
         await self._tell(successor)
         await host.begin_slave()
         steps.did("begin the slave's role")
         self._note_change(resignation, steps, is_master=False)
         return successor.broker_id
+
+    async def _write_resignation(self, resignation: GroupRecord, leased_until_ms: int) -> None:
+        """Again and again while our lease runs: else an authority that is slow for a moment would cost all of it."""
+        before, is_seen = self._held, True
+        while True:
+            try:
+                if not is_seen:
+                    # What had no answer may be there, and who is named may have claimed.
+                    await self._read()
+                is_seen = False
+                if self._held == before:
+                    self._held = await self._authority.swap(before, resignation)
+                    self._member.heard(resignation, self._held.version, now_ms=self._now_ms())
+                return
+            except (SwapLost, AuthorityUnavailable) as error:
+                reason = str(error)
+            if self._now_ms() >= leased_until_ms:
+                log.error("resignation_not_written", reason=reason, consequence="the successor waits for the lease")
+                return
+            await asyncio.sleep(_POLL_S)
 
     def _successor(self, record: GroupRecord, role: FailoverRole, to: int | None) -> Replica:
         connected = {
