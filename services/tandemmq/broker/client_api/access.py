@@ -351,11 +351,15 @@ class ClientAccess:
             f"{CLIENT_ID_HEADER}: a client of another user has this id; each client needs one of its own",
         )
 
-    def may_still(self, username: str, needs: Sequence[Need], source: str) -> Outcome | None:
-        """The same of a user that signed in before, for what stays open."""
+    def may_still(self, username: str, needs: Sequence[Need], source: str, *, secret: bytes | None) -> Outcome | None:
+        """The same of a user that signed in before, with `secret`, for what stays open."""
         user = self._users.get(username)
-        if user is None or user.status is UserStatus.DISABLE:
-            return Outcome(Code.UNAUTHORIZED, f"user {username} may not sign in any more")
+        if user is None:
+            return self._no_more(username, source, "no such user any more")
+        if user.status is UserStatus.DISABLE:
+            return self._no_more(username, source, "the user is disabled")
+        if self.secret_of(username) != secret:
+            return self._no_more(username, source, "the user has another secret key now")
         for kind, name, actions in needs if self._authorizes else ():
             ruling = self._ruling(username, kind, name, actions, source)
             if not ruling.is_allowed:
@@ -417,7 +421,7 @@ class ClientAccess:
             text = "too many sign-ins from this address failed; try again in a minute"
             return _Failure(Refused.TOO_MANY_FAILURES, text, 2_000)
         date = call.header(_DATE)
-        secret = self._secret_of(username)
+        secret = self.secret_of(username)
         is_good = is_signed(self._nobody if secret is None else secret, date, credential.signature)
         user = self._users.get(username)
         if user is None or secret is None or not is_good or user.status is UserStatus.DISABLE:
@@ -438,7 +442,8 @@ class ClientAccess:
         self._signed_in[authorization] = _SignedIn(date, username)
         return username
 
-    def _secret_of(self, username: str) -> bytes | None:
+    def secret_of(self, username: str) -> bytes | None:
+        """What the user signs in with; None: it cannot sign in."""
         user = self._users.get(username)
         if user is None:
             return None
@@ -455,6 +460,11 @@ class ClientAccess:
             self._secrets.clear()
         self._secrets[username] = user.sealed_secret, secret
         return secret
+
+    def _no_more(self, username: str, source: str, reason: str) -> Outcome:
+        # Not counted: it is no failed sign-in, and of a user with many clients it comes all at once.
+        self._audit.refused("Telemetry", reason, user=username, source=source)
+        return Outcome(Code.UNAUTHORIZED, f"user {username} may not sign in any more, or has another secret key now")
 
     def _ruling(self, username: str, kind: ResourceKind, name: str, actions: tuple[Action, ...], source: str) -> Ruling:
         user = self._users.get(username)
@@ -549,6 +559,8 @@ class _GuardedStream:
         self._call = call
         self._inner = inner
         self._username = access.user_of(call)
+        # Not as it is sealed: that changes when it is only written with another key.
+        self._secret = access.secret_of(self._username)
         self._source = access.source(call)
         self._needs: Sequence[Need] = ()
         access._streams.add(self)
@@ -557,10 +569,10 @@ class _GuardedStream:
         """Settings are judged; what else clients send are answers."""
         needs = _settings(message)
         if needs:
-            if self._access.may_still(self._username, (), self._source) is not None:
+            if self._refusal(()) is not None:
                 self.ask_again()
                 return
-            if self._access.may_still(self._username, needs, self._source) is not None:
+            if self._refusal(needs) is not None:
                 self._inner.answer(message)
                 return
             if (refused := self._access.not_its_client(self._call, self._username, self._source)) is not None:
@@ -581,9 +593,13 @@ class _GuardedStream:
 
     def ask_again(self) -> None:
         """Policies changed."""
-        refused = self._access.may_still(self._username, self._needs, self._source)
+        refused = self._refusal(self._needs)
         if refused is not None:
             self._end(refused)
+
+    def _refusal(self, needs: Sequence[Need]) -> Outcome | None:
+        """Why whoever opened the stream may not keep it; None: that user may, with the secret it was signed with."""
+        return self._access.may_still(self._username, needs, self._source, secret=self._secret)
 
     def _end(self, outcome: Outcome) -> None:
         self._access._streams.discard(self)
