@@ -3,8 +3,9 @@
 A user is known by a name and a secret. A policy belongs to a subject, `User:NAME`; its entries say which actions on
 which resources are allowed, or denied, from where. The decision is stricter than RocketMQ's: an entry that matches and
 denies always wins, where RocketMQ takes the entry of the most specific resource. So whatever is allowed here is allowed
-there, and not the other way round. As there, entries of type Default count only where no entry of type Custom matches,
-what nothing matches is denied, and users of type Super may do everything.
+there, and not the other way round. (A request that one of several actions is enough for, such as one for a route, is
+allowed if one of them is; there a Deny of another may refuse it.) As there, entries of type Default count only where no
+entry of type Custom matches, what nothing matches is denied, and users of type Super may do everything.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ SOURCE_IPS_MAX: Final = 100
 SECRET_CHARACTERS_MIN: Final = 8
 SECRET_CHARACTERS_MAX: Final = 256
 NAME_CHARACTERS_MAX: Final = 127
+_MAPPED_BITS: Final = 96
+"""Of IPv6 addresses that are written for one of IPv4: `::ffff:10.0.0.7`."""
 _USERNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}")
 _SUBJECT: Final = "User:"
 _ANYTHING: Final = "*"
@@ -417,10 +420,22 @@ _NO_ENTRY: Final = Ruling(False, "no policy allows it")
 def decide(
     acl: Acl | None, kind: ResourceKind, name: str, actions: Collection[Action], address: Address | None
 ) -> Ruling:
-    """What the policies of a normal user say of one of `actions` on a resource."""
+    """What the policies of a normal user say of a request that one of `actions` on a resource is enough for: a Deny of
+    one takes nothing from the others."""
     if acl is None:
         return _NO_ENTRY
-    matching = [entry for entry in acl.entries if entry.matches(kind, name, actions, address)]
+    ruling = _NO_ENTRY
+    for action in actions:
+        found = _decide_one(acl, kind, name, action, address)
+        if found.is_allowed:
+            return found
+        if ruling is _NO_ENTRY:
+            ruling = found
+    return ruling
+
+
+def _decide_one(acl: Acl, kind: ResourceKind, name: str, action: Action, address: Address | None) -> Ruling:
+    matching = [entry for entry in acl.entries if entry.matches(kind, name, (action,), address)]
     custom = [entry for entry in matching if entry.policy_type is PolicyType.CUSTOM]
     counting = custom or matching
     for entry in counting:
@@ -442,7 +457,13 @@ def parse_address(text: str) -> Address | None:
 
 @lru_cache(maxsize=4_096)
 def _network(text: str) -> IPv4Network | IPv6Network:
-    return ip_network(text, strict=False)
+    """A network in numbers, IPv4 also where it is written as IPv6: addresses are compared so."""
+    network = ip_network(text, strict=False)
+    if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_BITS:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
+    return network
 
 
 def _parts(text: str) -> Iterable[str]:

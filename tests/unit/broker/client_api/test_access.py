@@ -187,6 +187,16 @@ def test_a_user_that_is_disabled_or_removed_or_has_a_new_key_is_out_at_once(guar
     assert guarded.send_code(guarded.headers(secret="a new secret")) == UNAUTHORIZED
 
 
+def test_who_may_send_to_a_topic_gets_its_route_whatever_else_is_denied(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Pub")
+    guarded.allow("Topic:*", "Sub", decision=Decision.DENY)
+    asked = pb.QueryRouteRequest(topic=definition.Resource(name="orders"))
+    assert guarded.call("QueryRoute", asked).only(pb.QueryRouteResponse).status.code != UNAUTHORIZED
+    assert guarded.send_code() == definition.OK
+    guarded.allow("Topic:*", "Pub,Sub", decision=Decision.DENY)
+    assert guarded.call("QueryRoute", asked).only(pb.QueryRouteResponse).status.code == UNAUTHORIZED
+
+
 def test_a_super_user_needs_no_policy(guarded: GuardedBroker) -> None:
     guarded.changes.put_user("root", secret=SECRET, user_type=UserType.SUPER)
     assert guarded.send_code(guarded.headers("root")) == definition.OK

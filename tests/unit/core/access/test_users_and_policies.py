@@ -92,6 +92,13 @@ def test_source_addresses_are_addresses_or_networks() -> None:
     assert not may(policies, address="10.2.0.1")
 
 
+@pytest.mark.parametrize("ips", ["::ffff:10.1.0.0/112", "::ffff:10.1.9.9", "::ffff:0:0/96"])
+def test_ipv4_that_a_policy_writes_as_ipv6_is_ipv4(ips: str) -> None:
+    assert may(acl(entry("Topic:orders", ips=ips)), address="10.1.9.9")
+    assert not may(acl(entry("*"), entry("Topic:orders", "Pub", Decision.DENY, ips=ips)), address="10.1.9.9")
+    assert not may(acl(entry("Topic:orders", ips="::ffff:10.1.0.0/112")), address="10.2.9.9")
+
+
 def test_an_unknown_address_is_allowed_nothing_that_depends_on_it_and_denied_all() -> None:
     assert not may(acl(entry("Topic:orders", ips="10.1.0.0/16")), address="unix")
     assert not may(acl(entry("Topic:orders"), entry("Topic:ord*", "Pub", Decision.DENY, ips="9.9.9.9")), address="unix")
@@ -201,6 +208,19 @@ def test_a_deny_never_widens(policies: Acl, more: PolicyEntry, name: str) -> Non
     if not decide(policies, TOPIC, name, (Action.PUB,), HERE).is_allowed:
         replaced = {one.key for one in wider.entries} == {one.key for one in policies.entries}
         assert replaced or not decide(wider, TOPIC, name, (Action.PUB,), HERE).is_allowed
+
+
+@given(acls, st.text("abc-", min_size=1, max_size=4), st.lists(st.sampled_from(list(Action)), min_size=1, max_size=3))
+def test_of_several_actions_one_that_is_allowed_is_enough(policies: Acl, name: str, actions: list[Action]) -> None:
+    """Whoever may send to a topic gets its route, or could not send, whatever else is denied."""
+    alone = [decide(policies, TOPIC, name, (action,), HERE).is_allowed for action in actions]
+    assert decide(policies, TOPIC, name, actions, HERE).is_allowed is any(alone)
+
+
+def test_a_denied_action_is_the_reason_if_nothing_else_is_allowed() -> None:
+    policies = acl(entry("Topic:ord*", "Sub", Decision.DENY))
+    ruling = decide(policies, TOPIC, "orders", (Action.PUB, Action.SUB, Action.GET), HERE)
+    assert (ruling.is_allowed, ruling.reason) == (False, "policy Topic:ord* denies it")
 
 
 def test_users_come_back_and_do_not_show_their_secret() -> None:
