@@ -13,7 +13,7 @@ from support.admin_readings import cached
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.trace_samples import FakeTraces
-from tandemmq.admin.api.access import Access, AccessRules, SessionTable
+from tandemmq.admin.api.access import Access, AccessRules, RefusedTokens, SessionTable
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.answers import AddPages
@@ -59,7 +59,12 @@ async def admin_in_memory(
         cluster,
         consistency,
         FakeTraces(),
-        access=Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock)),
+        access=Access(
+            settings.admin_token,
+            AccessRules.of(settings),
+            SessionTable(clock=clock),
+            token_refused=RefusedTokens(audit_log, clock=clock).note,
+        ),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
         templates=_TEMPLATES,
         clock=clock,

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from structlog.typing import FilteringBoundLogger
 
-from tandemmq.admin.api.access import Access, AccessRules, SessionTable
+from tandemmq.admin.api.access import Access, AccessRules, RefusedTokens, SessionTable
 from tandemmq.admin.api.cluster_grpc import ClusterServicer, ConsistencyServicer
 from tandemmq.admin.api.shared_port import GrpcSide, SharedPort
 from tandemmq.admin.audit_log import AuditLog
@@ -102,7 +102,13 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     history = ClusterHistory()
     cluster.on_reading(history.observe)
     usage = UsageHistory()
-    access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
+    audit_log = AuditLog(clock=clock, log=log)
+    access = Access(
+        settings.admin_token,
+        AccessRules.of(settings),
+        SessionTable(clock=clock),
+        token_refused=RefusedTokens(audit_log, clock=clock).note,
+    )
     secret_key = settings.secret_key.get_secret_value()
     credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None
     starter = starter_of(settings, clock=clock, log=log)
@@ -115,7 +121,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
         clock=clock,
         verifier=starter,
     )
-    desk = OperationsDesk(operations, AuditLog(clock=clock, log=log))
+    desk = OperationsDesk(operations, audit_log)
     metrics = ClusterMetrics(cluster, consistency, clock=clock)
     grpc_side = GrpcSide(
         ClusterServicer(cluster, clock=clock),

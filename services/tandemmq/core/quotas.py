@@ -33,6 +33,7 @@ __all__ = [
     "Quotas",
     "Share",
     "address_of_peer",
+    "counted_host",
     "parse_quotas",
 ]
 
@@ -158,7 +159,7 @@ def parse_quotas(text: str) -> QuotaRules:
             raise ValueError(f"'{subject}' has no name; write {kind}:* for each one")
         if kind is QuotaKind.ADDRESS and name != ANY_NAME:
             try:
-                name = _address_key(name)
+                name = _counted_address(name)
             except ValueError:
                 raise ValueError(f"'{name}' is no IP address; write one, or address:* for each one") from None
         if (kind, name) in rules:
@@ -185,14 +186,22 @@ def _limits(kind: QuotaKind, texts: list[str]) -> Iterator[tuple[Quantity, int]]
         yield quantity, int(value)
 
 
-def _address_key(text: str) -> str:
-    """An address as it is counted: of IPv6 its /64, which is the least that one host is given."""
+def _counted_address(text: str) -> str:
+    """An address as it is counted: of IPv6 its /64, the least that one host is given. ValueError: it is no address."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False).network_address)
     return str(address)
+
+
+def counted_host(host: str) -> str:
+    """The same of what may be no address, which is counted as it is."""
+    try:
+        return _counted_address(host)
+    except ValueError:
+        return host
 
 
 _PEERS_MAX: Final = 4_096
@@ -208,7 +217,7 @@ def address_of_peer(peer: str) -> str:
         scheme, _, rest = peer.partition(":")
         literal = rest.replace("%5B", "").replace("%5D", "").replace("[", "").replace("]", "").rpartition(":")[0]
         try:
-            known = _address_key(literal) if scheme in ("ipv4", "ipv6") else "local"
+            known = _counted_address(literal) if scheme in ("ipv4", "ipv6") else "local"
         except ValueError:
             known = "local"
         _peers[peer] = known

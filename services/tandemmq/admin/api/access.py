@@ -32,6 +32,7 @@ from tandemmq.admin.audit_log import Actor, AuditLog, Role
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.settings import AdminSettings, IPNetwork
 from tandemmq.core.clock import Clock
+from tandemmq.core.quotas import counted_host
 from tandemmq.service.rpc import Call
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Problem",
     "Receive",
     "Refusal",
+    "RefusedTokens",
     "Request",
     "Scope",
     "Send",
@@ -65,7 +67,8 @@ _NO_TOKEN: Final = SecretStr("")
 _SAME_HOST: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 _BEARER: Final = "bearer "
 # Actors that are no user of a proxy.
-_OWN_NAMES: Final = frozenset({"local", "anonymous", "adminToken", "viewerToken"})
+_ANONYMOUS: Final = "anonymous"
+_OWN_NAMES: Final = frozenset({"local", _ANONYMOUS, "adminToken", "viewerToken"})
 # A proxy's user names are kept and shown; no directory has longer ones.
 _USER_LENGTH_MAX: Final = 200
 
@@ -130,9 +133,16 @@ class Access:
     """The rule for one process."""
 
     def __init__(
-        self, admin_token: SecretStr, rules: AccessRules = _DEFAULT_RULES, sessions: SessionTable | None = None
+        self,
+        admin_token: SecretStr,
+        rules: AccessRules = _DEFAULT_RULES,
+        sessions: SessionTable | None = None,
+        *,
+        token_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`token_refused` is told the address of each caller that is nobody and sent a token."""
         self._rules = rules
+        self._token_refused = token_refused
         self.sessions: Final = sessions
         """Where those who log in are remembered; None: nobody can log in."""
         self._tokens = tuple(
@@ -153,6 +163,13 @@ class Access:
     def actor_of(self, request: Request) -> Actor | Refusal:
         """Who sent it. What proves more comes first: a token, a session, a proxy's word, the same host."""
         authorization = request.header("authorization")
+        found = self._found(request, authorization)
+        is_nobody = isinstance(found, Refusal) or found.name == _ANONYMOUS
+        if is_nobody and authorization[: len(_BEARER)].lower() == _BEARER:
+            self._token_refused(request.peer_host)
+        return found
+
+    def _found(self, request: Request, authorization: str) -> Actor | Refusal:
         if authorization[: len(_BEARER)].lower() == _BEARER:
             actor = self.actor_with(authorization[len(_BEARER) :].strip(), address=request.peer_host)
             if actor is not None:
@@ -194,9 +211,9 @@ class Access:
 
     def _unproven(self, request: Request, refusal: Refusal) -> Actor | Refusal:
         if self._rules.anonymous_role is not None:
-            return Actor("anonymous", self._rules.anonymous_role, request.peer_host)
+            return Actor(_ANONYMOUS, self._rules.anonymous_role, request.peer_host)
         if request.monitoring and not self._tokens:
-            return Actor("anonymous", Role.VIEWER, request.peer_host)
+            return Actor(_ANONYMOUS, Role.VIEWER, request.peer_host)
         return refusal
 
 
@@ -261,6 +278,34 @@ def operator_only(request: HttpRequest) -> Actor:
         _record_refusal(request, actor, "may look and not change")
         raise HTTPException(HTTPStatus.FORBIDDEN, f"{actor.name} may look and not change: ask an operator to do it")
     return actor
+
+
+_TOKEN_LINE_PAUSE_MS: Final = 60_000
+_TOKEN_HOSTS_MAX: Final = 1_000
+
+
+class RefusedTokens:
+    """Lines of the audit log about tokens that are none: one for each address (of IPv6 its /64) in a minute, with how
+    many it sent since the last; who guesses shall not push out what operators did."""
+
+    def __init__(self, audit_log: AuditLog, *, clock: Clock) -> None:
+        self._audit_log = audit_log
+        self._clock = clock
+        # When the next line may be written, and those not told; the address that was told of longest ago first.
+        self._hosts: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def note(self, host: str) -> None:
+        """One more."""
+        host, now_ms = counted_host(host), self._clock.monotonic_ms()
+        due_ms, count = self._hosts.get(host, (now_ms, 0))
+        if now_ms < due_ms:
+            self._hosts[host] = due_ms, count + 1
+            return
+        self._hosts.pop(host, None)
+        while len(self._hosts) >= _TOKEN_HOSTS_MAX:
+            self._hosts.popitem(last=False)
+        self._hosts[host] = now_ms + _TOKEN_LINE_PAUSE_MS, 0
+        self._audit_log.record("token_refused", level="warning", fields={"address": host, "not_told": str(count)})
 
 
 def _record_refusal(request: HttpRequest, actor: Actor, reason: str) -> None:

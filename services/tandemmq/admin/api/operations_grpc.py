@@ -91,7 +91,8 @@ def _page_request(page_size: int, page_token: str) -> PageRequest:
     size = _limited("page_size", page_size, default=_PAGE_SIZE, at_most=_PAGE_SIZE_MAX)
     if not page_token:
         return PageRequest(1, size)
-    if not (page_token.isascii() and page_token.isdigit() and 1 <= int(page_token[:9]) <= _PAGE_NUMBER_MAX):
+    is_number = page_token.isascii() and page_token.isdigit() and len(page_token) <= 9
+    if not (is_number and 1 <= int(page_token) <= _PAGE_NUMBER_MAX):
         raise OperationFailed(FailureKind.INVALID, "page_token: no answer gave this one")
     return PageRequest(int(page_token), size)
 

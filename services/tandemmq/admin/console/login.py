@@ -14,6 +14,7 @@ from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.console.answers import form_of
 from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.core.clock import Clock
+from tandemmq.core.quotas import counted_host
 
 __all__ = ["add_login"]
 
@@ -91,7 +92,7 @@ def _own_path(text: str) -> str:
 
 
 class _Failures:
-    """Wrong tokens of the last minute by address; the addresses that failed longest ago are forgotten first."""
+    """Wrong tokens of the last minute by address (of IPv6 its /64); who failed longest ago is forgotten first."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -100,11 +101,12 @@ class _Failures:
 
     def are_too_many(self, host: str) -> bool:
         """True when this address has to wait."""
-        count, began_ms = self._counts.get(host, (0, 0))
+        count, began_ms = self._counts.get(counted_host(host), (0, 0))
         return count >= _FAILURES_MAX and self._clock.monotonic_ms() - began_ms < _FAILURE_WINDOW_MS
 
     def note(self, host: str) -> None:
         """One more."""
+        host = counted_host(host)
         now_ms = self._clock.monotonic_ms()
         count, began_ms = self._counts.pop(host, (0, now_ms))
         if now_ms - began_ms >= _FAILURE_WINDOW_MS:

@@ -18,6 +18,8 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from tandemmq.core.quotas import counted_host
+
 __all__ = [
     "DATE_WINDOW_MS",
     "Credential",
@@ -142,7 +144,8 @@ _KNOWN_MAX: Final = 10_000
 
 
 class SignInLimit:
-    """Counts failures by address. Of very many addresses the one that failed longest ago is forgotten."""
+    """Counts failures by address, of IPv6 by its /64: one host may have as many as it likes there. Of very many
+    addresses the one that failed longest ago is forgotten."""
 
     def __init__(self) -> None:
         # When the window began, and the failures in it.
@@ -152,6 +155,7 @@ class SignInLimit:
 
     def is_blocked(self, address: str, username: str, *, now_ms: int) -> bool:
         """Whether a sign-in is refused unseen."""
+        address = counted_host(address)
         began_ms, count = self._failures.get(address, (now_ms, 0))
         if count < FAILURES_MAX or now_ms - began_ms >= WINDOW_MS:
             return False
@@ -160,6 +164,7 @@ class SignInLimit:
 
     def failed(self, address: str, *, now_ms: int) -> int:
         """Counts a failure; for how long its answer is held back, in ms."""
+        address = counted_host(address)
         began_ms, count = self._failures.pop(address, (now_ms, 0))
         if now_ms - began_ms >= WINDOW_MS:
             began_ms, count = now_ms, 0
@@ -173,6 +178,7 @@ class SignInLimit:
 
     def succeeded(self, address: str, username: str, *, now_ms: int) -> None:
         """A user signed in. Failures stay: one good key must not free the guesses at others."""
+        address = counted_host(address)
         self._known.pop((address, username), None)
         self._known[address, username] = now_ms
         if len(self._known) > _KNOWN_MAX:

@@ -17,6 +17,7 @@ from support.manual_time import ManualTime
 from tandemmq.admin.api import access as access_module
 from tandemmq.admin.api.access import Access, AccessRules, SessionTable
 from tandemmq.admin.console.answers import Pages
+from tandemmq.admin.console.login import _Failures
 from tandemmq.admin.http_api import CONSOLE_PAGES
 
 _TOKEN = "correct-horse-battery"
@@ -222,6 +223,38 @@ async def test_tokens_are_not_guessed_by_the_thousand() -> None:
         admin.clock.advance(60_000)
         assert (await admin.client.post("/login", content=right, headers=_FORM)).status_code == 303
     assert codes == [401] * 10 + [429]
+
+
+def test_a_host_with_many_ipv6_addresses_guesses_as_one() -> None:
+    failures = _Failures(ManualTime())
+    for number in range(10):
+        failures.note(f"2001:db8:0:7::{number:x}")
+    assert failures.are_too_many("2001:db8:0:7:ffff::1")
+    assert not failures.are_too_many("2001:db8:0:8::1")
+
+
+async def test_a_token_that_is_none_leaves_a_line_and_a_thousand_leave_one() -> None:
+    for rules, code in ((_TOKENS, 401), ((*_TOKENS, "anonymousRole=viewer"), 200)):
+        async with admin_in_memory(*rules, peer="10.0.0.7") as admin:
+            assert (await admin.client.get(_TOPIC)).status_code == code
+            assert not admin.audit_log.lines(), "nobody guessed"
+            for number in range(1_000):
+                guess = {"authorization": f"Bearer guess-guess-guess-{number}"}
+                assert (await admin.client.get("/api/v1/caller", headers=guess)).status_code == code
+            (line,) = admin.audit_log.lines()
+            admin.clock.advance(60_000)
+            await admin.client.get(_TOPIC, headers={"authorization": "bearer x"})
+            later, _ = admin.audit_log.lines()
+        assert (line.event, line.level, line.fields["address"]) == ("token_refused", "warning", "10.0.0.7")
+        assert "guess" not in str(line)
+        assert (line.fields["not_told"], later.fields["not_told"]) == ("0", "999")
+
+
+async def test_a_proxy_s_own_token_is_no_guess() -> None:
+    async with admin_in_memory(*_TOKENS, "trustedProxies=10.1.0.0/16", peer="10.1.2.3") as admin:
+        headers = {"authorization": "Bearer of.its.user", "x-forwarded-user": "ada"}
+        assert (await admin.client.get(_TOPIC, headers=headers)).status_code == 200
+        assert not admin.audit_log.lines()
 
 
 async def test_behind_https_the_cookie_stays_there() -> None:

@@ -356,6 +356,8 @@ async def test_a_message_is_sent() -> None:
         ("ListClusterTopics", pb.ListClusterTopicsRequest(page_size=-1), "page_size: -1"),
         ("ListClusterTopics", pb.ListClusterTopicsRequest(page_token="x"), "page_token"),
         ("ListClusterTopics", pb.ListClusterTopicsRequest(page_token="9" * 40), "page_token"),
+        ("ListClusterTopics", pb.ListClusterTopicsRequest(page_token="000000001" + "9" * 40), "page_token"),
+        ("ListClusterTopics", pb.ListClusterTopicsRequest(page_token="000000001" + "9" * 5_000), "page_token"),
         ("ListClusterClients", pb.ListClusterClientsRequest(limit=1_001), "limit: 1001"),
         ("SearchMessages", pb.SearchMessagesRequest(topic="orders", body_bytes=(1 << 20) + 1), "body_bytes"),
         ("SearchMessages", pb.SearchMessagesRequest(topic="orders", start_time={"seconds": -1}), "start_time"),

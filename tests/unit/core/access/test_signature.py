@@ -130,6 +130,18 @@ def test_another_address_is_not_slowed_down() -> None:
     assert limit.failed("10.0.0.2", now_ms=500) == 0
 
 
+def test_a_host_with_many_ipv6_addresses_is_one() -> None:
+    """It has 2^64 of them, and would guess from a fresh one each time."""
+    limit = SignInLimit()
+    delays = [limit.failed(f"2001:db8:0:7:{number:x}::1", now_ms=number) for number in range(FAILURES_MAX)]
+    assert delays[-1] == 2_000
+    assert limit.is_blocked("2001:db8:0:7::ffff", "ann", now_ms=500)
+    assert not limit.is_blocked("2001:db8:0:8::1", "ann", now_ms=500)
+    assert len(limit._failures) == 1
+    limit.succeeded("2001:db8:0:7::9", "bob", now_ms=500)
+    assert not limit.is_blocked("2001:db8:0:7::9", "bob", now_ms=501)
+
+
 def test_a_user_that_signed_in_from_the_address_is_still_heard() -> None:
     limit = SignInLimit()
     limit.succeeded("10.0.0.1", "ann", now_ms=0)
