@@ -43,6 +43,7 @@ from tandemmq.core.access.users_and_policies import (
     topic_or_group,
 )
 from tandemmq.core.clock import Clock
+from tandemmq.core.quotas import counted_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import (
@@ -67,6 +68,8 @@ _FORGET_EVERY_MS: Final = 60_000
 _HELD_BACK_MAX: Final = 10_000
 """Refusals that wait; more go out at once."""
 _LINES_MAX: Final = 100
+_LINES_SHARE: Final = _LINES_MAX // 4
+"""Of one user, or of one address of strangers."""
 _LINE_PAUSE_MS: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER
@@ -318,7 +321,8 @@ class ClientAccess:
         else:
             found = self._sign_in(call, authorization, source)
             if isinstance(found, _Failure):
-                self._audit.refused(method, found.reason or found.text, user=_claimed(authorization), source=source)
+                reason, user = found.reason or found.text, _claimed(authorization)
+                self._audit.refused(method, reason, user=user, source=source, is_known=False)
                 self.refused[found.kind] += 1
                 return Outcome(Code.UNAUTHORIZED, found.text), found.delay_ms
             username = found
@@ -453,8 +457,7 @@ class ClientAccess:
         try:
             secret = self._keys.open(username, user.sealed_secret)
         except CannotOpen as error:
-            if self._audit.is_due("secret", username):
-                log.error("secret_not_opened", user=username, reason=str(error), remedy="put its key into authKeyPath")
+            self._audit.not_opened(username, str(error))
             return None
         if len(self._secrets) >= _REMEMBERED_MAX:
             self._secrets.clear()
@@ -614,20 +617,34 @@ def _end_stream(call: Call, outcome: Outcome) -> None:
 
 
 class _AuditLines:
-    """One line for each kind of refusal, and how many came since the last one: a stranger must not fill the disk."""
+    """One line for each kind of refusal, and how many came since the last one: a stranger must not fill the disk.
+
+    Nor may it keep the lines of others out. So what users that signed in are refused has room of its own beside what
+    strangers are, and of either each user or address has a share. What there is no room for is counted.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # When the next line may be written, and refusals since the last.
-        self._lines: dict[tuple[str, ...], tuple[int, int]] = {}
+        self._of_users = _LineRoom()
+        self._of_strangers = _LineRoom()
+        self._of_secrets = _LineRoom()
 
     def refused(
-        self, method: str, reason: str, *, user: str, source: str, resource: str = "", actions: str = ""
+        self,
+        method: str,
+        reason: str,
+        *,
+        user: str,
+        source: str,
+        resource: str = "",
+        actions: str = "",
+        is_known: bool = True,
     ) -> None:
-        """Who wanted what, from where, and why not."""
-        key = (user, source, method, resource)
-        suppressed = self._lines.get(key, (0, 0))[1]
-        if self.is_due(*key):
+        """Who wanted what, from where, and why not. `is_known`: the user signed in; else anybody says so."""
+        room = self._of_users if is_known else self._of_strangers
+        whose = user if is_known else counted_host(source)
+        not_told = room.take((user, source, method, resource), whose, self._clock.monotonic_ms())
+        if not_told is not None:
             log.warning(
                 "access_refused",
                 user=user,
@@ -637,23 +654,71 @@ class _AuditLines:
                 actions=actions,
                 decision="Deny",
                 reason=reason,
-                not_told=suppressed,
+                not_told=not_told.of_this_kind,
+                **({"others_not_told": not_told.others} if not_told.others else {}),
             )
 
-    def is_due(self, *key: str) -> bool:
-        """Whether a line may be written now; if not it is counted."""
-        now_ms = self._clock.monotonic_ms()
-        due_ms, count = self._lines.get(key, (0, 0))
-        if now_ms < due_ms:
-            self._lines[key] = due_ms, count + 1
-            return False
-        if len(self._lines) >= _LINES_MAX:
-            # Of very many kinds no more than these are told of in a pause.
-            self._lines = {known: line for known, line in self._lines.items() if line[0] > now_ms}
-            if len(self._lines) >= _LINES_MAX and key not in self._lines:
+    def not_opened(self, username: str, reason: str) -> None:
+        """The secret of a user is of no use."""
+        if self._of_secrets.take((username,), username, self._clock.monotonic_ms()) is not None:
+            log.error("secret_not_opened", user=username, reason=reason, remedy="put its key into authKeyPath")
+
+
+class _NotTold(NamedTuple):
+    """Refusals without a line, since the last line: of the same kind, and those there was no room for."""
+
+    of_this_kind: int
+    others: int
+
+
+class _Line(NamedTuple):
+    """A kind that was told of: when it may be again, whose it is, and how many came since."""
+
+    due_ms: int
+    whose: str
+    unseen: int
+
+
+class _LineRoom:
+    """For `_LINES_MAX` kinds in a pause."""
+
+    def __init__(self) -> None:
+        # The one that is due first at the front.
+        self._lines: dict[tuple[str, ...], _Line] = {}
+        self._shares: Counter[str] = Counter()
+        self._others = 0
+
+    def take(self, kind: tuple[str, ...], whose: str, now_ms: int) -> _NotTold | None:
+        """What the line has to say of those that had none; None: there is none now, and this one is counted."""
+        line = self._lines.get(kind)
+        if line is not None and now_ms < line.due_ms:
+            self._lines[kind] = _Line(line.due_ms, line.whose, line.unseen + 1)
+            return None
+        if line is not None:
+            self._drop(kind, line)
+        elif not self._has_room(whose, now_ms):
+            self._others += 1
+            return None
+        self._lines[kind] = _Line(now_ms + _LINE_PAUSE_MS, whose, 0)
+        self._shares[whose] += 1
+        others, self._others = self._others, 0
+        return _NotTold(0 if line is None else line.unseen, others)
+
+    def _has_room(self, whose: str, now_ms: int) -> bool:
+        while len(self._lines) >= _LINES_MAX or self._shares[whose] >= _LINES_SHARE:
+            kind = next(iter(self._lines))
+            line = self._lines[kind]
+            if now_ms < line.due_ms:
                 return False
-        self._lines[key] = now_ms + _LINE_PAUSE_MS, 0
+            self._drop(kind, line)
+            self._others += line.unseen
         return True
+
+    def _drop(self, kind: tuple[str, ...], line: _Line) -> None:
+        del self._lines[kind]
+        self._shares[line.whose] -= 1
+        if not self._shares[line.whose]:
+            del self._shares[line.whose]
 
 
 def _claimed(authorization: str) -> str:

@@ -20,7 +20,7 @@ from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.access_changes import AccessChanges
-from tandemmq.broker.client_api.access import _METHODS, ClientAccess, Refused, SignatureZones
+from tandemmq.broker.client_api.access import _METHODS, ClientAccess, Refused, SignatureZones, _AuditLines
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import CALLER_HEADER
 from tandemmq.broker.client_api.sessions import SESSION_EXPIRY_MS, ClientOwners
@@ -573,6 +573,45 @@ def test_a_flood_of_names_fills_neither_log_nor_memory(guarded: GuardedBroker, l
     for number in range(3_000):
         guarded.send_code(guarded.headers(f"user{number}"), peer=f"ipv4:10.0.{number % 250}.{number // 250}:1")
     assert sum(line["event"] == "access_refused" for line in lines) <= 100
+
+
+def refusals(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if line["event"] == "access_refused"]
+
+
+def test_a_flood_of_names_keeps_no_other_refusal_out_of_the_log(
+    guarded: GuardedBroker, lines: list[dict[str, Any]]
+) -> None:
+    """Whoever wants to do something unseen would make a hundred names up first."""
+    guarded.changes.put_user("bob", secret="sesame of bob")
+    for number in range(1_000):
+        guarded.call("SendMessage", send_request(message()), guarded.headers(f"user{number}"), peer="ipv4:10.0.0.9:1")
+        guarded.call("SendMessage", send_request(message(f"topic{number}")), bob(guarded))
+    assert len(refusals(lines)) <= 100
+    assert guarded.send_code() == UNAUTHORIZED
+    assert (refusals(lines)[-1]["user"], refusals(lines)[-1]["resource"]) == ("ann", "Topic:orders")
+    guarded.send_code(guarded.headers(secret="guessed"), peer="ipv4:10.0.0.7:1")
+    assert (refusals(lines)[-1]["source"], refusals(lines)[-1]["reason"]) == ("10.0.0.7", "another secret key")
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 9), st.booleans(), st.integers(0, 4_000)), max_size=400))
+def test_every_refusal_is_told_or_counted(asked: list[tuple[int, int, bool, int]]) -> None:
+    time = ManualTime()
+    audit = _AuditLines(time)
+    with structlog.testing.capture_logs() as captured:
+        for user, address, is_known, later_ms in asked:
+            audit.refused("m", "r", user=f"u{user}", source=f"10.0.0.{address}", is_known=is_known)
+            time.advance(later_ms)
+        # Enough for every kind to be due, and for those that were left out to be told of.
+        time.advance(20_000)
+        for is_known in (False, True):
+            for user, address in {(user, address) for user, address, known, _ in asked if known is is_known}:
+                audit.refused("m", "r", user=f"u{user}", source=f"10.0.0.{address}", is_known=is_known)
+                time.advance(20_000)
+            audit.refused("m", "r", user="last", source="10.0.0.0", is_known=is_known)
+    more = len({(user, address, known) for user, address, known, _ in asked}) + 2
+    told = sum(1 + line["not_told"] + line.get("others_not_told", 0) for line in captured)
+    assert told == len(asked) + more
 
 
 def test_no_secret_is_in_any_line(guarded: GuardedBroker, lines: list[dict[str, Any]]) -> None:
