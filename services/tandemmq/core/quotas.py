@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
@@ -240,6 +241,16 @@ class _Debts:
         place = self._place(name, now_ms)
         self._paid_at[place] = max(self._paid_at.get(place, 0.0), now_ms) + amount * 1_000 / per_second
 
+    def pay_at(self, before: Callable[[str], int | None], after: Callable[[str], int | None], now_ms: int) -> None:
+        """Rates are others now. Whoever has none any more owes nothing."""
+        paid_at: dict[str, float] = {}
+        for name, paid_ms in self._paid_at.items():
+            old, new = before(name), after(name)
+            if new is not None and paid_ms > now_ms:
+                share = min(1.0, old / new) if old is not None else 1.0
+                paid_at[name] = now_ms + (paid_ms - now_ms) * share
+        self._paid_at = paid_at
+
     def _place(self, name: str, now_ms: int) -> str:
         """Where its debt is kept. Who owes nothing is forgotten when room is needed, at most once a second."""
         if name in self._paid_at or len(self._paid_at) < NAMES_MAX:
@@ -292,11 +303,16 @@ class Quotas:
     # The oldest lease that was not looked at first.
     _leases: dict[tuple[QuotaKind, str], deque[_Lease]] = field(default_factory=dict)
 
-    def change(self, rules: QuotaRules) -> None:
-        """Other rules from now on. What was taken under rules that stay still counts."""
-        self.rules = rules
+    def change(self, rules: QuotaRules, *, now_ms: int) -> None:
+        """Other rules from now on. What was taken under rules that stay still counts, and is paid at the new rate where
+        that is the higher one: who gave more room does not wait for hours until it is there."""
+        before, self.rules = self.rules, rules
         kept = {(kind, quantity) for quantity in Quantity for kind in rules.kinds(quantity)}
         self._debts = {key: debts for key, debts in self._debts.items() if key in kept}
+        for (kind, quantity), debts in self._debts.items():
+            debts.pay_at(
+                partial(before.limit, kind, quantity=quantity), partial(rules.limit, kind, quantity=quantity), now_ms
+            )
         for key in [key for key in self._leases if (key[0], Quantity.LEASES) not in kept]:
             del self._leases[key]
 

@@ -22,7 +22,7 @@ from tandemmq.core.quotas import (
 
 def quotas(text: str) -> Quotas:
     made = Quotas()
-    made.change(parse_quotas(text))
+    made.change(parse_quotas(text), now_ms=0)
     return made
 
 
@@ -164,7 +164,7 @@ def test_connections_are_counted_before_they_are_limited() -> None:
     for _ in range(3):
         assert limited.connect("10.0.0.1") is None
         limited.connected("10.0.0.1")
-    limited.change(parse_quotas("address:* connections=3"))
+    limited.change(parse_quotas("address:* connections=3"), now_ms=0)
     assert limited.connect("10.0.0.1") is not None
     assert limited.connect("10.0.0.2") is None
     limited.disconnected("10.0.0.1")
@@ -195,7 +195,7 @@ def test_polls_are_given_back() -> None:
 def test_leases_count_until_they_are_over() -> None:
     running: set[str] = set()
     limited = Quotas(is_leased=lambda _group, _topic, handle: handle in running)
-    limited.change(parse_quotas("address:* leases=10"))
+    limited.change(parse_quotas("address:* leases=10"), now_ms=0)
     for number in range(3):
         assert limited.receive(share(), now_ms=0) is None
         handles = [f"{number}.{place}" for place in range(4)]
@@ -216,12 +216,37 @@ def test_other_rules_keep_what_was_taken_and_forget_what_nobody_limits() -> None
     limited = quotas("topic:* sentMessages=1 leases=1")
     assert limited.send(share(), messages=1, body_bytes=1, now_ms=0) is None
     limited.leased(share(), "group", ["handle"])
-    limited.change(parse_quotas("topic:* sentMessages=1 sentBytes=7"))
+    limited.change(parse_quotas("topic:* sentMessages=1 sentBytes=7"), now_ms=0)
     assert limited.send(share(), messages=1, body_bytes=1, now_ms=0) is not None
     assert not limited._leases
-    limited.change(QuotaRules())
+    limited.change(QuotaRules(), now_ms=0)
     assert limited.send(share(), messages=1, body_bytes=1, now_ms=0) is None
     assert not limited._debts
+
+
+def test_who_gave_more_room_does_not_wait_for_what_was_owed_under_less() -> None:
+    limited = quotas("topic:* sentBytes=1000")
+    assert limited.send(share(), messages=1, body_bytes=4 << 20, now_ms=0) is None
+    over = limited.send(share(), messages=1, body_bytes=1, now_ms=10_000)
+    assert over is not None
+    assert over.pause_ms > 3_600_000
+    limited.change(parse_quotas("topic:* sentBytes=10000000"), now_ms=10_000)
+    assert limited.send(share(), messages=1, body_bytes=1, now_ms=10_000) is None
+
+
+rates = st.integers(1, 1 << 30)
+
+
+@given(st.integers(1, 1 << 30), rates, rates, st.integers(0, 1 << 20))
+def test_a_change_of_a_rate_makes_nobody_wait_longer(amount: int, before: int, after: int, now_ms: int) -> None:
+    limited = quotas(f"topic:* sentBytes={before}; topic:bills sentBytes=1")
+    assert limited.send(share(), messages=1, body_bytes=amount, now_ms=0) is None
+    old = limited.send(share(), messages=1, body_bytes=0, now_ms=now_ms)  # asks, and takes nothing
+    limited.change(parse_quotas(f"topic:* sentBytes={after}; topic:bills"), now_ms=now_ms)
+    new = limited.send(share(), messages=1, body_bytes=0, now_ms=now_ms)
+    assert new is None or (old is not None and new.pause_ms <= old.pause_ms)
+    if old is not None and after <= before:
+        assert new is not None, "what was taken still counts"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class ClientQuotas:
         )
 
     def change(self, rules: QuotaRules) -> None:
-        self._quotas.change(rules)
+        self._quotas.change(rules, now_ms=self._clock.monotonic_ms())
 
     def housekeep(self) -> None:
         """About once a second."""
