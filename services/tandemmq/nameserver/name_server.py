@@ -45,7 +45,7 @@ from tandemmq.service.route_messages import (
     version_value,
 )
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
-from tandemmq.service.service_tls import caller_of, claim_problem_of, server_tls_of
+from tandemmq.service.service_tls import caller_of, claim_problem_of, peer_of, server_tls_of
 from tandemmq.service.settings import VERSION
 
 __all__ = ["NAME_SERVER_METRICS", "SERVICE_NAME", "NameServerMetrics", "NameServerServicer", "client_api", "serving"]
@@ -401,7 +401,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         """A broker speaks for itself alone, if callers are known here."""
         if problem := claim_problem_of(context, identity.cluster, identity.broker_name, identity.broker_id):
             self._registry.activity.access_refused["others_identity"] += 1
-            log.warning("registration_refused", identity=str(identity), peer=context.peer(), reason=problem)
+            log.warning("registration_refused", identity=str(identity), peer=peer_of(context), reason=problem)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem}")
 
     def _current_snapshot(self) -> pb.WatchRoutesResponse:

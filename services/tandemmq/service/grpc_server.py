@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import shutil
+import socket
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -275,7 +276,7 @@ class TlsFront:
                 async with asyncio.timeout(_FIRST_BYTE_LIMIT_S):
                     first = await reader.readexactly(1)
                 path = self.tls_path if first[0] == _TLS_HANDSHAKE else self.plain_path
-                inner_reader, inner = await asyncio.open_unix_connection(path, limit=_PIECE_BYTES)
+                inner_reader, inner = await self._connected(path, writer.get_extra_info("peername"))
                 inner.write(first)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(_copy(reader, inner))
@@ -286,6 +287,32 @@ class TlsFront:
                 for each in (writer, inner):
                     if each is not None:
                         each.close()
+
+    async def _connected(
+        self, path: str, caller: tuple[Any, ...] | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to one of the two sockets, whose own end is named after the caller: the library knows no other
+        way to tell a method who is at the other end (`peer_of`)."""
+        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            inner.setblocking(False)
+            name = Path(path).with_name(_peer_text(caller)) if caller else None
+            if name is not None:
+                with contextlib.suppress(OSError):  # too long: then nobody knows
+                    inner.bind(str(name))
+                    # Its name stays with the connection.
+                    name.unlink()
+            await asyncio.get_running_loop().sock_connect(inner, path)
+            return await asyncio.open_unix_connection(sock=inner, limit=_PIECE_BYTES)
+        except BaseException:
+            inner.close()
+            raise
+
+
+def _peer_text(caller: tuple[Any, ...]) -> str:
+    """A socket's address as gRPC writes it."""
+    host = str(caller[0])
+    return f"ipv6:[{host}]:{caller[1]}" if ":" in host else f"ipv4:{host}:{caller[1]}"
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

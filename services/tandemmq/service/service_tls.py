@@ -37,6 +37,7 @@ __all__ = [
     "caller_of",
     "check_service_tls",
     "claim_problem_of",
+    "peer_of",
     "server_tls_of",
     "service_tls_of",
     "service_tls_of_environment",
@@ -213,7 +214,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
             return
         if identity is None and self._tls.mode is TlsMode.PERMISSIVE:
-            self._tell_plain(path, context.peer())
+            self._tell_plain(path, peer_of(context))
             return
         reason = refusal(path, identity, cluster=self._tls.cluster, group=self._tls.group)
         if reason is not None:
@@ -222,7 +223,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
             await self._refuse(path, context, code, reason)
 
     async def _refuse(self, path: str, context: _Context, code: grpc.StatusCode, reason: str) -> None:
-        log.warning("call_refused", method=path, peer=context.peer(), reason=reason)
+        log.warning("call_refused", method=path, peer=peer_of(context), reason=reason)
         await context.abort(code, reason)
 
     def _tell_plain(self, path: str, peer: str) -> None:
@@ -236,6 +237,12 @@ def claim_problem_of(context: _Context, cluster: str, group: str, broker_id: int
     """Why the caller may not speak as that broker, in words; None: it may, or the port knows no callers."""
     identity = caller_of(context)
     return None if identity is None else identity.claim_problem(cluster, group, broker_id)
+
+
+def peer_of(context: _Context) -> str:
+    """Where the caller is, such as `ipv4:10.0.0.7:51234`; in the permissive mode as its front says."""
+    peer = context.peer()
+    return peer.rpartition("/")[2] if peer.startswith("unix:") else peer
 
 
 def caller_of(context: _Context) -> Identity | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from google.protobuf.wrappers_pb2 import StringValue
 
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
@@ -39,10 +40,12 @@ class Server:
         self.watch: Call | None = None
 
     @asynccontextmanager
-    async def serving(self, folder: Path, mode: TlsMode = TlsMode.ENFORCING) -> AsyncIterator[None]:
+    async def serving(
+        self, folder: Path, mode: TlsMode = TlsMode.ENFORCING, address: str = "127.0.0.1"
+    ) -> AsyncIterator[None]:
         clock = SystemClock()
         tls = ServerTls(mode, CertificateFolder(folder, clock=clock), CLUSTER, GROUP)
-        server = GrpcServer("127.0.0.1", 0, clock=clock, tls=tls)
+        server = GrpcServer(address, 0, clock=clock, tls=tls)
         by_service: dict[str, list[str]] = {}
         for path in (*METHODS, "/tandemmq.broker.v1.ReplicaService/New"):
             _, service, method = path.split("/")
@@ -74,10 +77,12 @@ class Server:
         call.send(request)
 
     @asynccontextmanager
-    async def caller(self, folder: Path | None, *, own_group: bool = False) -> AsyncIterator[grpc.aio.Channel]:
+    async def caller(
+        self, folder: Path | None, *, own_group: bool = False, address: str = ""
+    ) -> AsyncIterator[grpc.aio.Channel]:
         tls = None if folder is None else ServiceTls(CertificateFolder(folder, clock=SystemClock()))
         with use_service_tls(tls):
-            async with aio_channel(f"127.0.0.1:{self.port}", (), own_group=own_group) as channel:
+            async with aio_channel(address or f"127.0.0.1:{self.port}", (), own_group=own_group) as channel:
                 yield channel
 
     @asynccontextmanager
@@ -176,6 +181,27 @@ async def test_permissive_takes_both_and_judges_whoever_shows_a_certificate(cert
         async with server.caller(certificates.issue(ADMIN[AdminLevel.VIEWER])) as viewer:
             assert await _call(viewer) == "here"
             assert "PERMISSION_DENIED" in await _call(viewer, "/tandemmq.admin.v1.BrokerAdminService/DeleteTopic")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_permissive_tells_of_each_caller_without_a_certificate_where_it_is(
+    certificates: TestCertificates, address: str
+) -> None:
+    """Whoever closes a cluster has to find them all; behind the front the library sees the front alone."""
+    server = Server()
+    with structlog.testing.capture_logs() as lines:
+        async with server.serving(certificates.issue(broker()), TlsMode.PERMISSIVE, address):
+            target = f"[{address}]:{server.port}" if ":" in address else f"{address}:{server.port}"
+            async with grpc.aio.insecure_channel(target) as plain:
+                assert await _call(plain) == "here"
+                assert await _call(plain) == "here"
+            folder = certificates.issue(ADMIN[AdminLevel.VIEWER])
+            async with server.caller(folder, address=target) as viewer:
+                assert "PERMISSION_DENIED" in await _call(viewer, "/tandemmq.admin.v1.BrokerAdminService/DeleteTopic")
+    kind = f"ipv6:%5B{address}%5D:" if ":" in address else f"ipv4:{address}:"
+    told = [(line["event"], line["peer"]) for line in lines if "peer" in line]
+    assert [event for event, _ in told] == ["call_without_certificate", "call_refused"]
+    assert all(peer.startswith(kind) and peer.removeprefix(kind).isdigit() for _, peer in told), told
 
 
 async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(certificates: TestCertificates) -> None:
