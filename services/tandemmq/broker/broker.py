@@ -250,6 +250,7 @@ class Broker:
             clock=self._clock,
             tls=server_tls_of(settings, clock=self._clock, group=settings.broker_name),
             open_port=settings.open_listen_port,
+            records_changes=True,
             probes={
                 # The port opens when the store is recovered.
                 PROBE_STARTED: lambda: True,

@@ -88,6 +88,7 @@ async def _serving(
         clock=clock,
         tls=server_tls_of(settings, clock=clock),
         open_port=settings.open_listen_port,
+        records_changes=True,
         probes={
             PROBE_STARTED: lambda: True,
             PROBE_LIVE: lambda: True,

@@ -62,8 +62,9 @@ class GrpcServer:
     Health: the empty service name and each service's own name answer NOT_SERVING until `set_serving(True)`; names in
     `probes` answer by their condition.
 
-    With `tls` each caller is judged by its certificate, see `tandemmq.service.service_tls`. On `open_port`, unless that
-    is 0, anybody is told of the health, and served what was added for anybody.
+    With `tls` each caller is judged by its certificate, see `tandemmq.service.service_tls`; with `records_changes` each
+    call that changes something leaves a line in any case. On `open_port`, unless that is 0, anybody is told of the
+    health, and served what was added for anybody.
     """
 
     def __init__(
@@ -75,13 +76,14 @@ class GrpcServer:
         probes: Probes = MappingProxyType({}),
         tls: ServerTls | None = None,
         open_port: int = 0,
+        records_changes: bool = False,
     ) -> None:
         self._bind_address = bind_address
         self._port = port
         self._clock = clock
         self._tls = tls
         self._front: TlsFront | None = None
-        interceptors = () if tls is None else (PermissionInterceptor(tls),)
+        interceptors = (PermissionInterceptor(tls),) if tls is not None or records_changes else ()
         self.refused: Final[Counter[str]] = interceptors[0].refused if interceptors else Counter()
         """Calls that the table of permissions refused, by reason; `PermissionInterceptor.refused`."""
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)

@@ -18,9 +18,10 @@ from typing import Any, Final, TypeAlias
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import Message
 from pydantic import Field
 
-from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of, refusal
+from tandemmq.core.access.identity import METHODS, Caller, Identity, IdentityUnusable, Role, identity_of, refusal
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
@@ -178,13 +179,27 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
     )
 
 
-class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
-    """Judges each call of a port by the table of permissions, before its method sees it.
+_CHANGES: Final = frozenset(
+    path
+    for path, callers in METHODS.items()
+    if callers & {Caller.OPERATOR, Caller.REPAIR} and not callers & {Caller.VIEWER, Caller.CONSISTENCY}
+)
+"""What changes something for somebody. A repair reads with the consistency job's methods."""
+_SUBJECT_FIELDS: Final = (
+    *("username", "subject", "group", "topic", "client_id", "transaction_id", "broker_name", "namespace", "key"),
+    *("table", "values"),
+)
+_SUBJECT_CHARACTERS_MAX: Final = 300
 
-    In the permissive mode a call without TLS passes, and is told of once a caller and method.
+
+class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
+    """Judges each call of a port by the table of permissions, before its method sees it; without `tls` none.
+
+    In the permissive mode a call without TLS passes, and is told of once a caller and method. Of each call that changes
+    something a line says who made it, from where, and what became of it.
     """
 
-    def __init__(self, tls: ServerTls) -> None:
+    def __init__(self, tls: ServerTls | None) -> None:
         self._tls = tls
         self._guarded: dict[str, tuple[Any, Any]] = {}
         self._told: set[tuple[str, str]] = set()
@@ -199,6 +214,8 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         if handler is None:
             return None
         path = handler_call_details.method
+        if self._tls is None and path not in _CHANGES:
+            return handler
         known = self._guarded.get(path)
         if known is not None and known[0] is handler:
             return known[1]
@@ -207,6 +224,8 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         return guarded
 
     async def _check(self, path: str, context: _Context) -> None:
+        if self._tls is None:
+            return
         try:
             identity = caller_of(context)
         except IdentityUnusable as error:
@@ -279,9 +298,39 @@ def _guard(handler: Any, path: str, check: Callable[[str, _Context], Awaitable[N
 def _guarded_call(behavior: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:
     async def guarded(request: Any, context: _Context) -> Any:
         await check(path, context)
-        return await behavior(request, context)
+        if path not in _CHANGES or getattr(request, "dry_run", False):
+            return await behavior(request, context)
+        outcome = "cut off"
+        try:
+            answer = await behavior(request, context)
+            outcome = "done"
+            return answer
+        except grpc.aio.AbortError:
+            outcome = f"failed: {context.details()}"
+            raise
+        finally:
+            _record(path, request, context, outcome)
 
     return guarded
+
+
+def _record(path: str, request: Any, context: _Context, outcome: str) -> None:
+    """The line about a change. What a request holds besides, such as a secret, is not in it."""
+    said = {field.name: value for field, value in request.ListFields()} if isinstance(request, Message) else {}
+    subject = " ".join(_named(said[name]) for name in _SUBJECT_FIELDS if name in said)
+    log.info(
+        "operator_call",
+        who=str(caller_of(context) or "without a certificate"),
+        peer=peer_of(context),
+        method=path.removeprefix("/"),
+        subject=subject[:_SUBJECT_CHARACTERS_MAX],
+        outcome=outcome[:_SUBJECT_CHARACTERS_MAX],
+    )
+
+
+def _named(value: Any) -> str:
+    """Of settings their keys."""
+    return value if isinstance(value, str) else ",".join(map(str, value)) if isinstance(value, Mapping) else ""
 
 
 def _guarded_stream(behavior: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:

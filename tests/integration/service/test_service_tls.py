@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,6 +15,8 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
 from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
+from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
+from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc
 from tandemmq.service.certificates import CA_KEY_FILE, CertificateAuthority, CertificateFolder
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
@@ -254,3 +257,49 @@ async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(cer
     old = certificates.issue(identity, folder="old")
     async with server.serving(certificates.root / "server"), server.caller(old) as channel:
         assert (await _call(channel)).startswith("UNAVAILABLE")
+
+
+class Users(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):
+    """Takes every user but one."""
+
+    async def PutUser(self, request: access_pb.PutUserRequest, context: Any) -> access_pb.PutUserResponse:
+        if request.username == "late":
+            await asyncio.sleep(LIMIT_S)
+        if request.username == "bad":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "username: no")
+        return access_pb.PutUserResponse()
+
+    async def ListUsers(self, request: access_pb.ListUsersRequest, context: Any) -> access_pb.ListUsersResponse:
+        return access_pb.ListUsersResponse()
+
+
+@pytest.mark.parametrize("mode", [TlsMode.DISABLED, TlsMode.PERMISSIVE, TlsMode.ENFORCING])
+async def test_each_change_leaves_a_line_with_who_made_it_and_from_where(
+    certificates: TestCertificates, mode: TlsMode
+) -> None:
+    clock = SystemClock()
+    folder = CertificateFolder(certificates.issue(broker()), clock=clock)
+    tls = None if mode is TlsMode.DISABLED else ServerTls(mode, folder, CLUSTER, GROUP)
+    server = GrpcServer("127.0.0.1", 0, clock=clock, tls=tls, records_changes=True)
+    broker_access_service_pb2_grpc.add_BrokerAccessServiceServicer_to_server(Users(), server.aio_server)
+    port = await server.start()
+    admin = ADMIN[AdminLevel.OPERATOR]
+    called = None if mode is TlsMode.DISABLED else ServiceTls(CertificateFolder(certificates.issue(admin), clock=clock))
+    with structlog.testing.capture_logs() as lines, use_service_tls(called):
+        async with aio_channel(f"127.0.0.1:{port}", ()) as channel:
+            stub = broker_access_service_pb2_grpc.BrokerAccessServiceStub(channel)
+            await stub.ListUsers(access_pb.ListUsersRequest(search="ann"))
+            await stub.PutUser(access_pb.PutUserRequest(username="ann", password="planted-secret", dry_run=True))
+            for username in ("ann", "bad", "late", "x" * 10_000):
+                with suppress(grpc.aio.AioRpcError):
+                    request = access_pb.PutUserRequest(username=username, password="planted-secret")
+                    await stub.PutUser(request, timeout=1.0 if username == "late" else LIMIT_S)
+    await server.stop(limit_ms=1_000)
+    told = [line for line in lines if line["event"] == "operator_call"]
+    assert [line["outcome"] for line in told] == ["done", "failed: username: no", "cut off", "done"]
+    assert [line["subject"] for line in told] == ["ann", "bad", "late", "x" * 300]
+    who = str(admin) if called else "without a certificate"
+    assert {line["who"] for line in told} == {who}
+    assert all(line["peer"].startswith("ipv4:127.0.0.1:") for line in told)
+    assert {line["method"] for line in told} == {"tandemmq.admin.v1.BrokerAccessService/PutUser"}
+    assert "planted-secret" not in str(lines)
