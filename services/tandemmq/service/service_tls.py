@@ -21,7 +21,16 @@ import structlog
 from google.protobuf.message import Message
 from pydantic import Field
 
-from tandemmq.core.access.identity import METHODS, Caller, Identity, IdentityUnusable, Role, identity_of, refusal
+from tandemmq.core.access.identity import (
+    METHODS,
+    Caller,
+    Identity,
+    IdentityUnusable,
+    Role,
+    callers_of,
+    identity_of,
+    refusal,
+)
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
@@ -38,6 +47,7 @@ __all__ = [
     "caller_of",
     "check_service_tls",
     "claim_problem_of",
+    "is_operator",
     "peer_of",
     "server_tls_of",
     "service_tls_of",
@@ -256,6 +266,12 @@ def claim_problem_of(context: _Context, cluster: str, group: str, broker_id: int
     """Why the caller may not speak as that broker, in words; None: it may, or the port knows no callers."""
     identity = caller_of(context)
     return None if identity is None else identity.claim_problem(cluster, group, broker_id)
+
+
+def is_operator(context: _Context) -> bool:
+    """The caller may change things; also true where the port knows no callers."""
+    identity = caller_of(context)
+    return identity is None or Caller.OPERATOR in callers_of(identity, group="")
 
 
 def peer_of(context: _Context) -> str:

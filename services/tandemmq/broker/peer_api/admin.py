@@ -34,6 +34,7 @@ from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc, broker_admin_service_pb2_grpc
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.service.event_loop import TurnLimit
+from tandemmq.service.service_tls import is_operator
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
@@ -323,6 +324,11 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
         self._refusal = refusal
 
     async def ListUsers(self, request: access_pb.ListUsersRequest, context: _Context) -> access_pb.ListUsersResponse:  # noqa: N802
+        if request.with_sealed_password and not is_operator(context):
+            reason = (
+                "with_sealed_password: sealed secrets are for a copy, which takes an administrator of level operator"
+            )
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         return access_pb.ListUsersResponse(
             users=[
                 access_pb.UserView(

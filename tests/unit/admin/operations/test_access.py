@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from support.certificates import CALLERS
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime
@@ -20,6 +22,7 @@ from tandemmq.admin.operations.values import AclEntry, UserChange
 from tandemmq.broker.access_changes import AccessChanges
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_api.admin import BrokerAccessServicer
+from tandemmq.core.access.identity import AdminLevel, Identity, refusal
 from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
 
@@ -27,6 +30,14 @@ SECRET = "open sesame"
 
 
 class _Context:
+    def __init__(self, identity: Identity | None = None) -> None:
+        self._identity = identity
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        if self._identity is None:
+            return {}
+        return {"x509_pem_cert": [b"..."], "peer_uri": [str(self._identity).encode()]}
+
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         raise rpc_error(code, details)
 
@@ -77,6 +88,23 @@ class _Cluster:
     async def with_ann(self) -> AccessOperations:
         await self.access.put_user(UserChange("ann", SECRET), creates=True, dry_run=False)
         return self.access
+
+
+@pytest.mark.parametrize("identity", CALLERS.values(), ids=str)
+async def test_sealed_secrets_are_shown_to_whoever_may_copy_users_alone(identity: Identity) -> None:
+    cluster = _Cluster()
+    await cluster.with_ann()
+    cluster.a._context = _Context(identity)
+    if refusal("/tandemmq.admin.v1.BrokerAccessService/ListUsers", identity, cluster=identity.cluster, group="g"):
+        return  # comes no further
+    [ann] = await cluster.a.users()
+    assert (ann.username, ann.sealed_password) == ("ann", "")
+    if identity.level in (AdminLevel.OPERATOR, AdminLevel.REPAIR):
+        [ann] = await cluster.a.users(with_sealed_password=True)
+        assert ann.sealed_password
+    else:
+        with pytest.raises(grpc.aio.AioRpcError, match="operator"):
+            await cluster.a.users(with_sealed_password=True)
 
 
 async def test_a_user_is_made_on_all_masters_and_no_answer_has_its_secret() -> None:
