@@ -119,6 +119,7 @@ class Broker:
             names=SETTLING if self._failover is None else None,
             vouch=parts.access.vouch if parts.access is not None else None,
             is_changing=self._is_changing,
+            brokers=parts.broker_channels,
         )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
 from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.forward_tls import broker_channels_of
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import READS_ONLY, ApiOptions, Timers
@@ -489,10 +490,12 @@ class BrokerParts:
         self._seeds = read_seeds(settings.auth_seed_path)
         self.access = self._client_access(keys) if settings.authentication_enabled and keys is not None else None
         """Who may call the client API; None: whoever reaches it."""
+        self.broker_channels = broker_channels_of(settings, clock=self.clock)
         self.group_calls = GroupCalls(
             self.members.client_of_group,
             now_ms=self.clock.monotonic_ms,
             vouch=self.access.vouch if self.access is not None else None,
+            brokers=self.broker_channels,
         )
         self.client_api = ClientApi(self, self.observability.tracing, self.access)
         self.client_api.change_quotas(settings.quota_rules())

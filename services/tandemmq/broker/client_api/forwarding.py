@@ -31,6 +31,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 import structlog
 
+from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.service.rpc import Call, StreamHandler
 
@@ -96,9 +97,13 @@ Vouch: TypeAlias = Callable[[Call], str]
 class _Calls:
     """Calls under way to other brokers, and one channel for each of these. Event loop only."""
 
-    def __init__(self, now_ms: Callable[[], int], *, channels_max: int, vouch: Vouch | None) -> None:
+    def __init__(
+        self, now_ms: Callable[[], int], *, channels_max: int, vouch: Vouch | None, brokers: BrokerChannels | None
+    ) -> None:
         self._now_ms = now_ms
         self._vouch = vouch
+        self._brokers = brokers or PlainChannels()
+        self._generation = self._brokers.generation()
         self._channels_max = channels_max
         # By endpoint, the one used last at the end.
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -109,12 +114,18 @@ class _Calls:
 
     def channel(self, endpoint: str) -> grpc.aio.Channel:
         """Made if there is none; the one that was not used for longest gives way, after the calls it carries."""
+        generation = self._brokers.generation()
+        if generation != self._generation:
+            self._generation = generation
+            for former in self._channels.values():
+                self.spawn(_closed(former))
+            self._channels.clear()
         channel = self._channels.pop(endpoint, None)
         if channel is None:
             if len(self._channels) >= self._channels_max:
                 oldest = next(iter(self._channels))
                 self.spawn(_closed(self._channels.pop(oldest)))
-            channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+            channel = self._brokers.channel(endpoint, _CHANNEL_OPTIONS)
         self._channels[endpoint] = channel
         return channel
 
@@ -219,12 +230,14 @@ class CallForwarder:
         names: frozenset[str] | None = None,
         vouch: Vouch | None = None,
         is_changing: Callable[[], bool] = lambda: False,
+        brokers: BrokerChannels | None = None,
     ) -> None:
+        """`brokers`: how they are reached; None: without TLS."""
         self._master = master
         self._names = names
         self._now_ms = now_ms
         self._is_changing = is_changing
-        self._calls = _Calls(now_ms, channels_max=1, vouch=vouch)
+        self._calls = _Calls(now_ms, channels_max=1, vouch=vouch, brokers=brokers)
         self._held: list[_HeldCall] = []
         self._held_bytes = 0
         self._look: asyncio.TimerHandle | None = None
@@ -426,10 +439,16 @@ class GroupCalls:
     """
 
     def __init__(
-        self, address: Callable[[str], str | None], *, now_ms: Callable[[], int], vouch: Vouch | None = None
+        self,
+        address: Callable[[str], str | None],
+        *,
+        now_ms: Callable[[], int],
+        vouch: Vouch | None = None,
+        brokers: BrokerChannels | None = None,
     ) -> None:
+        """`brokers`: how they are reached; None: without TLS."""
         self._address = address
-        self._calls = _Calls(now_ms, channels_max=_GROUPS_MAX, vouch=vouch)
+        self._calls = _Calls(now_ms, channels_max=_GROUPS_MAX, vouch=vouch, brokers=brokers)
         # By broker group, and whether it waits for messages.
         self._under_way: dict[tuple[str, bool], int] = {}
         self._bytes = 0
