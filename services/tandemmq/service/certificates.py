@@ -111,11 +111,17 @@ class Certificates:
             return f"{CERTIFICATE_FILE} is of cluster {identity.cluster}, and this is of {cluster}"
         if broker_id is not None and (problem := identity.claim_problem(cluster, group, broker_id)):
             return f"{CERTIFICATE_FILE}: {problem}"
-        if role in (Role.BROKER, Role.NAME_SERVER) and server_name(identity.cluster) not in self.server_names:
+        if role in (Role.BROKER, Role.NAME_SERVER) and server_name(identity.cluster) not in self.known_names:
             return (
                 f"{CERTIFICATE_FILE} lacks the DNS name {server_name(identity.cluster)}, by which callers know a server"
             )
         return None
+
+    @property
+    def known_names(self) -> frozenset[str]:
+        """DNS names of `names_of` that callers find in it, as they compare: a * stands for the first part."""
+        named = {each.lower() for each in self.server_names}
+        return frozenset(name for name in names_of(self.identity).dns if {name, f"*.{name.partition('.')[2]}"} & named)
 
 
 def read_certificates(folder: Path, *, now: datetime) -> Certificates:
@@ -130,16 +136,19 @@ def judged(folder: Path, chain: bytes, key: bytes, authorities: bytes, *, now: d
     leaf = certificates[0]
     _check_key(folder, leaf, key)
     _check_time(folder / CERTIFICATE_FILE, leaf, now)
-    _check_issuer(folder, certificates, _parsed(folder / CA_FILE, authorities), now)
+    believed = sorted(_parsed(folder / CA_FILE, authorities), key=lambda each: each.not_valid_after_utc, reverse=True)
+    _check_issuer(folder, certificates, believed, now)
     names = _names(leaf)
     try:
         identity = identity_of([] if names is None else names.get_values_for_type(x509.UniformResourceIdentifier))
     except IdentityUnusable as error:
         raise CertificateUnusable(f"{folder / CERTIFICATE_FILE}: {error}") from error
+    _check_uses(folder / CERTIFICATE_FILE, leaf, identity)
     return Certificates(
         chain=chain,
         key=key,
-        authorities=authorities,
+        # The library takes the first that fits, also if that one has expired and another of the same key has not.
+        authorities=b"".join(each.public_bytes(Encoding.PEM) for each in believed),
         identity=identity,
         not_before=leaf.not_valid_before_utc,
         not_after=leaf.not_valid_after_utc,
@@ -183,6 +192,11 @@ class CertificateFolder:
                 raise CertificateUnusable(
                     f"{self.folder / CERTIFICATE_FILE} is of {fresh.identity} now, and this process is "
                     f"{self._certificates.identity}; restart it, or put its own certificate there"
+                )
+            if lost := self._certificates.known_names - fresh.known_names:
+                raise CertificateUnusable(
+                    f"{self.folder / CERTIFICATE_FILE} lacks the DNS name {' and '.join(sorted(lost))}, which the one "
+                    "before has, and by which callers know this server"
                 )
         except CertificateUnusable as error:
             # Looked at again: the other files of a change may be on their way.
@@ -254,18 +268,23 @@ def _check_time(path: Path, leaf: x509.Certificate, now: datetime) -> None:
 def _check_issuer(
     folder: Path, chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate], now: datetime
 ) -> None:
-    """Follows the chain up to one of `authorities`."""
+    """Follows the chain up to one of `authorities`. While a CA is renewed with its old key, two of them may do."""
     path = folder / CERTIFICATE_FILE
     current, between = chain[0], list(chain[1:_CHAIN_MAX])
     while True:
-        for authority in authorities:
-            if _issued(authority, current):
-                if now > authority.not_valid_after_utc:
-                    raise CertificateUnusable(
-                        f"{folder / CA_FILE}: the CA {authority.subject.rfc4514_string()} has expired at "
-                        f"{authority.not_valid_after_utc.isoformat()}; make a new one"
-                    )
-                return
+        issuers = [authority for authority in authorities if _issued(authority, current)]
+        if any(_is_in_time(authority, now) for authority in issuers):
+            return
+        if issuers and now > issuers[0].not_valid_after_utc:
+            raise CertificateUnusable(
+                f"{folder / CA_FILE}: the CA {issuers[0].subject.rfc4514_string()} has expired at "
+                f"{issuers[0].not_valid_after_utc.isoformat()}; make a new one"
+            )
+        if issuers:
+            raise CertificateUnusable(
+                f"{folder / CA_FILE}: the CA {issuers[0].subject.rfc4514_string()} is not valid before "
+                f"{issuers[0].not_valid_before_utc.isoformat()}; set this machine's clock, or make another"
+            )
         if current.issuer == current.subject:
             raise CertificateUnusable(
                 f"{path}: the certificate is self-signed, and {CA_FILE} does not hold it; have the cluster's CA sign it"
@@ -276,8 +295,13 @@ def _check_issuer(
                 f"{path}: the certificate is of another CA, {current.issuer.rfc4514_string()}, than {CA_FILE} holds "
                 f"({', '.join(each.subject.rfc4514_string() for each in authorities)})"
             )
+        _check_time(path, above, now)
         between.remove(above)
         current = above
+
+
+def _is_in_time(certificate: x509.Certificate, now: datetime) -> bool:
+    return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
 
 
 def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
@@ -286,6 +310,24 @@ def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
+
+
+def _check_uses(path: Path, leaf: x509.Certificate, identity: Identity) -> None:
+    """Where a certificate says what it is for, that has to be in it: TLS looks."""
+    try:
+        named = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return
+    if ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in named:
+        return
+    needed = {} if identity.role is Role.NAME_SERVER else {"client auth": ExtendedKeyUsageOID.CLIENT_AUTH}
+    if names_of(identity).dns:
+        needed["server auth"] = ExtendedKeyUsageOID.SERVER_AUTH
+    lacking = [word for word, use in needed.items() if use not in named]
+    if lacking:
+        raise CertificateUnusable(
+            f"{path}: the certificate is not for {' and '.join(lacking)} (extended key usage), as {identity.role} needs"
+        )
 
 
 def _names(leaf: x509.Certificate) -> x509.SubjectAlternativeName | None:

@@ -5,6 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from support.certificates import ADMIN, CONSISTENCY, GROUP, TestCertificates, broker, now
 from support.manual_time import ManualTime
@@ -16,6 +20,7 @@ from tandemmq.service.certificates import (
     CertificateAuthority,
     CertificateFolder,
     CertificateUnusable,
+    names_of,
     read_certificates,
     write_certificates,
 )
@@ -75,11 +80,83 @@ def _expired_authority(certificates: TestCertificates) -> Path:
     return folder
 
 
+def _made(
+    certificates: TestCertificates, folder: str, change: Callable[[x509.CertificateBuilder], x509.CertificateBuilder]
+) -> Path:
+    """A broker's certificate of our CA that somebody else made."""
+    place = certificates.issue(broker(), folder=folder)
+    was = x509.load_pem_x509_certificate((place / CERTIFICATE_FILE).read_bytes())
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(was.subject)
+        .issuer_name(was.issuer)
+        .public_key(was.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(was.not_valid_before_utc)
+        .not_valid_after(was.not_valid_after_utc)
+    )
+    made = change(builder).sign(certificates.authority.key, hashes.SHA256())
+    (place / CERTIFICATE_FILE).write_bytes(made.public_bytes(Encoding.PEM))
+    return place
+
+
+def _named(*dns: str) -> Callable[[x509.CertificateBuilder], x509.CertificateBuilder]:
+    names = [x509.UniformResourceIdentifier(str(broker())), *map(x509.DNSName, dns)]
+    return lambda builder: builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+
+
+SERVER_NAMES = names_of(broker()).dns
+
+
+def _without_group_name(certificates: TestCertificates) -> Path:
+    return _made(certificates, "nameless", _named(SERVER_NAMES[0]))
+
+
+def _for_servers_alone(certificates: TestCertificates) -> Path:
+    uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return _made(
+        certificates, "server", lambda builder: _named(*SERVER_NAMES)(builder).add_extension(uses, critical=False)
+    )
+
+
+def _between_expired(certificates: TestCertificates) -> Path:
+    folder, then = certificates.root / "between", now() - timedelta(days=9)
+    old = CertificateAuthority.new("between", now=then, days=1)
+    chain, key = CertificateAuthority(old.key, old.certificate).issue(broker(), now=then, days=1)
+    leaf = x509.load_pem_x509_certificate(chain)
+    long = (
+        x509.CertificateBuilder()
+        .subject_name(leaf.subject)
+        .issuer_name(old.certificate.subject)
+        .public_key(leaf.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(then)
+        .not_valid_after(now() + timedelta(days=9))
+        .add_extension(leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value, critical=False)
+        .sign(old.key, hashes.SHA256())
+    )
+    above = (
+        x509.CertificateBuilder()
+        .subject_name(old.certificate.subject)
+        .issuer_name(certificates.authority.certificate.subject)
+        .public_key(old.key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(then)
+        .not_valid_after(now() - timedelta(days=1))
+        .sign(certificates.authority.key, hashes.SHA256())
+    )
+    pem = long.public_bytes(Encoding.PEM) + above.public_bytes(Encoding.PEM)
+    write_certificates(folder, chain=pem, key=key, authorities=certificates.authority.pem)
+    return folder
+
+
 WRONG: dict[str, tuple[Callable[[TestCertificates], Path], str]] = {
     "expired": (lambda made: made.expired(broker()), "has expired at"),
     "not valid yet": (_not_yet, "is not valid before"),
     "self-signed": (_self_signed, "is self-signed"),
     "of another CA": (lambda made: made.of_another_authority(broker()), "is of another CA"),
+    "for servers alone": (_for_servers_alone, "is not for client auth"),
+    "by one that has expired": (_between_expired, "has expired at"),
     "with another's key": (_other_key, "is not the key of tls.crt"),
     "no certificate": (_without(CERTIFICATE_FILE), "tls.crt: cannot be read"),
     "no key": (_without(KEY_FILE), "tls.key: cannot be read"),
@@ -120,6 +197,47 @@ def test_a_certificate_that_fits_something_else_is_told_from_one_that_fits(certi
         assert word in misfit
 
 
+@pytest.mark.parametrize(
+    ("dns", "lacks"),
+    [
+        (SERVER_NAMES, None),
+        (("*.tandemmq", SERVER_NAMES[1]), None),
+        ((SERVER_NAMES[0].upper(), SERVER_NAMES[1]), None),
+        (SERVER_NAMES[1:], SERVER_NAMES[0]),
+        ((), SERVER_NAMES[0]),
+    ],
+)
+def test_a_server_needs_the_name_that_callers_ask_for(
+    certificates: TestCertificates, dns: tuple[str, ...], lacks: str | None
+) -> None:
+    misfit = read_certificates(_made(certificates, "made", _named(*dns)), now=now()).misfit(Role.BROKER)
+    assert misfit is None if lacks is None else misfit is not None and lacks in misfit
+
+
+@pytest.mark.parametrize("is_new_first", [False, True])
+def test_a_ca_that_was_renewed_with_its_key_does_while_the_old_one_is_still_there(
+    certificates: TestCertificates, is_new_first: bool
+) -> None:
+    ours = certificates.authority.certificate
+    old = (
+        x509.CertificateBuilder()
+        .subject_name(ours.subject)
+        .issuer_name(ours.issuer)
+        .public_key(certificates.authority.key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now() - timedelta(days=9))
+        .not_valid_after(now() - timedelta(days=1))
+        .sign(certificates.authority.key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+    both = certificates.authority.pem + old if is_new_first else old + certificates.authority.pem
+    found = read_certificates(certificates.issue(broker(), believes=both), now=now())
+    # The library takes the first of them that fits, and finds then that it has expired.
+    assert found.authorities == certificates.authority.pem + old
+    with pytest.raises(CertificateUnusable, match=r"the CA .* has expired at"):
+        read_certificates(certificates.issue(broker(), believes=old), now=now())
+
+
 def _again(certificates: TestCertificates, identity: Identity, clock: ManualTime) -> CertificateFolder:
     folder = CertificateFolder(certificates.issue(identity, folder="mine"), clock=clock)
     clock.advance(2_000)
@@ -142,12 +260,12 @@ def test_changed_files_are_taken_and_unchanged_ones_are_the_same_object(certific
     assert folder.current().serial != first.serial
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", [*WRONG, "without its group's name"])
 def test_a_change_that_cannot_be_used_leaves_what_was(certificates: TestCertificates, kind: str) -> None:
     clock = _clock()
     folder = _again(certificates, broker(), clock)
     first = folder.current()
-    wrong = WRONG[kind][0](certificates)
+    wrong = WRONG[kind][0](certificates) if kind in WRONG else _without_group_name(certificates)
     for name in (CERTIFICATE_FILE, KEY_FILE, CA_FILE):
         (folder.folder / name).unlink()
         if (wrong / name).exists():
