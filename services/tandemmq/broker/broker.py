@@ -120,6 +120,7 @@ class Broker:
             vouch=parts.access.vouch if parts.access is not None else None,
             is_changing=self._is_changing,
             brokers=parts.broker_channels,
+            is_known=parts.access.is_known if parts.access is not None else lambda _: True,
         )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)

@@ -370,6 +370,15 @@ class ClientAccess:
                 return self._forbidden("Telemetry", username, kind, name, actions, source, ruling)
         return None
 
+    def is_known(self, call: Call) -> bool:
+        """Whether the caller signs as a user of this broker's, at little cost and with nothing counted: not yet that it
+        is let in."""
+        credential = parse_authorization(call.header(_AUTHORIZATION))
+        if isinstance(credential, str):
+            return False
+        secret = self.secret_of(credential.username)
+        return secret is not None and is_signed(secret, call.header(_DATE), credential.signature)
+
     def user_of(self, call: Call) -> str:
         """Who made a call that was let in."""
         known = self._signed_in.get(call.header(_AUTHORIZATION))

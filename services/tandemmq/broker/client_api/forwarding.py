@@ -231,9 +231,12 @@ class CallForwarder:
         vouch: Vouch | None = None,
         is_changing: Callable[[], bool] = lambda: False,
         brokers: BrokerChannels | None = None,
+        is_known: Callable[[Call], bool] = lambda _: True,
     ) -> None:
-        """`brokers`: how they are reached; None: without TLS."""
+        """`brokers`: how they are reached; None: without TLS. `is_known`: whether a call's caller could sign in here;
+        others get half of the room."""
         self._master = master
+        self._is_known = is_known
         self._names = names
         self._now_ms = now_ms
         self._is_changing = is_changing
@@ -295,7 +298,9 @@ class CallForwarder:
             deadline_ms = min(deadline_ms, call.deadline_ms - _HELD_MARGIN_MS)
         if deadline_ms <= now_ms + pause_ms:
             return False
-        if len(self._held) >= _HELD_MAX or self._held_bytes + len(data) > _HELD_BYTES_MAX:
+        is_full = len(self._held) >= _HELD_MAX or self._held_bytes + len(data) > _HELD_BYTES_MAX
+        is_half_full = len(self._held) >= _HELD_MAX // 2 or self._held_bytes + len(data) > _HELD_BYTES_MAX // 2
+        if is_full or (is_half_full and not self._is_known(call)):
             self.held_counts[HeldOutcome.NO_ROOM] += 1
             return False
         held = _HeldCall(data, again, earliest_ms=now_ms + pause_ms, deadline_ms=deadline_ms)
@@ -341,6 +346,8 @@ class CallForwarder:
         if self._names is not None and name not in self._names:
             return None
         if len(self._calls) >= _IN_FLIGHT_MAX or _BY_MEMBER in call.header(FORWARDED_HEADER):
+            return None
+        if len(self._calls) >= _IN_FLIGHT_MAX // 2 and not self._is_known(call):
             return None
         endpoint = self._master()
         return self._calls.channel(endpoint) if endpoint else None

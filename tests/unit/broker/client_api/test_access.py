@@ -197,6 +197,16 @@ def test_who_may_send_to_a_topic_gets_its_route_whatever_else_is_denied(guarded:
     assert guarded.call("QueryRoute", asked).only(pb.QueryRouteResponse).status.code == UNAUTHORIZED
 
 
+def test_who_signs_as_a_user_is_known_and_nothing_is_counted(guarded: GuardedBroker) -> None:
+    def is_known(headers: dict[str, str]) -> bool:
+        return guarded.access.is_known(FakeCall(metadata=headers))
+
+    assert is_known(guarded.headers())
+    for headers in ({}, guarded.headers("bob"), guarded.headers(secret="guessed"), {"authorization": "x"}):
+        assert not is_known(headers)
+    assert not guarded.access.refused
+
+
 def test_a_super_user_needs_no_policy(guarded: GuardedBroker) -> None:
     guarded.changes.put_user("root", secret=SECRET, user_type=UserType.SUPER)
     assert guarded.send_code(guarded.headers("root")) == definition.OK

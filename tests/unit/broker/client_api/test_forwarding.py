@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api import forwarding
 from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.core.clock import Clock
@@ -426,10 +427,12 @@ class Change:
 
 @asynccontextmanager
 async def changing_member(
-    change: Change, seen: list[dict[str, str]]
+    change: Change, seen: list[dict[str, str]], is_known: Callable[[Call], bool] = lambda _: True
 ) -> AsyncIterator[tuple[grpc.aio.Channel, CallForwarder, Http2Front]]:
     clock = SystemClock()
-    forwarder = CallForwarder(lambda: change.master, now_ms=clock.monotonic_ms, is_changing=change.ask)
+    forwarder = CallForwarder(
+        lambda: change.master, now_ms=clock.monotonic_ms, is_changing=change.ask, is_known=is_known
+    )
     server = Http2Front("127.0.0.1", 0, clock=clock)
     server.add(table("member", seen))
     server.forward(forwarder)
@@ -464,6 +467,47 @@ async def test_a_call_waits_for_the_new_master_and_is_passed_on() -> None:
         change.master, change.is_under_way = master, False
         assert await call == "master"
         assert ended(forwarder) == {HeldOutcome.TAKEN: 1}
+
+
+async def test_strangers_leave_room_for_callers_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger who fills the wait for the next master would have everybody refused."""
+    monkeypatch.setattr(forwarding, "_HELD_MAX", 10)
+    monkeypatch.setattr(forwarding, "_IN_FLIGHT_MAX", 10)
+    change = Change()
+
+    def is_known(call: Call) -> bool:
+        return call.header("x-known") == "1"
+
+    async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
+        strangers = [asyncio.create_task(heartbeat(channel)) for _ in range(30)]
+        await until_held(forwarder, 5)
+        async with asyncio.timeout(60):
+            while forwarder.held_counts[HeldOutcome.NO_ROOM] < 25:
+                await asyncio.sleep(0.005)
+        known = [asyncio.create_task(heartbeat(channel, x_known="1")) for _ in range(5)]
+        await until_held(forwarder, 10)
+        assert await heartbeat(channel, x_known="1") == "member", "all of it is taken"
+        # The same on the way to a master that does not answer.
+        change.master, change.is_under_way = silent, False
+        async with asyncio.timeout(60):
+            while forwarder.forwarded_count < 10:
+                await asyncio.sleep(0.005)
+        for task in (*strangers, *known):
+            task.cancel()
+        await asyncio.wait((*strangers, *known))
+        while len(forwarder._calls):
+            await asyncio.sleep(0.005)
+        strangers = [asyncio.create_task(heartbeat(channel)) for _ in range(30)]
+        while forwarder.forwarded_count < 15:
+            await asyncio.sleep(0.005)
+        await asyncio.wait(strangers, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        assert forwarder.forwarded_count == 15
+        known = [asyncio.create_task(heartbeat(channel, x_known="1")) for _ in range(5)]
+        while forwarder.forwarded_count < 20:
+            await asyncio.sleep(0.005)
+        for task in (*strangers, *known):
+            task.cancel()
+        await asyncio.wait((*strangers, *known))
 
 
 async def test_a_call_is_refused_when_a_change_ends_without_a_master() -> None:
