@@ -117,6 +117,7 @@ class Refused(StrEnum):
     TOO_MANY_FAILURES = "too_many_failures"
     NOT_ALLOWED = "not_allowed"
     OTHERS_CLIENT = "others_client"
+    TOO_MANY_CLIENTS = "too_many_clients"
 
 
 class _Failure(NamedTuple):
@@ -343,7 +344,16 @@ class ClientAccess:
         """Why the user may not speak for the client that a call names; None: it is the user's own, perhaps from now on.
         The handler refuses a call that names none."""
         client_id, now_ms = call.header(CLIENT_ID_HEADER).strip(), self._clock.monotonic_ms()
-        if not client_id or self._owners.may_use(client_id, username, opens=method in _OPENS_CLIENT, now_ms=now_ms):
+        opens = method in _OPENS_CLIENT
+        if client_id and opens and not self._owners.has_room(client_id, username, now_ms=now_ms):
+            self.refused[Refused.TOO_MANY_CLIENTS] += 1
+            self._audit.refused(method, "too many clients of one user", user=username, source=source)
+            return Outcome(
+                Code.TOO_MANY_REQUESTS,
+                f"{CLIENT_ID_HEADER}: user {username} has too many clients here; end some, or try again in two minutes",
+                retryable=True,
+            )
+        if not client_id or self._owners.may_use(client_id, username, opens=opens, now_ms=now_ms):
             if method == _GOODBYE:
                 self._owners.gone(client_id)
             return None

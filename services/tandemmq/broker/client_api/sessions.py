@@ -7,7 +7,7 @@ send their settings again, so nothing is refused for want of one. It is kept for
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -107,8 +107,22 @@ class ClientOwners:
     def __init__(self, *, max_clients: int = _SESSIONS_MAX) -> None:
         """Beyond `max_clients` the one heard of longest ago belongs to nobody."""
         self._max_clients = max_clients
+        # A broker forgets clients beyond a number: who invents many must not have it forget those of others.
+        self._max_of_one = max_clients - max_clients // 4
         # User, and when the client was last heard of; the one heard of longest ago first.
         self._owners: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._counts: Counter[str] = Counter()
+
+    def has_room(self, client_id: str, username: str, *, now_ms: int) -> bool:
+        """Whether the user may have that client, too: three quarters of all that a broker remembers, at a time."""
+        if self._counts[username] < self._max_of_one or self._owners.get(client_id, ("", 0))[0] == username:
+            return True
+        while self._owners:
+            oldest, (_, heard_ms) = next(iter(self._owners.items()))
+            if now_ms - heard_ms < SESSION_EXPIRY_MS:
+                break
+            self.gone(oldest)
+        return self._counts[username] < self._max_of_one
 
     def may_use(self, client_id: str, username: str, *, opens: bool, now_ms: int) -> bool:
         """Whether the user may call as that client, which is the user's own from now on if the call `opens` it."""
@@ -116,15 +130,20 @@ class ClientOwners:
         if owner != username and now_ms - heard_ms < SESSION_EXPIRY_MS:
             return False
         if opens:
+            self.gone(client_id)
             self._owners[client_id] = username, now_ms
-            self._owners.move_to_end(client_id)
+            self._counts[username] += 1
             if len(self._owners) > self._max_clients:
-                self._owners.popitem(last=False)
+                self.gone(next(iter(self._owners)))
         return True
 
     def gone(self, client_id: str) -> None:
         """Its owner said goodbye. Unknown ids are fine."""
-        self._owners.pop(client_id, None)
+        found = self._owners.pop(client_id, None)
+        if found is not None:
+            self._counts[found[0]] -= 1
+            if not self._counts[found[0]]:
+                del self._counts[found[0]]
 
 
 # The server's half of a client's Settings, laid over what the client sent.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -508,6 +509,43 @@ def test_a_client_has_one_owner_and_only_silence_or_its_goodbye_frees_it(
             assert may == (is_free or owner == user)
             if may and opens:
                 expected[client_id] = user, now_ms
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.sampled_from([0, 1_000, 60_000]), st.booleans()),
+        max_size=80,
+    )
+)
+def test_no_user_s_clients_push_out_those_of_another(steps: list[tuple[str, int, int, bool]]) -> None:
+    owners, now_ms = ClientOwners(max_clients=8), 0
+    for user, number, later_ms, leaves in steps:
+        now_ms += later_ms
+        client_id = f"{user}{number}"
+        before = {one: owner for one, (owner, heard) in owners._owners.items() if now_ms - heard < SESSION_EXPIRY_MS}
+        if leaves:
+            owners.gone(client_id)
+        elif owners.has_room(client_id, user, now_ms=now_ms):
+            assert owners.may_use(client_id, user, opens=True, now_ms=now_ms)
+        else:
+            assert sum(owner == user for owner in before.values()) == 6
+        assert owners._counts == Counter(owner for owner, _ in owners._owners.values())
+        if sum(owner != user for owner in before.values()) <= 2:
+            assert all(one in owners._owners for one, owner in before.items() if owner != user)
+
+
+def test_who_invents_clients_is_refused_before_others_are_forgotten(guarded: GuardedBroker) -> None:
+    guarded.access._owners = ClientOwners(max_clients=8)
+    guarded.changes.put_user("bob", secret="sesame of bob")
+    guarded.allow("Group:group", "Sub")
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT)) == definition.OK
+    beat = pb.HeartbeatRequest(client_type=definition.PRODUCER)  # needs no permission at all
+    codes = [answered(guarded.call("Heartbeat", beat, bob(guarded, f"bob@{number}"))) for number in range(20)]
+    assert codes == [definition.OK] * 6 + [definition.TOO_MANY_REQUESTS] * 14
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT, bob(guarded))) == UNAUTHORIZED, "it is still ann's"
+    assert guarded.broker.gone_client_ids == []
+    guarded.time.advance(SESSION_EXPIRY_MS)
+    assert answered(guarded.call("Heartbeat", beat, bob(guarded, "bob@99"))) == definition.OK
 
 
 def test_owners_are_a_bounded_number() -> None:
