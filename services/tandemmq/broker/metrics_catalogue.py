@@ -362,8 +362,8 @@ _BROKER: Final = (
         "{call}",
         "Calls refused for who made them, by plane and reason: `client` (`unsigned`, `date`, `unknown_user`, "
         "`disabled_user`, `wrong_key`, `too_many_failures`, `not_allowed`, `others_client`, `too_many_clients`) and "
-        "`service` (`no_certificate`, `unusable_certificate`, `not_permitted`). The log's `access_refused` and `call_refused` "
-        "say who it was.",
+        "`service` (`no_certificate`, `unusable_certificate`, `not_permitted`). The log's `access_refused` and "
+        "`call_refused` say who it was.",
         "plane",
         "reason",
     ),

@@ -6,9 +6,12 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
+from cryptography import x509
 
 from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.settings import BrokerSettings, ClientFront
@@ -102,7 +105,8 @@ class TlsFiles:
     """The context of new connections, made anew when certificate or key have changed. Event loop only.
 
     Connections that are open keep theirs. Files that do not fit together, as between the two writes of a renewal, are
-    asked after again; until they do, and for as long as they do not, the context stays.
+    asked after again; until they do, and for as long as they do not, the context stays. So it does while a new
+    certificate has expired, or does not count yet, and the one before still counts.
     """
 
     def __init__(self, settings: BrokerSettings, *, clock: Clock) -> None:
@@ -111,6 +115,7 @@ class TlsFiles:
         self._clock = clock
         self._marks = self._look()
         self._context = _tls_context(settings)
+        self._times = _times_of(settings)
         self._looked_at_ms = clock.monotonic_ms()
         self._is_bad = False
 
@@ -122,22 +127,51 @@ class TlsFiles:
                 # Looked at first: what is written meanwhile is seen the next time.
                 marks = self._look()
                 if marks != self._marks:
-                    self._context = _tls_context(self._settings)
+                    fresh, times = _tls_context(self._settings), _times_of(self._settings)
+                    self._check_times(times)
+                    self._context, self._times = fresh, times
                     self._marks, self._is_bad = marks, False
                     log.info("tls_certificate_renewed", path=self._settings.tls_cert_path)
-            except (OSError, ssl.SSLError) as error:
+            except (OSError, ValueError) as error:  # ssl.SSLError is of the first
                 if not self._is_bad:
                     self._is_bad = True
                     log.warning(
                         "tls_certificate_not_renewed",
                         path=self._settings.tls_cert_path,
                         reason=str(error),
-                        remedy="tlsCertPath and tlsKeyPath have changed and do not fit together; the old ones serve on",
+                        remedy="tlsCertPath and tlsKeyPath have changed and are of no use; the old ones serve on",
                     )
         return self._context
 
+    def _check_times(self, fresh: _Times) -> None:
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC)
+        if fresh.holds(now) or not self._times.holds(now):
+            return
+        is_early = now < fresh.not_before
+        when = f"not valid before {fresh.not_before.isoformat()}" if is_early else "expired"
+        raise ValueError(f"the certificate is {when}, and the one before still counts")
+
     def _look(self) -> FileMarks:
         return file_marks((self._settings.tls_cert_path, self._settings.tls_key_path))
+
+
+class _Times(NamedTuple):
+    """When a certificate counts."""
+
+    not_before: datetime
+    not_after: datetime
+
+    def holds(self, now: datetime) -> bool:
+        return self.not_before <= now <= self.not_after
+
+
+def _times_of(settings: BrokerSettings) -> _Times:
+    """OpenSSL has taken the file; what it is more tolerant of counts for ever."""
+    try:
+        leaf = x509.load_pem_x509_certificates(Path(settings.tls_cert_path).read_bytes())[0]
+    except ValueError:
+        return _Times(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+    return _Times(leaf.not_valid_before_utc, leaf.not_valid_after_utc)
 
 
 def check_access_files(settings: BrokerSettings) -> list[str]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.plane import TlsFiles
@@ -96,3 +102,34 @@ def test_files_that_do_not_fit_together_leave_the_old_certificate_until_they_do(
     link(tmp_path, "second")
     time.advance(1_000)
     assert shown_by(files.context()) == certificate(tmp_path, "second")
+
+
+@pytest.mark.parametrize(("from_days", "days"), [(-9, 1), (5, 1)], ids=["expired", "not valid yet"])
+def test_a_certificate_that_does_not_count_is_not_taken_while_the_old_one_does(
+    files: TlsFiles, tmp_path: Path, time: ManualTime, from_days: int, days: int
+) -> None:
+    day_ms, now = 86_400_000, datetime.now(UTC)
+    # The clock stands where the first one counts.
+    time.advance(int(now.timestamp() * 1_000) - time.wall_ms() + 60_000)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "odd")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now + timedelta(days=from_days))
+        .not_valid_after(now + timedelta(days=from_days + days))
+        .sign(key, hashes.SHA256())
+    )
+    (tmp_path / "odd.crt").write_bytes(made.public_bytes(Encoding.PEM))
+    (tmp_path / "odd.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    link(tmp_path, "odd")
+    for _ in range(2):
+        time.advance(1_000)
+        assert shown_by(files.context()) == certificate(tmp_path, "first")
+    # The first one lasts for two days; one that does not count yet does then, and of two that have expired the new one
+    # is shown.
+    time.advance(5 * day_ms + 3_600_000)
+    assert shown_by(files.context()) == certificate(tmp_path, "odd")
