@@ -232,8 +232,19 @@ def _into(memory: EventMemory | None) -> list[Processor]:
 
 def _renderers() -> list[Processor]:
     if sys.stdout.isatty():
-        return [structlog.dev.ConsoleRenderer()]
+        return [_only_printable, structlog.dev.ConsoleRenderer()]
     return [structlog.processors.format_exc_info, _what_people_look_for_first, structlog.processors.JSONRenderer()]
+
+
+def _only_printable(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """What strangers say, such as a topic's name, does nothing to a terminal. JSON escapes it anyway."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            kept = "\n\t" if key in ("event", "exception", "stack") else ""
+            event[key] = "".join(
+                one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in value
+            )
+    return event
 
 
 def _what_people_look_for_first(_logger: object, _method: str, event: EventDict) -> EventDict:

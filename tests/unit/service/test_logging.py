@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import structlog
+from hypothesis import example, given
+from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 
 from tandemmq.core.tracing.span_data import TraceContext
@@ -96,3 +101,22 @@ def test_the_level_changes_for_loggers_that_exist_and_what_is_remembered_stays_w
 
     assert [line["event"] for line in lines(capsys)] == ["second", "fourth"]
     assert [event.event for event in memory.events_after(0, 10)] == ["first", "third", "fourth"]
+
+
+@given(st.text(alphabet=st.characters(), max_size=30))
+@example("Topic:\x1b]0;owned\x07")
+@example("one\nanother line")
+@example("\ud800\u2028")
+def test_what_strangers_say_does_nothing_to_a_terminal(said: str) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with patch.object(sys, "stdout", Terminal()) as terminal:
+        configure_logging({})
+        get_logger().warning("access_refused", resource=said, other=f"{said} {said}")
+        written = re.sub(r"\x1b\[\d*m", "", terminal.getvalue())
+    assert written.endswith("\n")
+    assert written[:-1].isprintable()
+    if said and said.isascii() and said.isalnum():
+        assert said in written
