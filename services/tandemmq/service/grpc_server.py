@@ -83,7 +83,7 @@ class GrpcServer:
         self._clock = clock
         self._tls = tls
         self._front: TlsFront | None = None
-        interceptors = (PermissionInterceptor(tls),) if tls is not None or records_changes else ()
+        interceptors = (PermissionInterceptor(tls, clock=clock),) if tls is not None or records_changes else ()
         self.refused: Final[Counter[str]] = interceptors[0].refused if interceptors else Counter()
         """Calls that the table of permissions refused, by reason; `PermissionInterceptor.refused`."""
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)

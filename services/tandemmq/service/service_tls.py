@@ -59,6 +59,7 @@ log = structlog.get_logger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _STRANGERS_TOLD_MAX: Final = 1_000
+_REFUSAL_PAUSE_MS: Final = 10_000
 
 
 class ServiceTlsSettings(ServiceSettings):
@@ -209,10 +210,14 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
     something a line says who made it, from where, and what became of it.
     """
 
-    def __init__(self, tls: ServerTls | None) -> None:
+    def __init__(self, tls: ServerTls | None, *, clock: Clock) -> None:
         self._tls = tls
+        self._clock = clock
         self._guarded: dict[str, tuple[Any, Any]] = {}
         self._told: set[tuple[str, str]] = set()
+        # When a line about the same may be written again, and calls since the last; the first due at the front.
+        self._refusals: dict[tuple[str, str, str], tuple[int, int]] = {}
+        self._not_told = 0
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `no_certificate`, `unusable_certificate` and `not_permitted`."""
 
@@ -252,8 +257,29 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
             await self._refuse(path, context, code, reason)
 
     async def _refuse(self, path: str, context: _Context, code: grpc.StatusCode, reason: str) -> None:
-        log.warning("call_refused", method=path, peer=peer_of(context), reason=reason)
+        self._tell_refusal(path, peer_of(context), reason)
         await context.abort(code, reason)
+
+    def _tell_refusal(self, path: str, peer: str, reason: str) -> None:
+        """The same in ten seconds leaves one line: whoever has some certificate of the CA must not fill the disk."""
+        key, now_ms = (path, peer.rpartition(":")[0], reason), self._clock.monotonic_ms()
+        due_ms, count = self._refusals.get(key, (now_ms, 0))
+        if now_ms < due_ms:
+            self._refusals[key] = due_ms, count + 1
+            return
+        self._refusals.pop(key, None)
+        while len(self._refusals) >= _STRANGERS_TOLD_MAX:
+            first = next(iter(self._refusals))
+            if now_ms < self._refusals[first][0]:
+                self._not_told += 1
+                return
+            self._not_told += self._refusals.pop(first)[1]
+        self._refusals[key] = now_ms + _REFUSAL_PAUSE_MS, 0
+        others, self._not_told = self._not_told, 0
+        more = {"not_told": count} if count else {}
+        if others:
+            more["others_not_told"] = others
+        log.warning("call_refused", method=path, peer=peer, reason=reason, **more)
 
     def _tell_plain(self, path: str, peer: str) -> None:
         key = (path, peer.rpartition(":")[0])

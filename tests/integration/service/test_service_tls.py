@@ -14,6 +14,7 @@ import structlog
 from google.protobuf.wrappers_pb2 import StringValue
 
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
+from support.manual_time import ManualTime
 from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc
@@ -22,7 +23,7 @@ from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, UnaryMethod
 from tandemmq.service.service_channels import ServiceTls, aio_channel, use_service_tls
-from tandemmq.service.service_tls import ServerTls, TlsMode
+from tandemmq.service.service_tls import PermissionInterceptor, ServerTls, TlsMode
 
 STATUS = "/tandemmq.admin.v1.BrokerAdminService/GetBrokerStatus"
 PROBES = "/tandemmq.admin.v1.BrokerAdminService/ProbePeers"
@@ -257,6 +258,24 @@ async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(cer
     old = certificates.issue(identity, folder="old")
     async with server.serving(certificates.root / "server"), server.caller(old) as channel:
         assert (await _call(channel)).startswith("UNAVAILABLE")
+
+
+async def test_whoever_is_refused_again_and_again_fills_no_disk(certificates: TestCertificates) -> None:
+    clock = ManualTime()
+    folder = CertificateFolder(certificates.issue(broker()), clock=SystemClock())
+    interceptor = PermissionInterceptor(ServerTls(TlsMode.ENFORCING, folder, CLUSTER, GROUP), clock=clock)
+    with structlog.testing.capture_logs() as lines:
+        for number in range(3_000):
+            interceptor._tell_refusal("/a.B/C", f"ipv4:10.0.0.7:{number}", "why")
+        for number in range(3_000):
+            interceptor._tell_refusal(f"/a.B/{number}", "ipv4:10.0.0.8:1", "why")
+        assert len(lines) == 1_000
+        clock.advance(10_000)
+        interceptor._tell_refusal("/a.B/C", "ipv4:10.0.0.7:9", "why")
+        interceptor._tell_refusal("/a.B/D", "ipv4:10.0.0.9:9", "why")
+    assert [line.get("not_told", 0) for line in lines[-2:]] == [2_999, 0]
+    assert sum(1 + line.get("not_told", 0) + line.get("others_not_told", 0) for line in lines) == 6_002
+    assert len(interceptor._refusals) <= 1_000
 
 
 class Users(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):
