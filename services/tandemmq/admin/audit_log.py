@@ -19,6 +19,7 @@ from tandemmq.core.clock import Clock
 __all__ = ["Actor", "AuditLog", "Role"]
 
 _REMEMBERED: Final = 500
+"""Of what was done, and as many of what was refused or failed: whoever may change nothing pushes out none of it."""
 # A line is for people; what is longer than this was no name.
 _FIELD_LENGTH_MAX: Final = 300
 
@@ -52,12 +53,16 @@ class AuditLog:
     def __init__(self, *, clock: Clock, log: FilteringBoundLogger) -> None:
         self._clock = clock
         self._log = log
-        self._lines: deque[EventLine] = deque(maxlen=_REMEMBERED)
+        # By `level`, each line with its number.
+        self._lines: dict[str, deque[tuple[int, EventLine]]] = {}
+        self._count = 0
 
     def record(self, event: str, *, level: str = "info", fields: Mapping[str, str]) -> None:
         """Adds a line. `event` is a constant phrase, `level` info or warning."""
         kept = {key: _cut(value) for key, value in fields.items()}
-        self._lines.append(EventLine(self._clock.wall_ms(), "admin", level, event, kept))
+        self._count += 1
+        line = EventLine(self._clock.wall_ms(), "admin", level, event, kept)
+        self._lines.setdefault(level, deque(maxlen=_REMEMBERED)).append((self._count, line))
         if level == "info":
             self._log.info(event, **kept)
         else:
@@ -65,7 +70,12 @@ class AuditLog:
 
     def lines(self, *, limit: int = _REMEMBERED) -> Sequence[EventLine]:
         """The newest first."""
-        return tuple(line for line, _ in zip(reversed(self._lines), range(limit)))
+        held = sorted((each for lines in self._lines.values() for each in lines), key=_number_of, reverse=True)
+        return tuple(line for _, line in held[:limit])
+
+
+def _number_of(held: tuple[int, EventLine]) -> int:
+    return held[0]
 
 
 def _cut(value: str) -> str:

@@ -97,6 +97,19 @@ async def test_viewers_look_and_what_they_try_to_change_is_recorded() -> None:
     assert (line.level, line.fields["outcome"]) == ("warning", "refused: may look and not change")
 
 
+async def test_viewers_push_nothing_out_of_the_audit_log_that_operators_did() -> None:
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7") as admin:
+        operator, viewer = ({"authorization": f"Bearer {token}"} for token in (_TOKEN, _VIEWER_TOKEN))
+        assert (await admin.client.delete(_TOPIC, headers=operator)).status_code == 200
+        for _ in range(510):
+            assert (await admin.client.delete(_TOPIC, headers=viewer)).status_code == 403
+        lines = admin.audit_log.lines(limit=1_000)
+        newest = admin.audit_log.lines(limit=2)
+    assert [line.fields["who"] for line in newest] == ["viewerToken"] * 2
+    assert (lines[-1].fields["who"], lines[-1].fields["outcome"]) == ("adminToken", "done")
+    assert len(lines) == 501
+
+
 async def test_every_route_that_changes_something_is_the_operators() -> None:
     """Walks the API's own description, so that a new route cannot be forgotten."""
     async with admin_in_memory("localRole=viewer") as admin:
