@@ -141,7 +141,7 @@ class UserTable(NamedTable[User]):
     """All users of this broker."""
 
     def __init__(self) -> None:
-        super().__init__(User, kind="user", field="userTable")
+        super().__init__(User, kind="user", field="userTable", marks_kept_ms=None)
 
 
 def check_secret(secret: str) -> None:
@@ -363,7 +363,7 @@ class AclTable(NamedTable[Acl]):
     """All policies of this broker, by subject."""
 
     def __init__(self) -> None:
-        super().__init__(Acl, kind="policies of", field="aclTable")
+        super().__init__(Acl, kind="policies of", field="aclTable", marks_kept_ms=None)
 
 
 def user_of_subject(subject: str) -> str:

@@ -41,7 +41,7 @@ ContentT = TypeVar("ContentT")
 NamedT = TypeVar("NamedT", bound="NamedEntry")
 
 MARKS_KEPT_MS: Final = 30 * 24 * 3_600_000
-"""A replica that was away for longer keeps what it had."""
+"""A replica that was away for longer keeps what it had. Of users and policies nothing comes back: their marks stay."""
 REMOVALS_MAX: Final = 10_000
 """Marks of removals, some 60 bytes of the file each; beyond it the oldest go."""
 REMOVALS: Final = "operatorRemovals"
@@ -107,9 +107,18 @@ class PrintedNames(Generic[NamedT]):
 class NamedTable(Generic[NamedT]):
     """All entries of this broker by name, with the marks of removals. The version changes with every change."""
 
-    def __init__(self, entry: type[NamedT], *, kind: str, field: str, kept_field: str = "") -> None:
+    def __init__(
+        self,
+        entry: type[NamedT],
+        *,
+        kind: str,
+        field: str,
+        kept_field: str = "",
+        marks_kept_ms: int | None = MARKS_KEPT_MS,
+    ) -> None:
         """`kind` names an entry to people, `field` the entries in the file; `kept_field` is one more, kept for Java
-        readers as it was read."""
+        readers as it was read. `marks_kept_ms`: how long it is known what was removed; None: for ever."""
+        self._marks_kept_ms = marks_kept_ms
         self._entry, self._kind, self._field, self._kept_field = entry, kind, field, kept_field
         self._entries: Entries[NamedT] = Entries({}, {})
         self._kept: Mapping[str, JavaValue] = {}
@@ -157,7 +166,7 @@ class NamedTable(Generic[NamedT]):
         """Removes an entry on an operator's word and leaves a mark; False when there is no such entry."""
         if self.get(name) is None:
             return False
-        self._entries = removed(self._entries, name, now_ms=now_ms)
+        self._entries = removed(self._entries, name, now_ms=now_ms, marks_kept_ms=self._marks_kept_ms)
         self._version = self._version.next(now_ms)
         return True
 
@@ -179,7 +188,9 @@ class NamedTable(Generic[NamedT]):
     def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
         """Takes the master's table, without losing what no operator removed; one line for each entry kept."""
         _, master, self._kept = self._read(text)
-        self._entries, kept = follow_master(self._entries, master, made_by_brokers=self._made_by_brokers)
+        self._entries, kept = follow_master(
+            self._entries, master, made_by_brokers=self._made_by_brokers, marks_kept_ms=self._marks_kept_ms
+        )
         self._version = version
         return [f"{self._kind} {name}: kept, since the master lacks it and nobody deleted it" for name in kept]
 
@@ -193,7 +204,7 @@ class NamedTable(Generic[NamedT]):
         before, before_kept = self._entries, self._kept
         their_version, theirs, their_kept = self._read(text)
         theirs_newer = their_version.is_newer_than(self._version)
-        self._entries = merge_replica(before, theirs, theirs_newer=theirs_newer)
+        self._entries = merge_replica(before, theirs, theirs_newer=theirs_newer, marks_kept_ms=self._marks_kept_ms)
         older, newer = (before_kept, their_kept) if theirs_newer else (their_kept, before_kept)
         self._kept = {**older, **newer}
         self._version = merged_version(
@@ -214,15 +225,23 @@ class NamedTable(Generic[NamedT]):
         )
 
 
-def removed(entries: Entries[EntryT], name: str, *, now_ms: int) -> Entries[EntryT]:
+def removed(
+    entries: Entries[EntryT], name: str, *, now_ms: int, marks_kept_ms: int | None = MARKS_KEPT_MS
+) -> Entries[EntryT]:
     """Without an entry, and with a mark that an operator took it away."""
     held = {key: entry for key, entry in entries.held.items() if key != name}
     removals = dict(entries.removals)
     removals[name] = max(now_ms, removals.pop(name, 0) + 1)
-    return Entries(held, _without_old(removals))
+    return Entries(held, _without_old(removals, marks_kept_ms))
 
 
-def merge_replica(ours: Entries[EntryT], theirs: Entries[EntryT], *, theirs_newer: bool) -> Entries[EntryT]:
+def merge_replica(
+    ours: Entries[EntryT],
+    theirs: Entries[EntryT],
+    *,
+    theirs_newer: bool,
+    marks_kept_ms: int | None = MARKS_KEPT_MS,
+) -> Entries[EntryT]:
     """Both together: of a name removed by one side alone what that side knows, else what either side holds.
 
     Where both hold a name it is as in the newer table.
@@ -237,11 +256,15 @@ def merge_replica(ours: Entries[EntryT], theirs: Entries[EntryT], *, theirs_newe
         known = ours.held if our_mark > their_mark else theirs.held
         if name in known:
             held[name] = known[name]
-    return Entries(held, _newest(ours.removals, theirs.removals))
+    return Entries(held, _newest(ours.removals, theirs.removals, marks_kept_ms))
 
 
 def follow_master(
-    ours: Entries[EntryT], master: Entries[EntryT], *, made_by_brokers: Collection[str]
+    ours: Entries[EntryT],
+    master: Entries[EntryT],
+    *,
+    made_by_brokers: Collection[str],
+    marks_kept_ms: int | None = MARKS_KEPT_MS,
 ) -> tuple[Entries[EntryT], list[str]]:
     """What a slave holds after its master's table, and the names it kept although its master lacks them.
 
@@ -254,7 +277,7 @@ def follow_master(
         if master.removals.get(name, 0) <= ours.removals.get(name, 0):
             held[name] = entry
             kept.append(name)
-    return Entries(held, _newest(ours.removals, master.removals)), kept
+    return Entries(held, _newest(ours.removals, master.removals, marks_kept_ms)), kept
 
 
 def merged_version(
@@ -273,16 +296,16 @@ def read_removals(fields: JavaObject) -> dict[str, int]:
     return {name: marks.integer(name, 0) for name in marks}
 
 
-def _newest(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
+def _newest(ours: Mapping[str, int], theirs: Mapping[str, int], kept_ms: int | None) -> dict[str, int]:
     marks = {name: max(ours.get(name, 0), theirs.get(name, 0)) for name in {**ours, **theirs}}
-    return _without_old(dict(sorted(marks.items(), key=lambda mark: mark[1])))
+    return _without_old(dict(sorted(marks.items(), key=lambda mark: mark[1])), kept_ms)
 
 
-def _without_old(removals: dict[str, int]) -> dict[str, int]:
+def _without_old(removals: dict[str, int], kept_ms: int | None) -> dict[str, int]:
     """Old by the newest of the marks: a clock is not needed for it."""
     if not removals:
         return removals
-    oldest_ms = max(removals.values()) - MARKS_KEPT_MS
+    oldest_ms = 0 if kept_ms is None else max(removals.values()) - kept_ms
     surplus = len(removals) - REMOVALS_MAX
     return {
         name: mark for number, (name, mark) in enumerate(removals.items()) if number >= surplus and mark >= oldest_ms

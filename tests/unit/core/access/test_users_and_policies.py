@@ -245,6 +245,33 @@ def test_a_slave_follows_a_removal_and_keeps_what_nobody_removed() -> None:
     assert "user cy" in notices[0]
 
 
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("days", [1, 29, 31, 400])
+def test_a_user_that_was_removed_long_ago_comes_back_by_no_old_disk_and_no_seed(days: int) -> None:
+    """Its secret may have been the reason. Topics come back after a month, users do not."""
+    master, old_disk = UserTable(), UserTable()
+    for name in ("ann", "bob"):
+        master.put(User(name, "sealed:v1:k:x"), now_ms=DAY_MS)
+    old_disk.load_json(master.to_json())
+    master.remove("ann", now_ms=2 * DAY_MS)
+    master.remove("bob", now_ms=(2 + days) * DAY_MS)
+    assert master.was_removed("ann"), "what a seed's file asks"
+    restarted, slave = UserTable(), UserTable()
+    restarted.load_json(master.to_json())
+    assert restarted.was_removed("ann")
+    slave.load_json(old_disk.to_json())
+    slave.apply_from_master(restarted.to_json(), restarted.version)
+    assert slave.get("ann") is None
+    for first, second in ((restarted, old_disk), (old_disk, restarted)):
+        merged = UserTable()
+        merged.load_json(first.to_json())
+        merged.merge_replica(second.to_json())
+        assert merged.get("ann") is None
+        assert merged.was_removed("ann")
+
+
 @pytest.mark.parametrize("username", ["", "a b", "a/b", "a,b", "-a", "ü", "x" * 128])
 def test_what_is_no_username_is_refused(username: str) -> None:
     with pytest.raises(InvalidUser, match="username"):
