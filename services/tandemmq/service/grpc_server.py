@@ -51,6 +51,9 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     # ends and a dead client's leases return.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Whoever connects and says nothing, or not all of a handshake, would be kept for two minutes; each costs a
+    # descriptor and memory, before anybody knows who it is.
+    ("grpc.server_handshake_timeout_ms", 20_000),
     # Otherwise a second process could bind the same port and get half of the connections without an error.
     ("grpc.so_reuseport", 0),
 )

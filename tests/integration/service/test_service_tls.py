@@ -18,6 +18,7 @@ from support.manual_time import ManualTime
 from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc
+from tandemmq.service import grpc_server
 from tandemmq.service.certificates import CA_KEY_FILE, CertificateAuthority, CertificateFolder
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
@@ -258,6 +259,25 @@ async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(cer
     old = certificates.issue(identity, folder="old")
     async with server.serving(certificates.root / "server"), server.caller(old) as channel:
         assert (await _call(channel)).startswith("UNAVAILABLE")
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00"], ids=["silent", "half a handshake"])
+async def test_whoever_connects_and_says_nothing_is_hung_up_on(
+    certificates: TestCertificates, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    limit = "grpc.server_handshake_timeout_ms"
+    assert dict(grpc_server._OPTIONS)[limit] <= 30_000
+    soon = tuple((name, 500 if name == limit else value) for name, value in grpc_server._OPTIONS)
+    monkeypatch.setattr(grpc_server, "_OPTIONS", soon)
+    server = Server()
+    async with server.serving(certificates.issue(broker())):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(first)
+        async with asyncio.timeout(LIMIT_S):
+            with suppress(ConnectionError):
+                while await reader.read(1_000):
+                    pass
+        writer.close()
 
 
 async def test_whoever_is_refused_again_and_again_fills_no_disk(certificates: TestCertificates) -> None:
