@@ -17,6 +17,7 @@ import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -32,6 +33,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import structlog
 
 from tandemmq.core.histogram import Exemplar, HistogramReading
+from tandemmq.core.quotas import counted_host
 from tandemmq.service.rpc import ListenError
 
 __all__ = [
@@ -382,6 +384,9 @@ _PATH: Final = "/metrics"
 _CONNECTIONS_MAX: Final = 8
 """Two Prometheus servers and a curious operator; each is a thread."""
 _SILENCE_LIMIT_S: Final = 5.0
+_CONNECTION_LIMIT_S: Final = 30.0
+"""Within which a scrape is over, however it comes and is read: Prometheus gives up after 10 s."""
+_ROOM_LIMIT_S: Final = 1.0
 _STOP_LOOK_S: Final = 0.2
 """How often the thread looks whether it is to end."""
 _PAUSE_S: Final = 0.000_2
@@ -421,6 +426,9 @@ class _Server(ThreadingHTTPServer):
         self.address_family = family
         self.read_families = read
         self._places = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        # Connections that are served: whose, and since when; the oldest first.
+        self._served: dict[socket.socket, tuple[str, float]] = {}
+        self._lock = threading.Lock()
         super().__init__((str(address[0]), port), _Handler)
 
     def server_bind(self) -> None:
@@ -438,24 +446,55 @@ class _Server(ThreadingHTTPServer):
             time.sleep(_STOP_LOOK_S)
             raise
 
+    def service_actions(self) -> None:
+        """Several times a second: whoever is slow for ever is in others' way."""
+        oldest = time.monotonic() - _CONNECTION_LIMIT_S
+        with self._lock:
+            for request in [request for request, (_, began) in self._served.items() if began <= oldest]:
+                _hang_up(request)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        host = counted_host(str(client_address[0]))
+        if not self._places.acquire(blocking=False) and not self._makes_room(host):
             self.shutdown_request(request)
             return
+        with self._lock:
+            self._served[request] = host, time.monotonic()
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # No thread can be made; the base class closes the connection.
-            self._places.release()
+            self._gone(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._gone(request)
+
+    def _makes_room(self, host: str) -> bool:
+        """Hangs up on the oldest connection of the host that has most of them, if it has more than the newcomer."""
+        with self._lock:
+            counts = Counter(each for each, _ in self._served.values())
+            most = max(counts, key=counts.__getitem__, default=host)
+            if counts[most] <= counts[host] + 1:
+                return False
+            _hang_up(next(request for request, (each, _) in self._served.items() if each == most))
+        return self._places.acquire(timeout=_ROOM_LIMIT_S)
+
+    def _gone(self, request: socket.socket) -> None:
+        with self._lock:
+            self._served.pop(request, None)
+        self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that went away in the middle is no event."""
+
+
+def _hang_up(request: socket.socket) -> None:
+    """Its thread finds an end, and closes it."""
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ import socket
 import socketserver
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import NoReturn
 
 import pytest
@@ -19,6 +19,7 @@ from prometheus_client import parser
 
 from support.otlp_receiver import Manner, OtlpReceiver
 from support.running_time import running_time
+from tandemmq.service import metrics
 from tandemmq.service.metrics import (
     ExporterType,
     LoopSnapshot,
@@ -54,6 +55,17 @@ async def exporting(*types: ExporterType, target: str = "", interval_ms: int = 2
         yield exports
     finally:
         await exports.close()
+
+
+def get_from(address: str, port: int) -> tuple[int, bytes]:
+    """From an address of this machine."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(address, 0))
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, bytes]:
@@ -184,6 +196,43 @@ async def test_places_of_scrapes_that_found_no_thread_are_free_again(monkeypatch
                     await asyncio.to_thread(get, endpoint.port)
         assert (await asyncio.to_thread(get, endpoint.port))[0] == 200
     finally:
+        await asyncio.to_thread(endpoint.close)
+
+
+async def _drip(port: int, ended: list[int]) -> None:
+    """Sends a request that never ends, a byte at a time."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with suppress(ConnectionError):
+        writer.write(b"GET /metrics HTTP/1.1\r\nx: ")
+        while not reader.at_eof():
+            writer.write(b"x")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await reader.read(1)
+    ended.append(1)
+    writer.close()
+
+
+async def test_whoever_holds_all_connections_with_requests_that_never_end_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight of them would keep Prometheus out for as long as somebody likes."""
+    ended: list[int] = []
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
+    drips = [asyncio.create_task(_drip(endpoint.port, ended)) for _ in range(12)]
+    try:
+        async with asyncio.timeout(20):
+            while len(ended) < 4:  # of one host no more are served
+                await asyncio.sleep(0.02)
+        assert (await asyncio.to_thread(get_from, "127.0.0.2", endpoint.port))[0] == 200
+        monkeypatch.setattr(metrics, "_CONNECTION_LIMIT_S", 0.5)
+        async with asyncio.timeout(20):
+            while len(ended) < 12:
+                await asyncio.sleep(0.02)
+        assert (await asyncio.to_thread(get, endpoint.port))[0] == 200
+    finally:
+        for drip in drips:
+            drip.cancel()
         await asyncio.to_thread(endpoint.close)
 
 
