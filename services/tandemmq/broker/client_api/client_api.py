@@ -70,6 +70,7 @@ class ClientApi:
             timers=services.timers,
             leases=services.leases,
             user_of=None if access is None else access.user_of,
+            source_of=None if access is None else access.source,
         )
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
         self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tandemmq.broker.client_api.forwarding import CALLER_HEADER
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.core.clock import Clock
-from tandemmq.core.quotas import OverQuota, Quantity, QuotaRules, Quotas, Share, address_of_peer
+from tandemmq.core.quotas import OverQuota, Quantity, QuotaRules, Quotas, Share, address_of_peer, counted_host
 from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ _HELD_MAX: Final = 10_000
 
 
 class ClientQuotas:
-    """`user_of` tells who signed a call; None: nobody did. Event loop only.
+    """`user_of` tells who signed a call; None: nobody did. `source_of` tells the address of a call that another broker
+    passed on; None: nobody vouches for it. Event loop only.
 
     Handlers ask only while `limits_sends` or `limits_receives`.
     """
@@ -43,10 +45,12 @@ class ClientQuotas:
         timers: Timers,
         leases: LeaseTable,
         user_of: Callable[[Call], str | None] | None = None,
+        source_of: Callable[[Call], str] | None = None,
     ) -> None:
         self._clock = clock
         self._timers = timers
         self._user_of = user_of
+        self._source_of = source_of
         self._held = 0
         self._quotas: Final = Quotas(
             lambda group, topic, handle: leases.is_leased(group, topic, handle, clock.monotonic_ms())
@@ -80,7 +84,11 @@ class ClientQuotas:
 
     def share_of(self, call: Call, topic: str) -> Share:
         user = self._user_of(call) if self._user_of is not None else ""
-        return Share(user or None, address_of_peer(call.peer), topic)
+        address = address_of_peer(call.peer)
+        if self._source_of is not None and call.header(CALLER_HEADER):
+            # Another broker passed it on: its own address is that of many.
+            address = counted_host(self._source_of(call))
+        return Share(user or None, address, topic)
 
     # Sends
 

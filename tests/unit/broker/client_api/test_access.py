@@ -38,6 +38,7 @@ from tandemmq.core.access.users_and_policies import (
     actions_of,
     source_ips_of,
 )
+from tandemmq.core.quotas import parse_quotas
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import BidiMethod, StatusCode
@@ -278,6 +279,25 @@ def test_an_address_is_believed_only_with_a_broker_s_mark(guarded: GuardedBroker
     guarded.time.advance(DATE_WINDOW_MS + 1)
     fresh = {**guarded.headers(), CALLER_HEADER: vouched}
     assert guarded.send_code(fresh, peer=broker_peer) == UNAUTHORIZED
+
+
+def test_a_call_that_was_passed_on_counts_for_its_client_s_address(guarded: GuardedBroker) -> None:
+    guarded.allow("Topic:orders", "Pub")
+    guarded.api.change_quotas(parse_quotas("address:* sentMessages=1"))
+    headers = guarded.headers()
+
+    def code(client: str) -> int | None:
+        vouched = guarded.access.vouch(FakeCall(metadata=headers, peer=f"ipv4:{client}:4000"))
+        passed_on = {**headers, CALLER_HEADER: vouched}
+        fake = guarded.call("SendMessage", send_request(message()), passed_on, peer="ipv4:10.9.0.1:5000")
+        return fake.only(pb.SendMessageResponse).status.code if fake.code is not None else None
+
+    assert [code("10.1.2.3"), code("10.1.2.4")] == [definition.OK] * 2
+    assert code("10.1.2.3") is None, "held back: over its quota"
+    forged = {**guarded.headers(), CALLER_HEADER: "10.1.2.5 1 mark"}
+    assert guarded.send_code(forged, peer="ipv4:10.8.0.1:1") == definition.OK
+    again = guarded.call("SendMessage", send_request(message()), forged, peer="ipv4:10.8.0.1:1")
+    assert again.code is None, "a client that only says so has the quota of where it is"
 
 
 def test_a_vouched_address_is_passed_on_a_second_time(guarded: GuardedBroker) -> None:
