@@ -265,7 +265,8 @@ class ClientAccess:
         self._addresses: dict[str, str] = {}
         self._secrets: dict[str, tuple[str, bytes]] = {}
         self._forget_at_ms = 0
-        self._streams: set[_GuardedStream] = set()
+        # By client id.
+        self._streams: dict[str, set[_GuardedStream]] = {}
         self._is_recheck_due = False
         self._held_back_count = 0
         self._audit = _AuditLines(clock)
@@ -300,7 +301,7 @@ class ClientAccess:
 
     def _recheck(self) -> None:
         self._is_recheck_due = False
-        for stream in tuple(self._streams):
+        for stream in [stream for streams in self._streams.values() for stream in streams]:
             stream.ask_again()
         self._revoked()
 
@@ -356,6 +357,9 @@ class ClientAccess:
         if not client_id or self._owners.may_use(client_id, username, opens=opens, now_ms=now_ms):
             if method == _GOODBYE:
                 self._owners.gone(client_id)
+            elif opens:
+                for stream in tuple(self._streams.get(client_id, ())):
+                    stream.others_client(username)
             return None
         self.refused[Refused.OTHERS_CLIENT] += 1
         resource = f"Client:{client_id[:_NAME_CHARACTERS_MAX]}"
@@ -585,7 +589,8 @@ class _GuardedStream:
         self._secret = access.secret_of(self._username)
         self._source = access.source(call)
         self._needs: Sequence[Need] = ()
-        access._streams.add(self)
+        self._client_id = call.header(CLIENT_ID_HEADER).strip()
+        access._streams.setdefault(self._client_id, set()).add(self)
 
     def message(self, message: Any, /) -> None:
         """Settings are judged; what else clients send are answers."""
@@ -605,12 +610,12 @@ class _GuardedStream:
 
     def half_closed(self) -> None:
         """An orderly end."""
-        self._access._streams.discard(self)
+        self._forget()
         self._inner.half_closed()
 
     def cancelled(self) -> None:
         """The connection broke."""
-        self._access._streams.discard(self)
+        self._forget()
         self._inner.cancelled()
 
     def ask_again(self) -> None:
@@ -623,8 +628,20 @@ class _GuardedStream:
         """Why whoever opened the stream may not keep it; None: that user may, with the secret it was signed with."""
         return self._access.may_still(self._username, needs, self._source, secret=self._secret)
 
+    def others_client(self, username: str) -> None:
+        """The client is that user's now: what is said to it is not for this stream's user."""
+        if username != self._username:
+            self._end(Outcome(Code.UNAUTHORIZED, f"{CLIENT_ID_HEADER}: a client of another user has this id by now"))
+
+    def _forget(self) -> None:
+        streams = self._access._streams.get(self._client_id)
+        if streams is not None:
+            streams.discard(self)
+            if not streams:
+                del self._access._streams[self._client_id]
+
     def _end(self, outcome: Outcome) -> None:
-        self._access._streams.discard(self)
+        self._forget()
         _end_stream(self._call, outcome)
         self._inner.cancelled()
 

@@ -494,6 +494,22 @@ def test_a_stream_that_was_silent_for_long_does_not_take_its_client_back() -> No
     assert session.group == "group"
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["is silent", "says goodbye"])
+def test_a_stream_hears_nothing_that_is_for_the_next_user_s_client(leaves: bool) -> None:
+    """An operator's command to a client may hold a message."""
+    guarded = two_users()
+    fake, _ = open_stream(guarded)
+    if leaves:
+        guarded.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+    else:
+        guarded.time.advance(120_000)
+    theirs, _ = open_stream(guarded, bob(guarded))
+    assert [fake.code, theirs.code] == [StatusCode.UNAUTHENTICATED, None]
+    assert [stream._username for streams in guarded.access._streams.values() for stream in streams] == ["bob"]
+    open_stream(guarded, bob(guarded))
+    assert theirs.code is None, "a client may have two"
+
+
 def test_who_may_not_consume_takes_no_client_id(guarded: GuardedBroker) -> None:
     guarded.changes.put_user("bob", secret="sesame of bob")
     guarded.allow("Group:group", "Sub")
