@@ -250,7 +250,7 @@ class Cluster:
         for second in self.second_masters:
             self.end_second_master(second)
         self.start_name_server()
-        self.authority.late_share = 0
+        self.authority.late_share, self.authority.takes_writes = 0, True
         if self.settings.failover:
             self.start_authority()
             self.seed_authority()
@@ -577,6 +577,8 @@ class Cluster:
             return "the group has no record: its home master looks for members first"
         if self._authority_process is None or self.authority.is_put_back:
             return "the authority is away, or was put back and nobody has seen to it"
+        if not self.authority.takes_writes:
+            return "the authority's disk is full"
         if not claimants:
             return "no member of the in-sync set is up and reaches the authority; an operator may name another"
         nodes = [member.node for member in claimants]

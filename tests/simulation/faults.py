@@ -89,6 +89,7 @@ class FaultInjector:
                 self._hand_over: 5,
                 self._cut_authority: 5,
                 self._stop_authority: 2,
+                self._fill_authority: 2,
                 self._put_back_authority: 1,
                 self._pause_master: 3,
                 self._kill_master: 4,
@@ -368,8 +369,14 @@ class FaultInjector:
         to = self._rng.choice((None, *(member.broker_id for member in self._cluster.slaves)))
         process = self._cluster.master.process
         assert process is not None
-        process.loop.spawn(node.hand_over(to), name="hand over")
-        return f"{self._cluster.master.name} is to hand over to {'anybody' if to is None else to}"
+        asked = process.loop.spawn(node.hand_over(to), name="hand over")
+        what = f"{self._cluster.master.name} is to hand over to {'anybody' if to is None else to}"
+        # Not all operators wait for the answer.
+        patience_ms = self._rng.choice((None, None, 1, 20, 100, 1_000))
+        if patience_ms is None:
+            return what
+        process.loop.call_later(patience_ms / 1_000, asked.cancel)
+        return f"{what}, within {patience_ms} ms"
 
     def _cut_authority(self) -> str | None:
         """A member alone, or all of them, asks in vain, or gets no answer."""
@@ -498,6 +505,17 @@ class FaultInjector:
         away_ms = self._rng.choice((1_000, 10_000, 60_000))
         self._cluster.stop_authority(for_ms=away_ms)
         return f"the authority is away for {away_ms} ms"
+
+    def _fill_authority(self) -> str | None:
+        """Its disk is full: who asks is answered, and nothing is written."""
+        authority, full_ms = self._cluster.authority, self._rng.choice((1_000, 10_000, 30_000))
+        authority.takes_writes = False
+
+        def make_room() -> None:
+            authority.takes_writes = True
+
+        self._later(full_ms, make_room)
+        return f"the disk of the authority is full for {full_ms} ms"
 
     def _put_back_authority(self) -> str | None:
         """A backup is restored; some time later an operator sees the alarm."""

@@ -58,6 +58,8 @@ class AuthorityState:
         """How often a backup was put back."""
         self.late_share = 0.0
         """Of swaps: applied, or lost, long after they were sent."""
+        self.takes_writes = True
+        """False: it answers who asks, and its disk is full."""
         self.when_grown: Callable[[GroupRecord], None] | None = None
         """Is told once of an in-sync set that has grown, before anybody else is."""
 
@@ -131,6 +133,8 @@ class AuthorityHost:
             await asyncio.sleep(self._rng.randint(*LATE_MS) / 1000)
             if restores != self._state.restores:
                 return ""  # What is on its way does not outlive that: it is another process afterwards.
+        if not self._state.takes_writes:
+            await asyncio.Event().wait()  # Until its caller has waited long enough.
         newest = self._state.newest
         if before != ("" if newest is None else newest.version):
             return ""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -59,6 +59,8 @@ __all__ = [
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 _MASTER_TICK_S: Final = 0.25
 _FIRST_TICK_S: Final = 0.25
 _LOOKS_PER_LEASE: Final = 6
@@ -74,6 +76,9 @@ _LEFT_TICK_S: Final = 0.1
 _TOLD_EACH_MS: Final = 60_000
 _CHANGE_MS: Final = 4_000
 """So much longer than the lease is a group without a master, when somebody can be."""
+_AUTHORITY_AWAY: Final = (
+    "{}; nobody can be named the master until it is back, and this one goes on meanwhile: mend the authority first"
+)
 CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group", "master_ended")
 _CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -276,6 +281,8 @@ class Failover:
         self._service = service
         self._trace = trace
         self._leading: asyncio.Task[None] | None = None
+        self._begun: set[asyncio.Task[Any]] = set()
+        """What operators asked for; see `_whoever_asked`."""
         self._options = options
         self._now_ms = now_ms
         self._held: Held | None = None
@@ -452,7 +459,7 @@ class Failover:
         finally:
             if self._fence is not None:
                 self._fence.cancel()
-            for task in (self._starting, self._leading):
+            for task in (self._starting, self._leading, *self._begun):
                 if task is not None:
                     task.cancel()
 
@@ -771,8 +778,25 @@ class Failover:
     async def hand_over(self, to: int | None = None) -> int:
         """Makes another member of the in-sync set master: broker `to`, or whoever is nearest. Returns who it is.
 
-        Sends of that moment are answered first. HandOverRefused: this broker goes on as it is.
+        Sends of that moment are answered first. HandOverRefused: this broker goes on as it is. Once begun it goes on to
+        its end, also when the caller is cancelled.
         """
+        return await self._whoever_asked(self._hand_over_in_turn(to))
+
+    async def _whoever_asked(self, change: Coroutine[Any, Any, T]) -> T:
+        """An operator's call ends with the operator's terminal. Left where that happened to be, a hand-over would
+        refuse all sends from then on, with nobody to take them."""
+        task = asyncio.create_task(change)
+        self._begun.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled():
+            task.exception()  # Told to whoever waits; nobody may.
+
+    async def _hand_over_in_turn(self, to: int | None) -> int:
         async with self._turn:
             try:
                 return await self._hand_over(to)
@@ -781,6 +805,8 @@ class Failover:
 
     def successor(self, to: int | None = None) -> int:
         """Who would become master. HandOverRefused: nobody."""
+        if self.is_authority_away:
+            raise HandOverRefused(_AUTHORITY_AWAY.format(self.problem))
         return self._successor_of(to)[1].broker_id
 
     def _successor_of(self, to: int | None) -> tuple[FailoverRole, Replica]:
@@ -791,6 +817,8 @@ class Failover:
 
     async def _hand_over(self, to: int | None) -> int:
         member, host, steps = self._member, self._host, _Steps(self._now_ms)
+        self._successor_of(to)
+        await self._renew_before_hand_over()
         role, successor = self._successor_of(to)
         log.warning("hand_over_begins", to=successor.broker_id)
         self.is_handing_over = True
@@ -841,6 +869,17 @@ class Failover:
                 log.error("resignation_not_written", reason=reason, consequence="the successor waits for the lease")
                 return
             await asyncio.sleep(_POLL_S)
+
+    async def _renew_before_hand_over(self) -> None:
+        """A record that cannot be written names no successor: this master would end, and nobody could begin. And the
+        steps to come have a whole lease."""
+        record = self.record
+        assert record is not None, "a master has a record"
+        try:
+            await self._write(replace(record, renewals=record.renewals + 1, successor=NO_SUCCESSOR))
+        except AuthorityUnavailable as error:
+            self._note_away(error)
+            raise HandOverRefused(_AUTHORITY_AWAY.format(self.problem)) from error
 
     def _successor(self, record: GroupRecord, role: FailoverRole, to: int | None) -> Replica:
         connected = {
@@ -925,7 +964,10 @@ class Failover:
     async def claim_unclean(self, *, dry_run: bool) -> UncleanClaim:
         """Makes this broker master although it may lack what was acknowledged: an operator knows that the others of the
         in-sync set are gone for good. Returns when it has begun, and the log says so. ClaimRefused: not now, or not
-        needed."""
+        needed. Once begun it goes on to its end, also when the caller is cancelled."""
+        return await self._whoever_asked(self._claim_unclean_in_turn(dry_run=dry_run))
+
+    async def _claim_unclean_in_turn(self, *, dry_run: bool) -> UncleanClaim:
         async with self._turn:
             try:
                 await self._read()

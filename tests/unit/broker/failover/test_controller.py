@@ -1,18 +1,29 @@
-"""What a broker that fails over confirms. Who becomes master, and when, is the simulator's."""
+"""What a broker that fails over confirms, and what becomes of an operator's change. Who becomes master, and when, is
+the simulator's."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from support.group_records import RECORD
+from tandemmq.broker.failover import controller
 from tandemmq.broker.failover.authority import AuthorityUnavailable, Held, SwapLost
-from tandemmq.broker.failover.controller import Failover, boot_time_ms
+from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused, boot_time_ms
 from tandemmq.broker.metadata_tables import NotSpread
-from tandemmq.core.replication.mastership import FailoverOptions
+from tandemmq.core.replication.log_history import Epoch, LogHistory
+from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.replication.mastership import FailoverOptions, GroupRecord, Replica
+from tandemmq.core.routing.values import BrokerIdentity
+
+END = 100
+ME, OTHER = Replica(0, "M"), Replica(1, "S")
 
 
 @pytest.mark.parametrize(("is_master", "is_serving"), [(True, False), (False, True), (False, False)])
@@ -79,3 +90,235 @@ async def test_a_resignation_is_written_although_the_authority_is_slow_for_a_mom
     if is_written:
         assert heard[-1] == (resignation, authority.held.version)
         assert authority.swaps == (1 if is_applied else unanswered + 1)
+
+
+async def test_a_hand_over_whose_caller_goes_away_goes_on_to_its_end() -> None:
+    async with running_master() as (failover, host, _):
+        host.role.waiting_count = 1
+        asked = asyncio.create_task(failover.hand_over())
+        await until(lambda: host.refusal is not None)
+        asked.cancel()
+        await asyncio.wait([asked])
+        host.role.waiting_count = 0
+        await until(lambda: not host.role.is_master)
+        assert failover.record is not None
+        assert failover.record.successor == OTHER.broker_id
+
+
+async def test_a_hand_over_that_comes_to_nothing_while_its_caller_is_away_gives_the_master_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "_HAND_OVER_LIMIT_S", 0.05)
+    async with running_master() as (failover, host, _):
+        host.role.waiting_count = 1
+        asked = asyncio.create_task(failover.hand_over())
+        await until(lambda: host.refusal is not None)
+        asked.cancel()
+        await until(lambda: host.refusal is None)
+        assert host.role.is_master
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_master_whose_authority_is_away_hands_over_to_nobody(*, reads: bool) -> None:
+    """Nobody could be named: the group would have no master until the authority is back."""
+    async with running_master() as (failover, host, authority):
+        authority.writes, authority.reads = False, reads
+        with pytest.raises(
+            HandOverRefused, match=r"the authority is away: the disk is full; .*this one goes on meanwhile"
+        ):
+            await failover.hand_over()
+        assert host.role.is_master
+        assert host.refusal is None
+        with pytest.raises(HandOverRefused, match="the authority is away"):
+            failover.successor()
+        authority.writes = authority.reads = True
+        assert await failover.hand_over() == OTHER.broker_id
+
+
+async def test_an_unclean_claim_whose_caller_goes_away_goes_on_to_its_end() -> None:
+    async with running_slave() as (failover, host, _):
+        host.ends_slowly = True
+        asked = asyncio.create_task(claim_when_the_lease_is_over(failover))
+        await until(lambda: host.is_ending)
+        asked.cancel()
+        await asyncio.wait([asked])
+        host.ends_slowly = False
+        await until(lambda: host.role.is_master and host.role.is_serving)
+
+
+async def claim_when_the_lease_is_over(failover: Failover) -> None:
+    while True:
+        try:
+            await failover.claim_unclean(dry_run=False)
+            return
+        except ClaimRefused:
+            await asyncio.sleep(0.01)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+class MemoryAuthority:
+    """The record, in memory."""
+
+    def __init__(self) -> None:
+        self.held: Held | None = None
+        self.reads = self.writes = True
+
+    async def read(self) -> Held | None:
+        if not self.reads:
+            raise AuthorityUnavailable("the disk is full")
+        return self.held
+
+    async def swap(self, before: Held | None, record: GroupRecord) -> Held:
+        if not self.writes:
+            raise AuthorityUnavailable("the disk is full")
+        if before != self.held:
+            raise SwapLost("another version")
+        count = 0 if before is None else int(before.version)
+        self.held = Held(record, str(count + 1))
+        return self.held
+
+    async def close(self) -> None:
+        pass
+
+
+class Role:
+    """A master's with a slave that has everything, or a slave's."""
+
+    lacking_progress = ()
+    caught_up_epoch = 0
+    hears_master = True
+
+    def __init__(self, *, is_master: bool) -> None:
+        self.is_master = is_master
+        self.is_serving = not is_master
+        self.waiting_count = 0
+
+    def slaves(self) -> list[SlaveView]:
+        view = SlaveView(1, "", OTHER.broker_id, END, 0, True, True, OTHER.disk_id, holds_all=True)
+        return [view] if self.is_master else []
+
+    def require(self) -> None:
+        pass
+
+    def give_up(self) -> None:
+        pass
+
+
+class Member:
+    """The disk of the broker."""
+
+    def __init__(self, disk_id: str) -> None:
+        self.disk_id = disk_id
+        self.record_version = (0, 0)
+        self.history = LogHistory((Epoch(1, 0),))
+
+    async def see_record(self, record: GroupRecord) -> None:
+        self.record_version = record.epoch, record.renewals
+
+    async def hold_to(self, version: tuple[int, int]) -> None:
+        raise AssertionError(version)
+
+
+class Host:
+    """A broker whose roles begin and end at once."""
+
+    is_stopping = False
+    raw_end_offset = END
+    clock = SimpleNamespace(wall_ms=lambda: 0)
+
+    def __init__(self, me: Replica, *, is_home_master: bool) -> None:
+        self.identity = BrokerIdentity("C", "broker-a", me.broker_id)
+        self.member = Member(me.disk_id)
+        self.is_home_master = is_home_master
+        self.role = Role(is_master=False)
+        self.refusal: str | None = None
+        self.ends_slowly = self.is_ending = False
+
+    def member_metadata(self, broker_id: int) -> str | None:
+        return f"member-{broker_id}"
+
+    async def remembered(self) -> list[Any]:
+        return []
+
+    def caught_up(self) -> None:
+        pass
+
+    def record_seen(self) -> None:
+        pass
+
+    def refuse(self, reason: str | None) -> None:
+        self.refusal = reason
+
+    def fail(self, failure: str) -> None:
+        raise AssertionError(failure)
+
+    async def end_role(self, reason: str) -> None:
+        self.is_ending = True
+        while self.ends_slowly:
+            await asyncio.sleep(0.005)
+        self.role.is_serving = False
+
+    async def begin_master(self, seat: Failover, *, holds_all: bool, accepts_loss: bool = False) -> None:
+        self.role = Role(is_master=True)
+        await seat.claim(1, (0, 0))
+        self.role.is_serving = True
+
+    async def begin_slave(self) -> None:
+        self.role = Role(is_master=False)
+
+
+class Peer:
+    """A member that does what it is asked."""
+
+    def __init__(self, endpoint: str) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_failure: object) -> None:
+        pass
+
+    async def copy_progress(self, _asking: BrokerIdentity) -> bool:
+        return True
+
+    async def record_changed(self, _asking: BrokerIdentity) -> None:
+        pass
+
+    async def withhold_claim(self, _asking: BrokerIdentity, *, epoch: int, duration_ms: int) -> bool:
+        return True
+
+
+@asynccontextmanager
+async def running_master() -> AsyncIterator[tuple[Failover, Host, MemoryAuthority]]:
+    authority = MemoryAuthority()
+    async with running(Host(ME, is_home_master=True), authority) as (failover, host):
+        await until(lambda: failover.acts and failover.record is not None and OTHER in failover.record.in_sync)
+        yield failover, host, authority
+
+
+@asynccontextmanager
+async def running_slave() -> AsyncIterator[tuple[Failover, Host, MemoryAuthority]]:
+    """Of a group whose master is gone, and was alone in the set."""
+    authority = MemoryAuthority()
+    await authority.swap(None, GroupRecord(1, ME, "gone", frozenset({ME}), lease_ms=50))
+    async with running(Host(OTHER, is_home_master=False), authority) as (failover, host):
+        await until(lambda: failover.record is not None)
+        yield failover, host, authority
+
+
+@asynccontextmanager
+async def running(host: Any, authority: Any) -> AsyncIterator[tuple[Failover, Any]]:
+    peer: Any = Peer
+    failover = Failover(host, authority=authority, options=FailoverOptions(), nonce="N", peer=peer, now_ms=boot_time_ms)
+    task = asyncio.create_task(failover.run())
+    try:
+        yield failover, host
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
