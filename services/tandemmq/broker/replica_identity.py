@@ -185,7 +185,7 @@ class ReplicaIdentity:
     async def write_file(self, path: str, data: bytes | None) -> None:
         """Writes one of the two again, with None as it is known, whatever it holds. DiskError."""
         async with self._writing:
-            await asyncio.to_thread(self._disk.write_file, path, self.known_file(path) if data is None else data)
+            await self._write(path, self.known_file(path) if data is None else data)
 
     def _first_record(self, disk_id: str) -> ReplicaRecord:
         identity = self._identity
@@ -231,13 +231,34 @@ class ReplicaIdentity:
             return LogHistory()
 
     async def _write_history(self, history: LogHistory) -> None:
-        async with self._writing:
-            await asyncio.to_thread(self._disk.write_file, EPOCH_FILE, history.to_text().encode())
+        def written() -> None:
             self.history = history
 
+        async with self._writing:
+            await self._write(EPOCH_FILE, history.to_text().encode(), written)
+
     async def _write_record(self, record: ReplicaRecord) -> None:
-        await asyncio.to_thread(self._disk.write_file, REPLICA_FILE, record.to_json().encode())
-        self._record = record
+        def written() -> None:
+            self._record = record
+
+        await self._write(REPLICA_FILE, record.to_json().encode(), written)
+
+    async def _write(self, path: str, data: bytes, written: Callable[[], None] = lambda: None) -> None:
+        """Within the turn, which lasts as long as the thread: a caller that is cancelled is let go when that is done.
+        Of two threads the one with the older content could end last, and what it wrote over had been answered."""
+        writing = asyncio.ensure_future(asyncio.to_thread(self._disk.write_file, path, data))
+        is_cancelled = False
+        while not writing.done():
+            try:
+                await asyncio.wait([writing])
+            except asyncio.CancelledError:
+                is_cancelled = True
+        if (error := writing.exception()) is None:
+            written()
+        if is_cancelled:
+            raise asyncio.CancelledError
+        if error is not None:
+            raise error
 
 
 # Where a master's log ended after its last write: 8 bytes, big-endian, in `logEnd` below the store, mapped.

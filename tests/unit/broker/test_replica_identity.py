@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from support.group_records import RECORD
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.replica_identity import LogEndMark, ReplicaIdentity
-from tandemmq.core.replication.log_history import REPLICA_FILE
+from tandemmq.core.replication.log_history import REPLICA_FILE, Epoch, LogHistory
 from tandemmq.core.replication.mastership import GroupRecord, Replica
 from tandemmq.core.routing.values import BrokerIdentity
 
@@ -58,6 +61,66 @@ async def test_what_an_authority_was_put_back_behind_is_remembered() -> None:
     assert replica.record_version == started(disk).record_version == (3, 13)
     await replica.see_record(replace(ALONE, renewals=14))
     assert replica.record_version == (3, 14)
+
+
+class HeldDisk(SimulatedDisk):
+    """Writes of files wait, each for its own turn, and tell how many do at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.gates: list[threading.Event] = []
+        self.is_held = False
+
+    def write_file(self, path: str, data: bytes) -> None:
+        if self.is_held:
+            self.gates.append(gate := threading.Event())
+            assert gate.wait(10)
+        super().write_file(path, data)
+
+
+async def test_a_write_whose_caller_is_cancelled_ends_before_the_next_one_begins() -> None:
+    """A slave's role ends while its disk is slow, and an epoch of its own begins: its master's history must not come
+    over that afterwards."""
+    disk = HeldDisk()
+    replica = started(disk)
+    disk.is_held = True
+    theirs, ours = LogHistory((Epoch(1, 0),)), LogHistory((Epoch(1, 0), Epoch(2, 10)))
+    adopting = asyncio.create_task(replica.adopt_history(theirs))
+    await until(lambda: len(disk.gates) == 1)
+    adopting.cancel()
+    beginning = asyncio.create_task(replica.begin_epoch(ours))
+    await asyncio.sleep(0.05)
+    adopting.cancel()
+    await asyncio.sleep(0.05)
+    assert len(disk.gates) == 1
+    disk.gates[0].set()
+    await asyncio.wait([adopting])
+    assert adopting.cancelled()
+    assert replica.history == theirs
+    await until(lambda: len(disk.gates) == 2)
+    disk.gates[1].set()
+    await beginning
+    disk.is_held = False
+    assert started(disk).history == ours
+
+
+async def test_a_promise_that_was_written_for_a_caller_that_went_away_is_kept() -> None:
+    disk = HeldDisk()
+    replica = started(disk)
+    disk.is_held = True
+    promising = asyncio.create_task(replica.promise(5, "A", "nonce of A"))
+    await until(lambda: disk.gates)
+    promising.cancel()
+    disk.gates[0].set()
+    await asyncio.wait([promising])
+    assert not await replica.promise(5, "B", "nonce of B")
+    assert await replica.promise(5, "A", "nonce of A")
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 async def test_renewals_that_change_nothing_write_nothing() -> None:
