@@ -371,7 +371,12 @@ class SimBroker:
         report = self._running_store.load()
         parts.member.count_start()
         parts.is_whole = not report.may_have_lost and not missing_to_mark(report, parts.log_end.noted_end)
-        parts.tables.load(cluster=CLUSTER_NAME, broker_name=BROKER_NAME, auto_create_topic=False)
+        parts.tables.load(
+            cluster=CLUSTER_NAME,
+            broker_name=BROKER_NAME,
+            auto_create_topic=False,
+            was_used=parts.member.run > 1 and report.end_offset > 0,
+        )
         self._running_store.start(parts.tables)
         self._process.loop.spawn(parts.registration.run(), name="registration")
         self._network.serve(

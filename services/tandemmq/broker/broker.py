@@ -463,6 +463,7 @@ class Broker:
             cluster=self._settings.broker_cluster_name,
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
+            was_used=parts.member.run > 1 and report.end_offset > 0,
         )
         await asyncio.to_thread(parts.message_group_homes.load)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -13,6 +14,7 @@ from tandemmq.broker.leases import LeaseFiles
 from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.metadata_store import (
+    FOLDER,
     ROCKETMQ_FILES,
     DataVersion,
     LoadedFrom,
@@ -60,7 +62,7 @@ _WRITING_ORDER: Final = (
 _ACCESS: Final = (MetadataFile.USERS, MetadataFile.ACLS)
 _DAMAGE_REMEDY: Final = (
     "start the other replicas of this broker group, so that the table is fetched from one of them; or restore the file "
-    "from a backup; do not remove it: with an empty table all that it held is forgotten"
+    "from a backup"
 )
 
 
@@ -195,18 +197,23 @@ class MetadataTables:
         self.kept: Final[dict[MetadataFile, list[str]]] = {}
         """What a slave kept although its master's table lacks it, one line each."""
         self._entries_written: dict[MetadataFile, int] = {}
+        self._system_topics: Sequence[TopicConfig] = ()
         self.spread: Callable[[], Awaitable[None]] | None = None
         """In a group that fails over: has the members that may become master take the tables now."""
         self._kick: Callable[[], None] | None = None
         self._unwritten = _Unwritten()
         self._write: MetadataWrite | None = None
 
-    def load(self, *, cluster: str, broker_name: str, auto_create_topic: bool) -> None:
-        """Reads the files and adds what every broker has from its first boot; see `damaged`."""
+    def load(self, *, cluster: str, broker_name: str, auto_create_topic: bool, was_used: bool = False) -> None:
+        """Reads the files and adds what every broker has from its first boot; see `damaged`. `was_used`: messages came
+        to this disk, so that each of RocketMQ's files was there, and one that is gone is damaged as well. An older copy
+        is then no table either: its last change was confirmed."""
         missing: list[str] = []
         for file, table in self.by_file.items():
             try:
-                source = self._files.load(file, table)
+                source = self._files.load(file, table, accepts_backup=not was_used)
+                if source is LoadedFrom.NOWHERE and was_used and file in ROCKETMQ_FILES:
+                    raise MetadataCorrupt(f"{FOLDER}/{file.value}: the file is gone")
             except MetadataCorrupt as error:
                 self.damaged[file] = str(error)
                 log.error("metadata_damaged", file=file.value, error=str(error), remedy=_DAMAGE_REMEDY)
@@ -218,17 +225,30 @@ class MetadataTables:
             self._entries_written[file] = len(table)
         if 0 < len(missing) < len(ROCKETMQ_FILES):
             log.warning("metadata_missing", files=missing)
-        self.topics.add_system(
-            system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic)
+        self._system_topics = system_topics(
+            cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic
         )
-        self.groups.add_system(system_subscription_groups())
+        self._add_system()
         self.persist_all()
 
+    def _add_system(self) -> None:
+        self.topics.add_system(self._system_topics)
+        self.groups.add_system(system_subscription_groups())
+
     def accept_damage(self) -> list[str]:
-        """An operator goes on without what is damaged; what that was, one line each. Files are kept: `.damaged`."""
+        """An operator goes on without what is damaged, or with the older copy of it where there is one; what that was,
+        one line each. Files are kept: `.damaged`."""
         given_up = list(self.damaged.values())
+        for file in list(self.damaged):
+            with suppress(MetadataCorrupt):
+                if self._files.load(file, self.by_file[file]) is LoadedFrom.BACKUP:
+                    log.warning("metadata_from_backup", file=file.value)
+        self._add_system()
         self.damaged.clear()
         self.persist_all()
+        self._topics_changed()
+        self._tell_access_changed()
+        self.changes.notify()
         return given_up
 
     def merge_replica(self, file: MetadataFile, text: str) -> list[str]:

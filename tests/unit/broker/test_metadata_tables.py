@@ -21,7 +21,7 @@ from tandemmq.core.access.users_and_policies import Acl, Action, Decision, Polic
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import EVERY_TAG
-from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES, DataVersion, MetadataFile
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
 
@@ -115,9 +115,9 @@ def test_a_crash_while_a_group_is_removed_never_leaves_its_progress_alone(operat
     assert restarted.consumer_offsets.offset("G", "T", 0) is None
 
 
-def started(disk: SimulatedDisk) -> MetadataTables:
+def started(disk: SimulatedDisk, *, was_used: bool = False) -> MetadataTables:
     tables = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
-    tables.load(cluster="c", broker_name="b", auto_create_topic=True)
+    tables.load(cluster="c", broker_name="b", auto_create_topic=True, was_used=was_used)
     return tables
 
 
@@ -204,7 +204,11 @@ def test_a_slave_keeps_its_tables_when_its_master_comes_with_none(full: Metadata
 def follow(slave: MetadataTables, master: MetadataTables, *, accepted: bool = True) -> bool:
     """One pull; whether the slave has everything then."""
     pull = MetadataPull(
-        tables=slave.by_file, master=lambda: "master", applied=slave.applied_from_master, accepted=lambda: accepted
+        tables=slave.by_file,
+        master=lambda: "master",
+        applied=slave.applied_from_master,
+        accepted=lambda: accepted,
+        damaged=slave.damaged,
     )
     peer: Any = Peer(master)
     asyncio.run(pull.pull(peer))
@@ -256,6 +260,72 @@ def test_a_damaged_table_comes_from_a_replica_or_keeps_the_master_from_serving(
     assert recover(damaged, full)
     assert not damaged.damaged
     assert texts(started(disk)) == texts(full)
+
+
+def changed_twice(disk: SimulatedDisk) -> MetadataTables:
+    """What was confirmed last is in no `.bak`."""
+    tables = started(disk)
+    for topic in ("older", "newest"):
+        tables.put_topic(TopicConfig(topic, 8, 8))
+    return tables
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{half a fi", b"\xff"])
+def test_an_older_copy_beside_a_damaged_table_is_no_table(content: bytes | None) -> None:
+    """Its master would have served without the topic that was made last, and with a user that was removed."""
+    disk, replica = new_disk(), changed_twice(new_disk())
+    changed_twice(disk)
+    if content is None:
+        disk.remove("config/topics.json")
+    else:
+        disk.write_file("config/topics.json", content)
+    damaged = started(disk, was_used=True)
+    assert list(damaged.damaged) == [MetadataFile.TOPICS]
+    assert damaged.damaged[MetadataFile.TOPICS].endswith("config/topics.json.bak is what it was before its last change")
+    recover(damaged, started(new_disk()))
+    assert list(damaged.damaged) == [MetadataFile.TOPICS], "a new replica has nothing to say"
+    recover(damaged, replica)
+    assert not damaged.damaged
+    assert started(disk, was_used=True).topics.get("newest") is not None
+
+
+def test_an_operator_may_go_on_with_the_older_copy() -> None:
+    disk = new_disk()
+    changed_twice(disk)
+    disk.write_file("config/topics.json", b"{half")
+    damaged = started(disk, was_used=True)
+    damaged.accept_damage()
+    assert damaged.topics.get("older") is not None
+    again = started(disk, was_used=True)
+    assert not again.damaged
+    assert again.topics.get("older") is not None
+    assert again.topics.get("newest") is None
+    assert disk.read_file("config/topics.json.damaged") == b"{half"
+
+
+@pytest.mark.parametrize("file", ROCKETMQ_FILES)
+def test_a_table_that_is_gone_from_a_disk_that_was_used_is_damaged(full: MetadataTables, file: MetadataFile) -> None:
+    disk = new_disk()
+    recover(started(disk), full)
+    for path in (f"config/{file.value}", f"config/{file.value}.bak"):
+        disk.remove(path)
+    damaged = started(disk, was_used=True)
+    assert damaged.damaged == {file: f"config/{file.value}: the file is gone"}
+    recover(damaged, full)
+    assert not damaged.damaged
+    assert texts(started(disk, was_used=True)) == texts(full)
+
+
+@pytest.mark.parametrize("file", ROCKETMQ_FILES)
+def test_a_slave_has_its_damaged_table_from_its_master_though_nobody_ever_changed_it(file: MetadataFile) -> None:
+    disk = new_disk()
+    started(disk)
+    disk.remove(f"config/{file.value}")
+    slave = started(disk, was_used=True)
+    assert list(slave.damaged) == [file]
+    assert follow(slave, started(new_disk()))
+    assert not slave.damaged
+    assert not started(disk, was_used=True).damaged
 
 
 def test_an_operator_may_go_on_without_a_damaged_table(full: MetadataTables) -> None:

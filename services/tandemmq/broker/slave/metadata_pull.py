@@ -6,7 +6,7 @@ And a copy of the leases, some seconds old.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NoReturn
 
 import structlog
@@ -64,6 +64,7 @@ class MetadataPull:
         master: Callable[[], str | None],
         applied: Callable[[MetadataFile, list[str]], None],
         accepted: Callable[[], bool] = lambda: True,
+        damaged: Collection[MetadataFile] = (),
         leases: LeaseCopy | None = None,
         leases_interval_s: float = LEASES_INTERVAL_S,
         to_its_end: Callable[[Awaitable[None]], Awaitable[None]] = lambda write: write,
@@ -71,6 +72,7 @@ class MetadataPull:
         self._leases = leases
         self._leases_interval_s = leases_interval_s
         self._tables = tables
+        self._damaged = damaged
         self._accepted = accepted
         self._master = master
         self._applied = applied
@@ -230,7 +232,9 @@ class MetadataPull:
         """Once. Each table by itself: one that fails to parse must not hold up the others."""
         is_whole = True
         for file, table in self._tables.items():
-            version, text = await peer.metadata_table(file, table.version)
+            # What is damaged here may have the version of a table that nobody ever changed.
+            known = None if file in self._damaged else table.version
+            version, text = await peer.metadata_table(file, known)
             if not self._accepted():
                 return
             if not text:

@@ -93,6 +93,7 @@ class SlaveRole:
             tables=parts.tables.by_file,
             master=parts.members.master_metadata,
             applied=parts.tables.applied_from_master,
+            damaged=parts.tables.damaged,
             leases=self._copy,
             leases_interval_s=(FAILOVER_LEASES_INTERVAL_S if parts.settings.failover_authority else LEASES_INTERVAL_S),
             accepted=lambda: self.is_serving and self.follower.has_accepted_master and not self.serves_reads,

@@ -110,8 +110,9 @@ class MetadataStore:
         self._damaged: dict[MetadataFile, bytes] = {}
         """Content of each main file that could not be read, until it is kept elsewhere."""
 
-    def load(self, file: MetadataFile, table: MetadataTable) -> LoadedFrom:
-        """Fills `table` from the main file or else its `.bak`. MetadataCorrupt when neither is readable and one exists.
+    def load(self, file: MetadataFile, table: MetadataTable, *, accepts_backup: bool = True) -> LoadedFrom:
+        """Fills `table` from the main file or else its `.bak`. MetadataCorrupt when neither is readable and one exists;
+        without `accepts_backup` also where only the `.bak` is: it lacks the last change, which was confirmed.
 
         An unreadable table is no empty one, nor is a file of no bytes: with no topics and offsets every group would
         start over at the tail. What is damaged is kept beside the file that takes its place: `<file>.damaged`.
@@ -121,6 +122,10 @@ class MetadataStore:
             data = self._disk.read_file(path)
             if data is None:
                 continue
+            if source is LoadedFrom.BACKUP and not accepts_backup:
+                problems = problems or [f"{_path(file)}: the file is gone"]
+                problems.append(f"{path} is what it was before its last change")
+                break
             try:
                 if not data:
                     raise MetadataCorrupt("the file is empty")
