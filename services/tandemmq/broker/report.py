@@ -147,6 +147,21 @@ class BrokerReport:
         """How many things there are to mend."""
         return sum(1 for _ in self._problems())
 
+    def _away_problems(self) -> Iterator[pb.BrokerProblem]:
+        """Of a master: members that nobody else tells of, since no NameServer has them."""
+        parts, role = self._parts, self._parts.role
+        if role.recovery is None or not role.is_serving:
+            return
+        gone = {one.broker_id for one in role.recovery.away() if parts.members.member_metadata(one.broker_id) is None}
+        if gone:
+            group = parts.identity.broker_name
+            names = ", ".join(f"{group}:{broker_id}" for broker_id in sorted(gone))
+            yield pb.BrokerProblem(
+                problem=f"misses {names}, which was there before: what comes now is on one disk less",
+                remedy="start it, with its disk or with an empty one; if it is gone for good: "
+                f"tandemmq broker accept-loss {group}",
+            )
+
     def _problems(self) -> Iterator[pb.BrokerProblem]:
         if damage := self._parts.log_damage:
             yield pb.BrokerProblem(
@@ -160,6 +175,7 @@ class BrokerReport:
                 remedy="start the master; in a group that fails over, if it is lost: tandemmq failover "
                 f"{self._parts.identity.broker_name} --to {self._parts.identity.broker_id} --unclean",
             )
+        yield from self._away_problems()
         for problem in self._retention_problems():
             yield pb.BrokerProblem(
                 problem=problem,

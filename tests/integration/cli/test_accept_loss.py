@@ -122,6 +122,36 @@ def test_what_an_operator_gave_up_is_kept_by_the_slave_that_comes_later(tmp_path
         assert (tail["broker"], tail["start_offset"], tail["end_offset"]) == ("broker-a:1", 0, end_offset)
 
 
+def test_a_member_that_is_gone_is_missed_until_it_is_back_or_forgotten(tmp_path: Path) -> None:
+    """No NameServer has it any more, so that nobody but the master can tell."""
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        # A SYNC_MASTER of fixed roles says that it refuses sends.
+        cluster.add_broker("broker-a", settings={"brokerRole": "ASYNC_MASTER"})
+        slave = cluster.add_broker("broker-a", broker_id=1)
+        commands = _Commands(cluster)
+
+        def wait_healthy() -> None:
+            wait_until(lambda: commands.run("status").exit_code == 0, limit_s=120, what="status is healthy")
+
+        def wait_missed() -> None:
+            wait_until(
+                lambda: "broker-a:0 misses broker-a:1, which was there before" in commands.run("status").stdout,
+                limit_s=120,
+                what="status says who is gone",
+            )
+
+        wait_healthy()
+        slave.kill()
+        wait_missed()
+        slave.start()
+        wait_healthy()
+        assert slave.stop() == 0
+        wait_missed()
+        assert commands.run("broker", "accept-loss", "broker-a", "--yes").exit_code == 0
+        wait_healthy()
+
+
 def test_a_master_whose_topics_cannot_be_read_waits_instead_of_exiting(tmp_path: Path) -> None:
     with ProcessCluster(tmp_path) as cluster:
         cluster.add_name_server()

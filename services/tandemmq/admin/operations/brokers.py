@@ -66,8 +66,7 @@ class BrokerOperations:
     async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
         """Asks what the master waits for; and, unless `dry_run`, gives that up if it is what was named."""
         members = self._members.of_group(broker_name)
-        waiting = (broker for broker in members if broker.status is not None and broker.status.start_wait is not None)
-        master = self._members.broker(next(waiting, members[0]).key)
+        master = self._members.broker(max(members, key=_may_have_lost).key)
         problem = f"what {master.key} waits for cannot be given up"
         waits = await self._questions.broker(
             master,
@@ -296,6 +295,12 @@ class FailoverOperations:
             f"{successor.key} was named the master, and does not serve after {_SERVES_LIMIT_MS // 1_000} s",
             remedy=_STATUS,
         )
+
+
+def _may_have_lost(broker: BrokerState) -> tuple[bool, bool]:
+    """Who waits at its start goes before who serves as the master, which need not be broker 0."""
+    status = broker.status
+    return status is not None and status.start_wait is not None, status is not None and broker.is_master
 
 
 def _stands(state: FailoverState) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from support.cluster_states import master
+from support.cluster_states import master, slave
 from support.fake_brokers import FakeQuestions
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.brokers import BrokerOperations
@@ -67,4 +68,19 @@ async def test_a_master_that_serves_forgets_the_members_that_were_named() -> Non
     with pytest.raises(OperationFailed, match="serves, and forgot nobody"):
         await operations.accept_loss("broker-a", names=["d2"])
     await operations.accept_loss("broker-a", names=planned.names)
+    assert replica.given_up == ["d1"]
+
+
+async def test_the_master_is_asked_and_not_broker_0_which_follows_it() -> None:
+    """Of three members of a group that failed over: broker 2 is gone for good."""
+    replica = _Replica(pb.AcceptLossResponse(serving=True, missing=[_AWAY]))
+    brokers = (
+        replace(slave("broker-a"), broker_id=0, named_master=False),
+        replace(master("broker-a"), broker_id=1, named_master=True),
+    )
+    state = ClusterState(name_servers=(), brokers=brokers)
+    operations = BrokerOperations(
+        Members(lambda: state), FakeQuestions({"broker-a:1": SimpleNamespace(replica=replica)})
+    )
+    await operations.accept_loss("broker-a", names=["d1"])
     assert replica.given_up == ["d1"]
