@@ -144,3 +144,27 @@ def test_an_operator_makes_a_member_master_that_lacks_something(tmp_path: Path) 
         group.brokers[0].start()
         group.wait_whole()
         wait_until(group.are_equal, limit_s=120, what="the replicas are equal")
+
+
+def test_an_operator_names_a_master_when_the_authority_has_lost_the_record(tmp_path: Path) -> None:
+    with FailoverGroup(tmp_path) as group:
+        assert group.hand_over(1) == 1
+        wait_until(lambda: group.master() == 1, limit_s=120, what="broker 1 is the master")
+        group.wait_whole()
+        group.stop_senders()
+        for broker in group.brokers:
+            broker.kill()
+        for record in group.authority.glob("*.json"):
+            record.unlink()
+        for broker in group.brokers:
+            broker.start()
+        wait_until(
+            lambda: not isinstance(group.claim_unclean(0, dry_run=True), str), limit_s=120, what="the lease is over"
+        )
+        claim = group.claim_unclean(0, dry_run=False)
+        assert not isinstance(claim, str)
+        assert not claim.missing, "the other one answers, and is asked before"
+        wait_until(lambda: group.master() == 0, limit_s=120, what="broker 0 is the master")
+        group.wait_whole()
+        wait_until(group.are_equal, limit_s=120, what="the replicas are equal")
+        assert group.lost() == []

@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Final
 
+from tandemmq.core.replication.mastership import PUT_BACK
 from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = [
@@ -451,6 +452,15 @@ def _election(members: Sequence[BrokerState]) -> str:
     )
 
 
+def _renaming(name: str, members: Sequence[BrokerState]) -> str:
+    """What to do for a group whose authority has lost its newest record: members believe no older one."""
+    logs = [(one.status.epoch, one.status.end_offset, -one.broker_id) for one in members if one.status is not None]
+    return (
+        "give the authority its newest record back; if nobody has it, start all members, and name the one with the "
+        f"longest log of the newest epoch: tandemmq failover {name} --to {-max(logs)[2]} --unclean"
+    )
+
+
 def _failover_findings(name: str, members: Sequence[BrokerState]) -> Iterator[Finding]:
     """Of a group that fails over: the authority, and who could take over."""
     states = [(broker, broker.status.failover) for broker in members if broker.status and broker.status.failover]
@@ -466,7 +476,8 @@ def _failover_findings(name: str, members: Sequence[BrokerState]) -> Iterator[Fi
         )
     for broker, state in states:
         if state.problem and not state.authority_away:
-            yield _problem(broker.key, f"fails over to nobody: {state.problem}", _election(members))
+            remedy = _renaming(name, members) if state.problem.endswith(PUT_BACK) else _election(members)
+            yield _problem(broker.key, f"fails over to nobody: {state.problem}", remedy)
     if any(state.acts for _, state in states) and len(members) > 1 and len(newest.in_sync) < 2:
         yield _problem(
             f"broker group {name}",

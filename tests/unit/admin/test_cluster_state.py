@@ -18,6 +18,7 @@ from tandemmq.admin.cluster_state import (
     diagnose,
     failover_of,
 )
+from tandemmq.core.replication.mastership import PUT_BACK
 
 _HEALTHY = healthy_cluster()
 
@@ -212,6 +213,18 @@ def test_an_authority_that_is_away_is_a_problem_and_says_who_misses_it() -> None
     [finding] = _findings(master(failover=_ACTS), slave(failover=away))
     assert finding.problem.startswith("broker-a:1 cannot reach the authority etcd:10.0.0.5:2379")
     assert "bring the authority back" in finding.remedy
+
+
+def test_a_group_whose_authority_was_put_back_is_told_whom_to_name() -> None:
+    """Its home master runs, and cannot write a first record: members know of a later one."""
+    lost = failover(in_sync=(), problem=f"the authority has no record, and this broker knows of more: {PUT_BACK}")
+    findings = _findings(
+        replace(master(role="SLAVE", failover=lost, end_offset=500), named_master=False),
+        slave(failover=lost, end_offset=600),
+    )
+    remedies = {finding.remedy for finding in findings if "fails over to nobody" in finding.problem}
+    assert len(remedies) == 1
+    assert remedies.pop().endswith("tandemmq failover broker-a --to 1 --unclean")
 
 
 def test_a_group_that_could_elect_nobody_says_whom_to_start() -> None:

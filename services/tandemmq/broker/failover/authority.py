@@ -72,6 +72,12 @@ CALL_LIMIT_S: Final = 1.0
 """A renewal comes each 1.5 s, and the next one must find the last one over."""
 
 
+_REMEDY: Final = (
+    "put back a copy of it; if there is none, remove it, and name the master, by the group's name and a brokerId: "
+    "tandemmq failover GROUP --to N --unclean"
+)
+
+
 class AuthorityUnavailable(Exception):
     """No answer, or one that cannot be understood. Of a swap nobody knows whether it was applied: read again."""
 
@@ -225,8 +231,7 @@ class FileAuthority:
             return Held(GroupRecord.from_text(json.dumps(document["record"])), version)
         except (ValueError, KeyError, TypeError) as error:
             raise AuthorityUnavailable(
-                f"failoverAuthority: {self._path} cannot be read ({error}); put back a copy of it, or remove it while "
-                "all members of the group are stopped"
+                f"failoverAuthority: {self._path} cannot be read ({error}); {_REMEDY}"
             ) from error
 
     def _check_is_newest(self, before: Held | None) -> None:
@@ -495,8 +500,7 @@ def _held(key: str, found: pb.RangeResponse) -> Held | None:
         record = GroupRecord.from_text(found.kvs[0].value.decode())
     except (RecordUnreadable, UnicodeDecodeError) as error:
         raise AuthorityUnavailable(
-            f"failoverAuthority: the value of {key} in etcd cannot be read ({error}); choose another PREFIX, or delete "
-            "the key while all members of the group are stopped"
+            f"failoverAuthority: the value of {key} in etcd cannot be read ({error}); {_REMEDY}"
         ) from error
     return Held(record, str(_revision(found)))
 
@@ -556,7 +560,7 @@ class LeaseAuthority:
         except RecordUnreadable as error:
             raise AuthorityUnavailable(
                 f"failoverAuthority: annotation {RECORD_ANNOTATION} of Lease {self._lease} cannot be read ({error}); "
-                "remove it while all members of the group are stopped"
+                f"{_REMEDY}"
             ) from error
 
     def _swap(self, before: Held | None, record: GroupRecord) -> Held:

@@ -976,16 +976,16 @@ class Failover:
             member, record = self._member, self.record
             if member.epoch or self._is_unclean:
                 raise ClaimRefused("this broker is the master, or about to be")
-            if record is None or not member.is_lease_over(self._now_ms()):
+            if not member.may_be_named(self._now_ms()):
                 raise ClaimRefused(
                     "the group has a master whose lease runs, or this broker has not watched for a whole lease yet; "
                     "look at tandemmq ha status, and try again"
                 )
-            claim = await self._unclean_claim(record)
+            claim = await self._unclean_claim()
             if not dry_run:
                 log.error(
                     "unclean_claim",
-                    epoch=record.epoch,
+                    epoch=0 if record is None else record.epoch,
                     given_up=[memory.disk_id for memory in claim.missing],
                     lost_bytes=claim.lost_bytes,
                     end_offset=claim.end_offset,
@@ -995,12 +995,21 @@ class Failover:
                 await self._start_to_recover("an operator made this broker master")
             return claim
 
-    async def _unclean_claim(self, record: GroupRecord) -> UncleanClaim:
+    async def _unclean_claim(self) -> UncleanClaim:
+        record, me = self.record, self._member.me
         known = newest_memories(await self._host.remembered())
-        missing = tuple(
-            known.get(replica.disk_id) or ReplicaMemory(replica.broker_id, replica.disk_id)
-            for replica in sorted(record.in_sync - {self._member.me})
-        )
+        if record is not None and self._member.is_set_known:
+            missing = tuple(
+                known.get(replica.disk_id) or ReplicaMemory(replica.broker_id, replica.disk_id)
+                for replica in sorted(record.in_sync - {me})
+            )
+        else:
+            # Nobody knows who held all that was acknowledged: it may be any member that does not answer.
+            missing = tuple(
+                memory
+                for memory in sorted(known.values(), key=lambda one: (one.broker_id, one.disk_id))
+                if memory.disk_id != me.disk_id and self._host.member_metadata(memory.broker_id) is None
+            )
         end_offset = self._host.raw_end_offset
         lost_bytes = max((memory.end_offset - end_offset for memory in missing), default=0)
         return UncleanClaim(missing, end_offset, max(0, lost_bytes))

@@ -47,6 +47,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = [
     "NO_SUCCESSOR",
+    "PUT_BACK",
     "Claim",
     "FailoverOptions",
     "FailoverStep",
@@ -65,6 +66,8 @@ __all__ = [
 ]
 
 
+PUT_BACK: Final = "it was put back to an older state"
+"""How a `Hold` ends that lasts until an operator has given the authority its record again, or has named a master."""
 _STAGGER_MS: Final = 500
 """So much later claims each further member of the set: two that claim at once cost a round."""
 _LEFT_CLAIM: Final = 3
@@ -348,7 +351,7 @@ class Mastership:
             has = "no record" if record is None else f"renewal {record.renewals} of epoch {record.epoch}"
             return Hold(
                 f"the authority has {has}, and this broker knows of renewal {max(0, self._known_renewals)} of epoch "
-                f"{self._known_epoch}: it was put back to an older state",
+                f"{self._known_epoch}: {PUT_BACK}",
                 is_alarm=True,
             )
         is_named = record is not None and record.successor == self.me.broker_id and self.me in record.in_sync
@@ -377,10 +380,11 @@ class Mastership:
         return Claim(self.claim(why, epoch=record.epoch + 1))
 
     def claim(self, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
-        """The record of an epoch of ours, `epoch` or later. Of whoever may claim: see `may_claim`."""
+        """The record of an epoch of ours, `epoch` or later, and later than all that were ever heard of. Of whoever may
+        claim: see `may_claim`."""
         before = self.record
         return GroupRecord(
-            epoch=max(epoch, 1 if before is None else before.epoch + 1),
+            epoch=max(epoch, 1 if before is None else before.epoch + 1, self._known_epoch + 1),
             master=self.me,
             nonce=self._nonce,
             in_sync=frozenset({self.me}),
@@ -393,6 +397,20 @@ class Mastership:
     def is_lease_over(self, now_ms: int) -> bool:
         """This version of the record was seen for a whole lease: its master may be gone."""
         return self.record is not None and now_ms - self._seen_ms >= self.record.lease_ms
+
+    def may_be_named(self, now_ms: int) -> bool:
+        """An operator may make this member master, whatever the in-sync set says: nobody acts, and nobody will. A
+        record that was put back, or is lost, is no obstacle: no member believes it, so that nobody else ever claims."""
+        record = self.record
+        if self.epoch or not self._is_heard or (record is None and not self._went_back(record)):
+            return False
+        lease_ms = self.options.lease_ms if record is None else record.lease_ms
+        return now_ms - self._seen_ms >= lease_ms and now_ms >= self._claims_after_ms
+
+    @property
+    def is_set_known(self) -> bool:
+        """The record's in-sync set is the newest one."""
+        return self.record is not None and not self._went_back(self.record)
 
     def may_claim(self) -> bool:
         """The record lets this member become master: it is in the in-sync set, or there never was a record."""

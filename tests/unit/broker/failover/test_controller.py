@@ -24,6 +24,7 @@ from tandemmq.core.routing.values import BrokerIdentity
 
 END = 100
 ME, OTHER = Replica(0, "M"), Replica(1, "S")
+DEFAULTS = FailoverOptions()
 
 
 @pytest.mark.parametrize(("is_master", "is_serving"), [(True, False), (False, True), (False, False)])
@@ -146,6 +147,16 @@ async def test_an_unclean_claim_whose_caller_goes_away_goes_on_to_its_end() -> N
         await until(lambda: host.role.is_master and host.role.is_serving)
 
 
+async def test_an_operator_names_a_master_when_the_authority_has_lost_the_record() -> None:
+    async with running_slave() as (failover, host, authority):
+        authority.held = None
+        await until(lambda: failover.problem)
+        await claim_when_the_lease_is_over(failover)
+        await until(lambda: host.role.is_master and host.role.is_serving)
+        assert failover.record is not None
+        assert failover.record.epoch == 2
+
+
 async def claim_when_the_lease_is_over(failover: Failover) -> None:
     while True:
         try:
@@ -221,7 +232,7 @@ class Member:
         self.record_version = record.epoch, record.renewals
 
     async def hold_to(self, version: tuple[int, int]) -> None:
-        raise AssertionError(version)
+        self.record_version = version
 
 
 class Host:
@@ -307,15 +318,18 @@ async def running_slave() -> AsyncIterator[tuple[Failover, Host, MemoryAuthority
     """Of a group whose master is gone, and was alone in the set."""
     authority = MemoryAuthority()
     await authority.swap(None, GroupRecord(1, ME, "gone", frozenset({ME}), lease_ms=50))
-    async with running(Host(OTHER, is_home_master=False), authority) as (failover, host):
+    options = FailoverOptions(lease_ms=300, renew_ms=75, margin_ms=50)
+    async with running(Host(OTHER, is_home_master=False), authority, options) as (failover, host):
         await until(lambda: failover.record is not None)
         yield failover, host, authority
 
 
 @asynccontextmanager
-async def running(host: Any, authority: Any) -> AsyncIterator[tuple[Failover, Any]]:
+async def running(
+    host: Any, authority: Any, options: FailoverOptions = DEFAULTS
+) -> AsyncIterator[tuple[Failover, Any]]:
     peer: Any = Peer
-    failover = Failover(host, authority=authority, options=FailoverOptions(), nonce="N", peer=peer, now_ms=boot_time_ms)
+    failover = Failover(host, authority=authority, options=options, nonce="N", peer=peer, now_ms=boot_time_ms)
     task = asyncio.create_task(failover.run())
     try:
         yield failover, host

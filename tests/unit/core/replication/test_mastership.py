@@ -125,6 +125,26 @@ def test_a_record_that_went_back_is_not_believed(now: GroupRecord | None) -> Non
     assert one.put_back_behind is None
 
 
+@pytest.mark.parametrize("now", [None, record(B, epoch=4), replace(record(B, epoch=5), renewals=2)])
+def test_an_operator_names_a_master_once_a_record_that_went_back_has_stood_still(now: GroupRecord | None) -> None:
+    one = member(known=(5, 3))
+    assert not one.may_be_named(99_999), "nothing was heard"
+    one.heard(now, "1", now_ms=0)
+    assert not one.may_be_named(OPTIONS.lease_ms - 1)
+    assert one.may_be_named(OPTIONS.lease_ms)
+    assert not one.is_set_known
+    assert one.claim("", epoch=0).epoch == 6, "whoever has seen the lost record believes this one"
+    assert one.promise(5, OPTIONS.lease_ms, now_ms=OPTIONS.lease_ms)
+    assert not one.may_be_named(2 * OPTIONS.lease_ms - 1), "its master was promised so"
+    assert one.may_be_named(2 * OPTIONS.lease_ms)
+
+
+def test_nobody_is_named_in_a_group_that_never_had_a_record() -> None:
+    one = member()
+    one.heard(None, None, now_ms=0)
+    assert not one.may_be_named(99_999)
+
+
 def test_a_renewal_that_was_sent_twice_counts_from_the_first() -> None:
     its = master_of(record(B))
     renewal = replace(record(B), renewals=1)
