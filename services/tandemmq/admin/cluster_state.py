@@ -467,11 +467,12 @@ def _failover_findings(name: str, members: Sequence[BrokerState]) -> Iterator[Fi
     if not states:
         return
     newest = max((state for _, state in states), key=lambda state: state.epoch)
-    if away := [broker.key for broker, state in states if state.authority_away]:
+    if away := [(broker.key, state.problem) for broker, state in states if state.authority_away]:
+        keys, (_, why) = ", ".join(key for key, _ in away), away[0]
         yield _problem(
             f"broker group {name}",
-            f"{', '.join(away)} cannot reach the authority {newest.authority}: the group keeps its master while its "
-            "members reach each other, and no other can be elected",
+            f"{keys} cannot reach the authority {newest.authority}: the group keeps its master while its members reach "
+            f"each other, and no other can be elected ({why})",
             "bring the authority back, or the network to it; nothing else is to be done afterwards",
         )
     for broker, state in states:

@@ -212,6 +212,7 @@ def test_an_authority_that_is_away_is_a_problem_and_says_who_misses_it() -> None
     away = replace(_FOLLOWS, authority_away=True, problem="the authority is away: no answer")
     [finding] = _findings(master(failover=_ACTS), slave(failover=away))
     assert finding.problem.startswith("broker-a:1 cannot reach the authority etcd:10.0.0.5:2379")
+    assert finding.problem.endswith("(the authority is away: no answer)")
     assert "bring the authority back" in finding.remedy
 
 

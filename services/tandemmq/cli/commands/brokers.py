@@ -863,22 +863,31 @@ def failover(
     done = confirmed(
         cluster,
         hand_over,
-        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, _told(planned)),
-        lambda planned: "Give up what they have, and go on without?" if unclean else _question(planned),
+        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, _told(planned, unclean=unclean)),
+        lambda planned: _unclean_question(planned) if unclean else _question(planned),
         dry_run=dry_run,
         yes=yes,
     )
     if done is not None:
-        emit(output, done, _told(done))
+        emit(output, done, _told(done, unclean=unclean))
+
+
+def _unclean_question(planned: HandOver) -> str:
+    return "Give up what they have, and go on without?" if planned.given_up else "Make it the master?"
 
 
 def _question(planned: HandOver) -> str:
     return "" if planned.from_broker == planned.to_broker else "Hand over?"
 
 
-def _told(done: HandOver) -> Text:
+def _told(done: HandOver, *, unclean: bool) -> Text:
     from rich.text import Text
 
+    if unclean and not done.given_up:
+        return Text(
+            f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master; nobody is given up: who may have "
+            "more answers, and is asked first" + ("" if done.dry_run else f"; it serves in epoch {done.epoch}")
+        )
     if done.given_up:
         return Text(
             f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master in place of {done.from_broker}, "

@@ -194,6 +194,16 @@ def test_an_unclean_change_names_its_master() -> None:
     assert FakeCluster().failure("failover", "broker-a", "--unclean", "--yes").problem == "--unclean needs --to"
 
 
+def test_an_unclean_change_that_gives_nobody_up_is_no_hand_over() -> None:
+    """Of the master that was, too: its authority has lost the record."""
+    cluster = FakeCluster()
+    planned = cluster.run("failover", "broker-a", "--to", "0", "--unclean", "--dry-run")
+    assert planned.startswith("planned: broker-a:0 becomes the master; nobody is given up")
+    told = cluster.run("failover", "broker-a", "--to", "0", "--unclean", "--yes")
+    assert told.startswith("broker-a:0 becomes the master; nobody is given up")
+    assert told.strip().endswith("it serves in epoch 1")
+
+
 def test_two_groups_are_not_one() -> None:
     refusal = FakeCluster().failure("ha", "status", "broker-a", "--group", "broker-b")
     assert refusal.problem == "broker-a and --group broker-b are two groups"
