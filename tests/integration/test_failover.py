@@ -16,6 +16,8 @@ from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
 from support.settling_consumer import Deliveries, SettlingConsumer
 
+EXIT_REFUSED = 2
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
@@ -167,4 +169,31 @@ def test_an_operator_names_a_master_when_the_authority_has_lost_the_record(tmp_p
         wait_until(lambda: group.master() == 0, limit_s=120, what="broker 0 is the master")
         group.wait_whole()
         wait_until(group.are_equal, limit_s=120, what="the replicas are equal")
+        assert group.lost() == []
+
+
+def test_exchanged_folders_are_refused_and_are_as_before_once_they_are_back(tmp_path: Path) -> None:
+    with FailoverGroup(tmp_path) as group:
+        group.stop_senders()
+        stores = [group.cluster.store_folder(key) for key in sorted(group.cluster.brokers)]
+
+        def exchange() -> None:
+            aside = tmp_path / "aside"
+            stores[0].rename(aside)
+            stores[1].rename(stores[0])
+            aside.rename(stores[1])
+
+        for broker in group.brokers:
+            broker.kill()
+        exchange()
+        for broker in group.brokers:
+            broker.start(wait=False)
+            assert broker.process is not None
+            assert broker.process.wait(60) == EXIT_REFUSED
+            [refused] = [event for event in broker.events() if event.get("event") == "broker_not_started"]
+            assert "give each member its own folder" in refused["error"]
+        exchange()
+        for broker in group.brokers:
+            broker.start()
+        group.wait_whole()
         assert group.lost() == []

@@ -443,6 +443,12 @@ def _election(members: Sequence[BrokerState]) -> str:
     newest = max(states, key=lambda state: state.epoch, default=None)
     if newest is None:
         return "restart its master; clients use the other groups meanwhile"
+    if strangers := _on_other_disks(newest, members):
+        return (
+            f"{', '.join(strangers)} run on other disks than those of its in-sync set: stop them, and start them with "
+            "their own; if these are gone for good, name a master by tandemmq failover "
+            f"{members[0].broker_name} --to {members[0].broker_id} --unclean"
+        )
     if any(state.is_electable for state in states):
         return "wait some seconds: a member of its in-sync set becomes the master when the lease of the old one is over"
     return (
@@ -450,6 +456,15 @@ def _election(members: Sequence[BrokerState]) -> str:
         if newest.in_sync
         else "start its home master, which has brokerId 0: it writes the group's first record"
     )
+
+
+def _on_other_disks(newest: FailoverState, members: Sequence[BrokerState]) -> list[str]:
+    """Members whose number is in the in-sync set, and whose disk is not; none where another one of the set is there."""
+    disks = {replica.broker_id: replica.disk_id for replica in newest.in_sync}
+    there = {broker.broker_id: broker.status.disk_id for broker in members if broker.status is not None}
+    if any(there.get(broker_id, disk_id) == disk_id for broker_id, disk_id in disks.items()):
+        return []
+    return [broker.key for broker in members if broker.broker_id in disks]
 
 
 def _renaming(name: str, members: Sequence[BrokerState]) -> str:
@@ -712,7 +727,7 @@ def failover_of(members: Sequence[BrokerState]) -> GroupFailover | None:
         in_sync=in_sync,
         reason=newest.reason,
         since_ms=newest.changed_ms,
-        members=tuple(_standing(broker, in_sync) for broker in members),
+        members=tuple(_standing(broker, newest) for broker in members),
         changes=tuple(sorted(changes, key=lambda change: (-change.epoch, -change.time_ms))),
     )
 
@@ -724,14 +739,18 @@ def failovers_of(state: ClusterState) -> Iterator[tuple[str, GroupFailover]]:
             yield name, group
 
 
-def _standing(broker: BrokerState, in_sync: Sequence[str]) -> MemberStanding:
+def _standing(broker: BrokerState, newest: FailoverState) -> MemberStanding:
     status = broker.status
     state = status.failover if status is not None else None
     link = status.master_link if status is not None else None
     return MemberStanding(
         broker=broker.key,
         role=status.role_in_words if status is not None else "",
-        in_sync=broker.key in in_sync,
+        in_sync=any(
+            replica.broker_id == broker.broker_id
+            and (broker.status is None or broker.status.disk_id in ("", replica.disk_id))
+            for replica in newest.in_sync
+        ),
         lag_bytes=link.lag_bytes if link is not None and link.state == "transfer" else None,
         electable=state is not None and state.is_electable,
         problem=state.problem if state is not None else "" if status is None else "failoverAuthority is not set here",

@@ -16,6 +16,7 @@ import structlog
 from tandemmq.broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
 from tandemmq.broker.broker import Broker
 from tandemmq.broker.client_api.plane import check_access_files, check_tls_files
+from tandemmq.broker.replica_identity import ForeignStore
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.access.identity import Role
 from tandemmq.core.message.record import Host
@@ -90,7 +91,7 @@ def run_broker(arguments: Sequence[str]) -> int:
         meter = LoopMeter()
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
             exit_code = runner.run(_serve(settings, meter, events, log_level, accepts_loss))
-    except* (StorageError, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
+    except* (StorageError, ForeignStore, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
         for error in group.exceptions:
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
     return exit_code

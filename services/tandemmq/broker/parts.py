@@ -389,7 +389,11 @@ class BrokerParts:
             self.disk, clock, settings.store_options(), store_host=self.store_host, process_id=os.getpid()
         )
         self.member = ReplicaIdentity(
-            self.disk, self.identity, new_disk_id=lambda: uuid.uuid4().hex, nonce=secrets.token_hex(8)
+            self.disk,
+            self.identity,
+            new_disk_id=lambda: uuid.uuid4().hex,
+            nonce=secrets.token_hex(8),
+            keeps_disks_apart=bool(settings.failover_authority),
         )
         self.members = GroupMembers(
             self.identity, view=lambda: self.links.view, stated_master=settings.ha_master_address

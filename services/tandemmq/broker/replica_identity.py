@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class ForeignStore(Exception):
-    """The store belongs to another broker group: its messages would become this group's."""
+    """The store belongs to another broker group: its messages would become this group's. Or to another member."""
 
 
 class ReplicaIdentity:
@@ -46,12 +46,23 @@ class ReplicaIdentity:
     `read` first, and `count_start` once the store is locked; both block. Everything else on the event loop.
     """
 
-    def __init__(self, disk: Disk, identity: BrokerIdentity, *, new_disk_id: Callable[[], str], nonce: str) -> None:
-        """`nonce` is of this process, and unlike that of any other."""
+    def __init__(
+        self,
+        disk: Disk,
+        identity: BrokerIdentity,
+        *,
+        new_disk_id: Callable[[], str],
+        nonce: str,
+        keeps_disks_apart: bool = False,
+    ) -> None:
+        """`nonce` is of this process, and unlike that of any other. `keeps_disks_apart`: the folder of another member
+        is left as it is. In a group that fails over its id is in the in-sync set, and with another one nobody could be
+        elected, also when the folder is back in its place."""
         self.nonce = nonce
         self._disk = disk
         self._identity = identity
         self._new_disk_id = new_disk_id
+        self._keeps_disks_apart = keeps_disks_apart
         self._writing = asyncio.Lock()
         self._record = self._first_record("")
         self.history = LogHistory()
@@ -85,7 +96,7 @@ class ReplicaIdentity:
         return self.history.last_epoch or self.greatest_epoch
 
     def read(self) -> None:
-        """Reads both files. ForeignStore: the folder is another group's."""
+        """Reads both files. ForeignStore: the folder is another group's, or another member's."""
         known = self._known_record()
         self._record = self._first_record(self._new_disk_id()) if known is None else known.next_run()
         self.history = self._known_history()
@@ -215,7 +226,15 @@ class ReplicaIdentity:
                 "as the store has them, or name another folder"
             )
         if record.broker_id != identity.broker_id:
-            # A copy of another member's folder, or two that were exchanged: a disk of its own from now on.
+            # A copy of another member's folder, or two that were exchanged.
+            if self._keeps_disks_apart:
+                raise ForeignStore(
+                    f"storePathRootDir: this store is that of broker {record.broker_id} of its group, and the settings "
+                    f"say brokerId={identity.broker_id}; give each member its own folder. Who has lost it begins with "
+                    "an empty one, and copies all from the others. If this is a copy, and is to be another disk from "
+                    f"now on, remove {REPLICA_FILE} from it"
+                )
+            # A disk of its own from now on.
             log.warning("disk_of_another_member", disk_id=record.disk_id, broker_id=record.broker_id)
             return None
         return record

@@ -235,6 +235,24 @@ def test_a_group_that_could_elect_nobody_says_whom_to_start() -> None:
     assert any("start a member of its in-sync set, broker 0" in remedy for remedy in remedies)
 
 
+def test_members_on_other_disks_than_those_of_the_set_are_told_as_that() -> None:
+    """All of them run, and nobody may be elected."""
+    outside = failover(problem="")
+    brokers = [
+        replace(master(role="SLAVE", disk_id="new0", failover=outside), named_master=False),
+        slave(disk_id="new1", failover=outside),
+    ]
+    remedies = [finding.remedy for finding in _findings(*brokers)]
+    assert any("broker-a:0, broker-a:1 run on other disks than those of its in-sync set" in text for text in remedies)
+    assert not any("start a member of its in-sync set" in text for text in remedies)
+    group = failover_of(brokers)
+    assert group is not None
+    assert not any(one.in_sync for one in group.members)
+    group = failover_of([brokers[0], slave(disk_id="d1", failover=outside)])
+    assert group is not None
+    assert [one.in_sync for one in group.members] == [False, True]
+
+
 def test_a_group_that_elects_by_itself_is_waited_for() -> None:
     gone = replace(master(failover=_ACTS), status=None, error="UNAVAILABLE")
     remedies = [finding.remedy for finding in _findings(gone, slave(failover=_FOLLOWS))]

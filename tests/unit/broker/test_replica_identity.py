@@ -14,7 +14,7 @@ import pytest
 
 from support.group_records import RECORD
 from support.simulated_disk import SimulatedDisk
-from tandemmq.broker.replica_identity import LogEndMark, ReplicaIdentity
+from tandemmq.broker.replica_identity import ForeignStore, LogEndMark, ReplicaIdentity
 from tandemmq.core.replication.log_history import REPLICA_FILE, Epoch, LogHistory
 from tandemmq.core.replication.mastership import GroupRecord, Replica
 from tandemmq.core.routing.values import BrokerIdentity
@@ -61,6 +61,33 @@ async def test_what_an_authority_was_put_back_behind_is_remembered() -> None:
     assert replica.record_version == started(disk).record_version == (3, 13)
     await replica.see_record(replace(ALONE, renewals=14))
     assert replica.record_version == (3, 14)
+
+
+@pytest.mark.parametrize("keeps_disks_apart", [False, True])
+def test_the_folder_of_another_member_keeps_its_id_where_that_may_be_in_the_in_sync_set(
+    *, keeps_disks_apart: bool
+) -> None:
+    """Two folders that were exchanged: once each is back in its place, its member may be elected again."""
+    disk = SimulatedDisk(random.Random(1))
+    started(disk)
+    before = disk.read_file(REPLICA_FILE)
+    other = ReplicaIdentity(
+        disk,
+        BrokerIdentity("C", "broker-a", 8),
+        new_disk_id=lambda: "another",
+        nonce="N",
+        keeps_disks_apart=keeps_disks_apart,
+    )
+    if not keeps_disks_apart:
+        other.read()
+        assert other.disk_id == "another"
+        return
+    with pytest.raises(ForeignStore, match="is that of broker 7 of its group, and the settings say brokerId=8"):
+        other.read()
+    assert disk.read_file(REPLICA_FILE) == before
+    disk.remove(REPLICA_FILE)
+    other.read()
+    assert other.disk_id == "another", "a copy that is to be another disk"
 
 
 class HeldDisk(SimulatedDisk):

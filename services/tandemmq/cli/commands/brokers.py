@@ -885,8 +885,8 @@ def _told(done: HandOver, *, unclean: bool) -> Text:
 
     if unclean and not done.given_up:
         return Text(
-            f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master; nobody is given up: who may have "
-            "more answers, and is asked first" + ("" if done.dry_run else f"; it serves in epoch {done.epoch}")
+            f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master; nobody is given up: who may "
+            "have more answers, and is asked first" + ("" if done.dry_run else f"; it serves in epoch {done.epoch}")
         )
     if done.given_up:
         return Text(
