@@ -320,7 +320,7 @@ def _hand_over(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
 
 
 def _stop(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
-    master.stop()
+    assert master.stop() == 0, master.log_text()[-6_000:]
     return master.start
 
 

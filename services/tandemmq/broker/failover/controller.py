@@ -459,12 +459,16 @@ class Failover:
         finally:
             if self._fence is not None:
                 self._fence.cancel()
-            for task in (self._starting, self._leading, *self._begun):
+            for task in (self._starting, self._leading):
                 if task is not None:
                     task.cancel()
 
     async def close(self) -> None:
-        """Gives the connection to the authority back; after `leave`."""
+        """Gives the connection to the authority back; after `leave`. What operators asked for and is not done ends."""
+        for task in (begun := [*self._begun]):
+            task.cancel()
+        if begun:
+            await asyncio.wait(begun)
         await self._authority.close()
         if self._service is not None:
             await self._service.close()
