@@ -632,21 +632,47 @@ class Failover:
             self._note_change(self.record, steps, is_master=False)
 
     async def _swap_claim(self, record: GroupRecord) -> bool:
-        """Whether the record names us now. AuthorityUnavailable counts as no: it is read again."""
+        """Whether the record names us now.
+
+        A swap without an answer may be there, and then nobody else is master: it is looked for, and sent again, while
+        the lease runs that it would begin. Found later, it would be taken for that of an earlier process, which has to
+        hear its group first.
+        """
         member, host = self._member, self._host
         record = replace(record, changed_wall_ms=host.clock.wall_ms())
         sent_ms = self._now_ms()
         member.sent(record, now_ms=sent_ms)
-        try:
-            self._held = await self._authority.swap(self._held, record)
-        except (SwapLost, AuthorityUnavailable) as error:
-            log.info("claim_lost", epoch=record.epoch, reason=str(error))
-            return False
+        before, held, is_unknown = self._held, None, False
+        while held is None:
+            try:
+                held = await self._authority.swap(before, record)
+                break
+            except AuthorityUnavailable as error:
+                reason, is_unknown = str(error), True
+            except SwapLost as error:
+                reason = str(error)
+            found = await self._read_back(sent_ms + self._options.lease_ms) if is_unknown else None
+            if found is not None and found.record == record:
+                held = found
+            elif found is None or found != before:
+                log.info("claim_lost", epoch=record.epoch, reason=reason)
+                return False
+        self._held = held
         await self._see(record)
         member.claimed(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._arm_fence()
         log.warning("master_claimed", epoch=record.epoch, reason=record.reason)
         return True
+
+    async def _read_back(self, until_ms: int) -> Held | None:
+        """The record, once the authority answers; None: it does not until then, or has none."""
+        while self._now_ms() < until_ms and not self._host.is_stopping:
+            await asyncio.sleep(_POLL_S)
+            try:
+                return await self._authority.read()
+            except AuthorityUnavailable as error:
+                log.info("claim_not_seen", reason=str(error))
+        return None
 
     # As the master
 

@@ -336,3 +336,42 @@ async def running(
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("is_applied", [False, True])
+@pytest.mark.parametrize("unread", [0, 2])
+@pytest.mark.parametrize(("unanswered", "lease_ms"), [(0, 60_000), (1, 60_000), (3, 60_000), (1_000, 50)])
+async def test_a_claim_without_an_answer_is_looked_for(
+    unanswered: int, lease_ms: int, unread: int, is_applied: bool, other: bool
+) -> None:
+    """Found later, it would be that of an earlier process, and wait for the master that has just been lost."""
+    authority: Any = SlowAuthority(unanswered=unanswered, is_applied=is_applied, unread=unread)
+    before = authority.held
+    if other:
+        authority.held = Held(replace(RECORD, renewals=RECORD.renewals + 1), "another")
+
+    async def see_record(record: Any) -> None:
+        """It is on our disk."""
+
+    host: Any = SimpleNamespace(
+        member=SimpleNamespace(see_record=see_record, record_version=(1, 1)),
+        clock=SimpleNamespace(wall_ms=lambda: 1_700_000_000_000),
+        is_stopping=False,
+    )
+    claimed = []
+    member: Any = SimpleNamespace(
+        sent=lambda record, now_ms: None,
+        claimed=lambda record, version, sent_ms, now_ms: claimed.append((record, version)),
+        epoch=0,
+    )
+    failover = Failover(host, authority=authority, options=FailoverOptions(lease_ms=lease_ms), nonce="")
+    failover._mastership, failover._held = member, before
+    record = replace(RECORD, epoch=RECORD.epoch + 1)
+    is_ours = not other and (is_applied or unanswered < 1_000)
+    assert await failover._swap_claim(record) is is_ours
+    if is_ours:
+        assert claimed == [(replace(record, changed_wall_ms=1_700_000_000_000), authority.held.version)]
+        assert authority.swaps == (1 if is_applied else unanswered + 1)
+    else:
+        assert not claimed
