@@ -18,6 +18,7 @@ from grpc import StatusCode
 
 __all__ = [
     "CLIENT_ID_HEADER",
+    "FORWARDED_HEADER",
     "MESSAGE_BYTES_MAX",
     "BidiMethod",
     "Call",
@@ -41,6 +42,8 @@ MESSAGE_BYTES_MAX: Final = 130 << 20
 
 CLIENT_ID_HEADER: Final = "x-mq-client-id"
 """In which RocketMQ's clients say who they are."""
+FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
+"""Other brokers passed the call on, and say here by which steps."""
 
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT", covariant=True)

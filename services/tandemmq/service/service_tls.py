@@ -342,6 +342,8 @@ def _guarded_call(behavior: Any, path: str, check: Callable[[str, _Context], Awa
         await check(path, context)
         if path not in _CHANGES or getattr(request, "dry_run", False):
             return await behavior(request, context)
+        # Now: of a call that was cut off gRPC does not know them any more.
+        who, peer = str(caller_of(context) or "without a certificate"), peer_of(context)
         outcome = "cut off"
         try:
             answer = await behavior(request, context)
@@ -351,19 +353,19 @@ def _guarded_call(behavior: Any, path: str, check: Callable[[str, _Context], Awa
             outcome = f"failed: {context.details()}"
             raise
         finally:
-            _record(path, request, context, outcome)
+            _record(path, request, outcome, who=who, peer=peer)
 
     return guarded
 
 
-def _record(path: str, request: Any, context: _Context, outcome: str) -> None:
+def _record(path: str, request: Any, outcome: str, *, who: str, peer: str) -> None:
     """The line about a change. What a request holds besides, such as a secret, is not in it."""
     said = {field.name: value for field, value in request.ListFields()} if isinstance(request, Message) else {}
     subject = " ".join(_named(said[name]) for name in _SUBJECT_FIELDS if name in said)
     log.info(
         "operator_call",
-        who=str(caller_of(context) or "without a certificate"),
-        peer=peer_of(context),
+        who=who,
+        peer=peer,
         method=path.removeprefix("/"),
         subject=subject[:_SUBJECT_CHARACTERS_MAX],
         outcome=outcome[:_SUBJECT_CHARACTERS_MAX],

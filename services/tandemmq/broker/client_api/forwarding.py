@@ -33,11 +33,10 @@ import structlog
 
 from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
 from tandemmq.broker.client_api.validation import Code, Outcome
-from tandemmq.service.rpc import Call, StreamHandler
+from tandemmq.service.rpc import FORWARDED_HEADER, Call, StreamHandler
 
 __all__ = [
     "CALLER_HEADER",
-    "FORWARDED_HEADER",
     "SETTLING",
     "CallForwarder",
     "GroupCalls",
@@ -47,8 +46,7 @@ __all__ = [
 
 log = structlog.get_logger(__name__)
 
-FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
-# What it holds: a digit for each step taken.
+# What FORWARDED_HEADER holds: a digit for each step taken.
 _BY_MEMBER: Final = "1"
 _BY_GROUP: Final = "2"
 # The connection's own, or made anew.

@@ -64,7 +64,7 @@ class OffsetHandler:
         now_ms = self._services.clock.monotonic_ms()
         until_ms: int | Outcome = now_ms
         if request.HasField("long_polling_timeout") and request.long_polling_timeout.ToMilliseconds() > 0:
-            until_ms = poll_end_ms(request, call.deadline_ms, now_ms)
+            until_ms = poll_end_ms(request, call, now_ms)
         refused = self._refused_queue(request.message_queue, call) or self._refused_group(request.group.name, call)
         if refused is None:
             refused = next((one for one in (tag_filter, until_ms) if isinstance(one, Outcome)), None)

@@ -48,7 +48,7 @@ from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import FORWARDED_HEADER, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
@@ -76,13 +76,13 @@ _ANSWER_MARGIN_MS: Final = 100
 _UNSAID_MARGIN_MS: Final = 1_500
 
 
-def poll_end_ms(
-    request: pb.ReceiveMessageRequest | pb.PullMessageRequest, deadline_ms: int | None, now_ms: int
-) -> int | Outcome:
+def poll_end_ms(request: pb.ReceiveMessageRequest | pb.PullMessageRequest, call: Call, now_ms: int) -> int | Outcome:
     """When an empty receive is answered, monotonic (RocketMQ's ReceiveMessageActivity).
 
-    The wait asked for is brought within its limits; a call that ends sooner waits shorter, but not below the least.
+    The wait asked for is brought within its limits; a call that ends sooner waits shorter, but not below the least,
+    unless it was on its way for long: another broker passed it on, perhaps after it had waited for a master there.
     """
+    deadline_ms = call.deadline_ms
     remaining_ms = _POLL_MAX_MS + _UNSAID_MARGIN_MS if deadline_ms is None else deadline_ms - now_ms
     if request.HasField("long_polling_timeout"):
         wanted_ms, least_ms = request.long_polling_timeout.ToMilliseconds(), _SAID_MIN_MS
@@ -90,7 +90,7 @@ def poll_end_ms(
         wanted_ms, least_ms = remaining_ms - _UNSAID_MARGIN_MS, _POLL_MIN_MS
     poll_ms = min(max(wanted_ms, least_ms), _POLL_MAX_MS)
     if poll_ms > remaining_ms:
-        if remaining_ms < _POLL_MIN_MS - _TRANSIT_MS:
+        if remaining_ms < _POLL_MIN_MS - _TRANSIT_MS and not call.header(FORWARDED_HEADER):
             return Outcome(
                 Code.ILLEGAL_POLLING_TIME,
                 f"the call ends in {remaining_ms} ms, a receive may wait {_POLL_MIN_MS} ms: give it a later deadline",
@@ -328,7 +328,7 @@ class ReceiveHandler:
         if refused := check_lease(invisible_ms):
             return refused
         now_ms = services.clock.monotonic_ms()
-        poll_until_ms = poll_end_ms(request, call.deadline_ms, now_ms)
+        poll_until_ms = poll_end_ms(request, call, now_ms)
         if isinstance(poll_until_ms, Outcome):
             return poll_until_ms
         client_id = call.header(CLIENT_ID_HEADER)

@@ -13,14 +13,22 @@ import pytest
 
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api import forwarding
-from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder, GroupCalls, HeldOutcome
+from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.core.clock import Clock
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, StreamHandler, UnaryMethod
+from tandemmq.service.rpc import (
+    FORWARDED_HEADER,
+    BidiMethod,
+    Call,
+    MethodTable,
+    ServerStreamMethod,
+    StreamHandler,
+    UnaryMethod,
+)
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 

@@ -14,6 +14,7 @@ from support.manual_time import ManualTime
 from tandemmq.core.delivery.queue_progress import Received
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import FORWARDED_HEADER
 
 Code = definition.Code
 
@@ -316,6 +317,16 @@ def test_sql_filter_that_does_not_parse_is_refused_with_its_place(broker: Broker
 def test_deadline_too_short_for_a_poll_is_refused(broker: BrokerAssembly) -> None:
     fake = call(broker, "ReceiveMessage", receive_request(poll_ms=20_000), FakeCall(deadline_ms=2_000))
     assert Answer.of(fake).code == Code.ILLEGAL_POLLING_TIME
+
+
+def test_a_receive_that_was_on_its_way_for_long_waits_for_what_is_left(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    passed_on = FakeCall(deadline_ms=2_000, metadata={"x-mq-client-id": "client@1", FORWARDED_HEADER: "1"})
+    fake = call(broker, "ReceiveMessage", receive_request(poll_ms=20_000), passed_on)
+    assert fake.code is None
+    time.advance(2_000)
+    assert Answer.of(fake).code == Code.MESSAGE_NOT_FOUND
 
 
 def test_slave_refuses_at_once(broker: BrokerAssembly) -> None:
