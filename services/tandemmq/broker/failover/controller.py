@@ -68,6 +68,8 @@ _HAND_OVER_LIMIT_S: Final = 3.0
 _VERSION_LIMIT_S: Final = 0.3
 """Of a claim that comes a whole lease after the master was last heard of."""
 _POLL_S: Final = 0.005
+_ASKED_AGAIN_S: Final = 0.05
+"""Between two calls to an authority that had no answer."""
 _CHANGES_MAX: Final = 16
 _SPREAD_LIMIT_MS: Final = 4_000
 """Longer than a member that is gone stays in the set."""
@@ -642,7 +644,7 @@ class Failover:
         record = replace(record, changed_wall_ms=host.clock.wall_ms())
         sent_ms = self._now_ms()
         member.sent(record, now_ms=sent_ms)
-        before, held, is_unknown = self._held, None, False
+        before, held, is_unknown, reason = self._held, None, False, ""
         while held is None:
             try:
                 held = await self._authority.swap(before, record)
@@ -667,7 +669,7 @@ class Failover:
     async def _read_back(self, until_ms: int) -> Held | None:
         """The record, once the authority answers; None: it does not until then, or has none."""
         while self._now_ms() < until_ms and not self._host.is_stopping:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_ASKED_AGAIN_S)
             try:
                 return await self._authority.read()
             except AuthorityUnavailable as error:
@@ -898,7 +900,7 @@ class Failover:
             if self._now_ms() >= leased_until_ms:
                 log.error("resignation_not_written", reason=reason, consequence="the successor waits for the lease")
                 return
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_ASKED_AGAIN_S)
 
     async def _renew_before_hand_over(self) -> None:
         """A record that cannot be written names no successor: this master would end, and nobody could begin. And the
