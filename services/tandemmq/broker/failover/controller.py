@@ -644,37 +644,46 @@ class Failover:
         record = replace(record, changed_wall_ms=host.clock.wall_ms())
         sent_ms = self._now_ms()
         member.sent(record, now_ms=sent_ms)
-        before, held, is_unknown, reason = self._held, None, False, ""
-        while held is None:
-            try:
-                held = await self._authority.swap(before, record)
-                break
-            except AuthorityUnavailable as error:
-                reason, is_unknown = str(error), True
-            except SwapLost as error:
-                reason = str(error)
-            found = await self._read_back(sent_ms + self._options.lease_ms) if is_unknown else None
-            if found is not None and found.record == record:
-                held = found
-            elif found is None or found != before:
-                log.info("claim_lost", epoch=record.epoch, reason=reason)
-                return False
-        self._held = held
+        until_ms = sent_ms + self._options.lease_ms
+        reason = await self._swap_until_known(record, lambda: self._now_ms() < until_ms and not host.is_stopping)
+        if reason or self._held is None:
+            log.info("claim_lost", epoch=record.epoch, reason=reason)
+            return False
         await self._see(record)
         member.claimed(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._arm_fence()
         log.warning("master_claimed", epoch=record.epoch, reason=record.reason)
         return True
 
-    async def _read_back(self, until_ms: int) -> Held | None:
-        """The record, once the authority answers; None: it does not until then, or has none."""
-        while self._now_ms() < until_ms and not self._host.is_stopping:
+    async def _swap_until_known(self, record: GroupRecord, goes_on: Callable[[], bool]) -> str:
+        """Why the record was not written; empty: it was. What has no answer may be there: it is looked for, and sent
+        again, while `goes_on`. `_held` is what was seen last."""
+        before, is_unknown = self._held, False
+        while True:
+            try:
+                self._held = await self._authority.swap(before, record)
+                return ""
+            except AuthorityUnavailable as error:
+                reason, is_unknown = str(error), True
+            except SwapLost as error:
+                reason = str(error)
+            if not is_unknown or not await self._is_read_again(goes_on):
+                return reason
+            if self._held is not None and self._held.record == record:
+                return ""
+            if self._held != before:
+                return reason
+
+    async def _is_read_again(self, goes_on: Callable[[], bool]) -> bool:
+        """Once the authority answers. False: it does not while `goes_on`."""
+        while goes_on():
             await asyncio.sleep(_ASKED_AGAIN_S)
             try:
-                return await self._authority.read()
+                self._held = await self._authority.read()
+                return True
             except AuthorityUnavailable as error:
-                log.info("claim_not_seen", reason=str(error))
-        return None
+                log.info("swap_not_seen", reason=str(error))
+        return False
 
     # As the master
 
@@ -884,23 +893,12 @@ class Failover:
 
     async def _write_resignation(self, resignation: GroupRecord, leased_until_ms: int) -> None:
         """Again and again while our lease runs: else an authority that is slow for a moment would cost all of it."""
-        before, is_seen = self._held, True
-        while True:
-            try:
-                if not is_seen:
-                    # What had no answer may be there, and who is named may have claimed.
-                    await self._read()
-                is_seen = False
-                if self._held == before:
-                    self._held = await self._authority.swap(before, resignation)
-                    self._member.heard(resignation, self._held.version, now_ms=self._now_ms())
-                return
-            except (SwapLost, AuthorityUnavailable) as error:
-                reason = str(error)
-            if self._now_ms() >= leased_until_ms:
-                log.error("resignation_not_written", reason=reason, consequence="the successor waits for the lease")
-                return
-            await asyncio.sleep(_ASKED_AGAIN_S)
+        before = self._held
+        reason = await self._swap_until_known(resignation, lambda: self._now_ms() < leased_until_ms)
+        if not reason and self._held is not None:
+            self._member.heard(resignation, self._held.version, now_ms=self._now_ms())
+        elif self._held == before:  # Else who is named has claimed already.
+            log.error("resignation_not_written", reason=reason, consequence="the successor waits for the lease")
 
     async def _renew_before_hand_over(self) -> None:
         """A record that cannot be written names no successor: this master would end, and nobody could begin. And the
