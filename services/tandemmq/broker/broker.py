@@ -481,6 +481,8 @@ class Broker:
         )
         for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:
             log.error("consume_queue_damaged", topic=topic, queue_id=queue_id, rebuilt_from=queue_offset)
+        for name in report.damaged_index_files[:DAMAGED_QUEUES_TOLD]:
+            log.error("index_file_damaged", file=name)
         if report.damage:
             kept = report.kept_tail
             log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")

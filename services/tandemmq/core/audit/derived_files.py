@@ -37,7 +37,7 @@ from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
-from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, read_queue_ends
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, QueueEnds
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
@@ -495,7 +495,7 @@ class _DerivedCheck:
         data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
         problem = ""
         try:
-            stopped_at, ends = read_queue_ends(data)
+            stopped_at, ends = QueueEnds.decode(data)
         except ValueError as error:
             problem = str(error)
         else:

@@ -27,7 +27,15 @@ from typing import Final
 from tandemmq.core.message.record_decoder import RECORD_HEAD_BYTES_MAX
 from tandemmq.core.message.record_layout import encode_blank
 from tandemmq.core.message.stored_message import read_store_timestamp_ms
-from tandemmq.core.storage.disk import Disk, LogGap, MappedSegment, RawWrite
+from tandemmq.core.storage.disk import (
+    FROM_A_REPLICA,
+    Disk,
+    FolderEntry,
+    LogGap,
+    MappedSegment,
+    RawWrite,
+    SegmentSizeMismatch,
+)
 
 __all__ = ["COMMIT_LOG_FOLDER", "CommitLog", "MappedFileQueue", "file_name"]
 
@@ -36,6 +44,12 @@ __all__ = ["COMMIT_LOG_FOLDER", "CommitLog", "MappedFileQueue", "file_name"]
 # (RocketMQ's MappedFileQueue). No write position is stored anywhere. Recovery finds it by scanning.
 
 NAME_DIGITS: Final = 20
+
+_DAMAGED_FILE: Final = f"the file is damaged: {FROM_A_REPLICA}"
+_CHANGED_SETTING: Final = (
+    "set mappedFileSizeCommitLog back to what the store was created with; "
+    f"if nobody changed it, the file is damaged: {FROM_A_REPLICA}"
+)
 
 
 def file_name(start_offset: int) -> str:
@@ -88,6 +102,7 @@ class MappedFileQueue:
         if entries and entries[-1].size == 0:
             self._disk.remove(f"{self._folder}/{entries.pop().name}")
         self._segments = []
+        self._check_lengths(entries)
         for entry in entries:
             start_offset = int(entry.name)
             if not self._segments:
@@ -95,6 +110,17 @@ class MappedFileQueue:
             elif start_offset != self.end_offset:
                 raise LogGap(self._folder, expected_offset=self.end_offset, found_offset=start_offset)
             self._segments.append(self._map(start_offset, create=False))
+
+    def _check_lengths(self, entries: Sequence[FolderEntry]) -> None:
+        wrong = [entry for entry in entries if entry.size != self._file_bytes]
+        if wrong:
+            is_damaged = len(wrong) < len(entries) or wrong[0].size == 0
+            raise SegmentSizeMismatch(
+                f"{self._folder}/{wrong[0].name}",
+                found_bytes=wrong[0].size,
+                expected_bytes=self._file_bytes,
+                remedy=_DAMAGED_FILE if is_damaged else _CHANGED_SETTING,
+            )
 
     def file_start(self, offset: int) -> int:
         """Start of the file that holds, or would hold, `offset`."""

@@ -100,9 +100,11 @@ class ConsumeQueueSync:
 class ConsumeQueueFiles:
     """Reads and writes the streams of entries. Not for use by two threads."""
 
-    def __init__(self, disk: Disk, *, file_bytes: int) -> None:
+    def __init__(self, disk: Disk, *, file_bytes: int, before_loss: Callable[[], None] = lambda: None) -> None:
+        """`before_loss` is called whenever entries that are in files are about to be deleted or erased."""
         self.disk: Final = disk
         self.file_bytes: Final = file_bytes
+        self.before_loss: Final = before_loss
         self._open: OrderedDict[str, BlockFile] = OrderedDict()
         self._unsynced: set[str] = set()
         self._running_sync: ConsumeQueueSync | None = None
@@ -168,6 +170,7 @@ class ConsumeQueueFiles:
 
     def remove(self, folder: str, start: int) -> None:
         """Deletes one file, durably."""
+        self.before_loss()
         path = file_path(folder, start)
         self._forget(path)
         self.disk.remove(path)
@@ -179,13 +182,16 @@ class ConsumeQueueFiles:
         through all that is open or unsynced each time would take the square of their number.
         """
         found = self.disk.list_folder(folder)
+        if not found:
+            return
+        self.before_loss()
         for file in found:
             self._forget(f"{folder}/{file.name}")
-        if found:
-            self.disk.remove_folder(folder)
+        self.disk.remove_folder(folder)
 
     def remove_folder(self, folder: str) -> None:
         """Deletes a folder of files, durably."""
+        self.before_loss()
         prefix = f"{folder}/"
         known = {*self._open, *self._unsynced, *(self._running_sync.paths if self._running_sync else ())}
         for path in [path for path in known if path.startswith(prefix)]:
@@ -532,6 +538,7 @@ class ConsumeQueue:
 
     def _erase(self, start: int, end: int) -> None:
         """Makes bytes [start, end) of the stream zero, durably. Files go from the last one back: never a hole."""
+        self._files.before_loss()
         file_bytes = self._files.file_bytes
         folder = self.folder
         file_start = (end - 1) // file_bytes * file_bytes

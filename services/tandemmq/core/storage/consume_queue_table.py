@@ -8,7 +8,9 @@ depends on the stop:
 - *power lost*: of what was not synced anything may be there: sectors missing or kept, in any order.
 
 Damage looks like an end, too. Where durable entries follow, or a file is missing or has another length than the rest,
-the queue ends before the damage, and the CommitLog gives the rest again.
+the queue ends before the damage, and the CommitLog gives the rest again. What is gone without a trace, a queue's first
+files, its last entries or all of it, is known from `consumequeue-ends`: where each queue began and ended when it was
+written. While that file is there queues only grow, so that every later start can hold them against it.
 
 Entries up to the checkpoint's `logics_physical_offset` were synced before the checkpoint said so. After a kill or a
 power loss, entries of later records are dropped, the rest of the file is erased, and the CommitLog gives them again.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
@@ -37,8 +39,13 @@ from tandemmq.core.storage.consume_queue import (
 )
 from tandemmq.core.storage.disk import Disk, SegmentSizeMismatch
 
-__all__ = ["ConsumeQueueTable", "LoadedQueue", "StopKind", "load_consume_queue"]
+__all__ = ["ConsumeQueueTable", "LoadedQueue", "QueueEnds", "StopKind", "load_consume_queue"]
 
+
+_QUEUE_FILE_SIZE: Final = (
+    "set mappedFileSizeConsumeQueue back to what the store was created with; if nobody changed it, the file is "
+    f"damaged: move the folder {CONSUME_QUEUE_FOLDER} away, and the start makes it again from the CommitLog"
+)
 
 # The search for a queue's end.
 
@@ -67,9 +74,12 @@ class LoadedQueue(NamedTuple):
     """What became of a queue's files."""
 
     has_files: bool
+    """False as well if they have another length."""
     damaged_from: int | None
     """Where in the CommitLog the last believed record ends, if durable entries behind it are gone: they were damaged,
     or hidden by damage. All records from there on are to be entered again. None: nothing is wrong."""
+    other_length: SegmentSizeMismatch | None = None
+    """All files of the queue have one other length: they are damaged, unless those of all queues have."""
 
 
 def load_consume_queue(
@@ -86,9 +96,11 @@ def load_consume_queue(
     it is perhaps dropped.
 
     After an unclean stop, and where they are damaged, the files are repaired; that is durable after the next sync.
-    Raises SegmentSizeMismatch if all files of the queue have another length: the setting was changed.
     """
-    starts, is_damaged = _file_starts(queue.folder, files, stop)
+    try:
+        starts, is_damaged = _file_starts(queue.folder, files, stop)
+    except SegmentSizeMismatch as mismatch:
+        return LoadedQueue(False, 0, mismatch)
     if not starts:
         return LoadedQueue(False, 0 if is_damaged else None)
     reader = _EntryReader(files, queue.folder)
@@ -214,7 +226,8 @@ def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> tuple
     """Start positions of the queue's files, ascending and without a hole; and whether one is missing or damaged.
 
     A file whose creation was cut short is removed, and so is everything behind a missing file. After a power loss it
-    was perhaps not synced; then nothing up to the checkpoint is in it.
+    was perhaps not synced; then nothing up to the checkpoint is in it. SegmentSizeMismatch, and nothing is removed: all
+    have one other length.
     """
     starts: list[int] = []
     is_cut_off = is_damaged = False
@@ -230,7 +243,12 @@ def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> tuple
         elif found.size == 0:
             files.remove(folder, start)
         elif is_other_length:
-            raise SegmentSizeMismatch(file_path(folder, start), found_bytes=found.size, expected_bytes=files.file_bytes)
+            raise SegmentSizeMismatch(
+                file_path(folder, start),
+                found_bytes=found.size,
+                expected_bytes=files.file_bytes,
+                remedy=_QUEUE_FILE_SIZE,
+            )
         elif is_damaged or found.size != files.file_bytes or start != expected:
             is_damaged = True
             files.remove(folder, start)
@@ -304,15 +322,35 @@ QUEUE_ENDS_FILE: Final = "consumequeue-ends"
 """Eight hexadecimal digits, the CRC of what follows; a line's end; JSON: [logics_physical_offset, [[topic, queue id,
 start of the first file, max offset], ...]]."""
 
+_ENDS_WAIT_MS: Final = 10_000
+"""How old the file becomes while only entries are added."""
+_ENDS_WAIT_MS_PER_QUEUE: Final = 1
+"""How long it stays in any case: of 80,000 queues, writing them down takes 0.1 s."""
 
-def read_queue_ends(data: bytes) -> tuple[int, list[tuple[str, int, int, int]]]:
-    """The durable offset of a stop, and of each queue topic, id, start of the first file, max offset. ValueError: it is
-    not what was written."""
-    checksum, _, text = data.partition(b"\n")
-    if checksum != b"%08x" % crc32(text):
-        raise ValueError("its checksum is wrong")
-    stopped_at, ends = json.loads(text)
-    return stopped_at, [tuple(end) for end in ends]
+
+class QueueEnds(NamedTuple):
+    """Where queues were at one moment."""
+
+    durable_offset: int
+    """The checkpoint's logics_physical_offset: every entry below an end belongs to a record at or before it."""
+    ends: Sequence[tuple[str, int, int, int]]
+    """Topic, queue id, start of the first file, max offset."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> QueueEnds:
+        """ValueError: it is not what was written."""
+        checksum, _, text = data.partition(b"\n")
+        if checksum != b"%08x" % crc32(text):
+            raise ValueError("its checksum is wrong")
+        durable_offset, ends = json.loads(text)
+        return cls(durable_offset, [tuple(end) for end in ends])
+
+    def save(self, disk: Disk) -> None:
+        """Replaces the file, durably. Blocks, in any thread: made piece by piece, so that others go on between them."""
+        pieces = [self.ends[start : start + 500] for start in range(0, len(self.ends), 500)]
+        ends = ",".join(json.dumps(piece, separators=(",", ":"))[1:-1] for piece in pieces)
+        text = f"[{self.durable_offset},[{ends}]]".encode()
+        disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(text) + text)
 
 
 class ConsumeQueueTable:
@@ -321,7 +359,7 @@ class ConsumeQueueTable:
     def __init__(self, disk: Disk, *, file_bytes: int) -> None:
         """`file_bytes` is the length of every file, a multiple of 20 that may not change while there are files."""
         self._disk: Final = disk
-        self._files: Final = ConsumeQueueFiles(disk, file_bytes=file_bytes)
+        self._files: Final = ConsumeQueueFiles(disk, file_bytes=file_bytes, before_loss=self.forget_ends)
         self._queues: Final[dict[tuple[str, int], ConsumeQueue]] = {}
         self._ids: Final[dict[str, set[int]]] = {}
         """Queue ids by topic: of 80,000 queues, a topic's are found without looking at all."""
@@ -333,6 +371,11 @@ class ConsumeQueueTable:
         """Queues whose files `load` found damaged, and the first entry that was lost: topic, queue id, queue offset."""
         self.new_count = 0
         """Queues that got their first message since the last round began: each has a file to be made."""
+        self._ends_are_there = False
+        self._ends_age_ms = 0
+        """When `ends_at` last gave any, by its clock."""
+        self._losses = 0
+        """How often entries in files were deleted or erased."""
 
     def load(
         self,
@@ -347,10 +390,14 @@ class ConsumeQueueTable:
         What it changes in the files is durable when it returns. `durable_offset` is the checkpoint's
         logics_physical_offset; no record ends beyond `log_end`. `farthest` is told an entry of each queue, after an
         unclean stop, before anything of the queue is dropped. Returns from where on records have to be entered again
-        because files are damaged; None: none. Blocks: about 0.1 ms for a queue.
+        because files are damaged; None: none. SegmentSizeMismatch: all files have another length, the setting was
+        changed. Blocks: about 0.1 ms for a queue.
         """
         damaged_from: int | None = None
+        other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
         self.damaged.clear()
+        ends_data = self._disk.read_file(QUEUE_ENDS_FILE)
+        self._ends_are_there = ends_data is not None
         for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
             for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
                 if queue_id.is_folder and queue_id.name.isdecimal():
@@ -360,13 +407,18 @@ class ConsumeQueueTable:
                     )
                     if loaded.has_files:
                         self._enter(queue)
+                    if loaded.other_length is not None:
+                        other_lengths.append((queue, loaded.other_length))
                     if loaded.damaged_from is not None:
                         self.damaged.append((queue.topic, queue.queue_id, queue.max_offset))
                         damaged_from = (
                             loaded.damaged_from if damaged_from is None else min(damaged_from, loaded.damaged_from)
                         )
-        if stop is StopKind.CLEAN:
-            damaged_from = self._compare_with_ends(durable_offset, damaged_from)
+        for queue, mismatch in other_lengths:
+            if not len(self):
+                raise mismatch
+            self._files.remove_queue(queue.folder)
+        damaged_from = self._compare_with_ends(ends_data, stop, durable_offset, damaged_from)
         # All at once: after a kill there may be something to erase in each of 80,000 files.
         repairs = self.take_sync()
         if repairs is not None:
@@ -374,35 +426,74 @@ class ConsumeQueueTable:
         return damaged_from
 
     def save_ends(self, durable_offset: int) -> None:
-        """Writes down where every queue ends, durably: the last step before an orderly stop. Entries that are lost
-        from the end of a file, and whole files, leave no other trace."""
-        queues = [
-            [queue.topic, queue.queue_id, queue.first_file_start, queue.max_offset]
-            for queue in self
-            if not queue.is_empty
-        ]
-        data = json.dumps([durable_offset, queues], separators=(",", ":")).encode()
-        self._disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(data) + data)
+        """Writes down where every queue begins and ends, durably: all entries must be. Blocks."""
+        self._ends(durable_offset).save(self._disk)
+        self._ends_are_there = True
 
-    def _compare_with_ends(self, durable_offset: int, damaged_from: int | None) -> int | None:
-        """`damaged_from`, or an earlier place where a queue is not what it was at the stop."""
+    def ends_at(self, durable_offset: int, *, now_ms: int) -> QueueEnds | None:
+        """What a flush that begins now may write down once all entries made by now are durable; None: not yet.
+
+        At once, but for many queues, when there is none or queues are new; else every ten seconds.
+        """
+        wait_ms = len(self._queues) * _ENDS_WAIT_MS_PER_QUEUE
+        if self._ends_are_there and not self.new_count:
+            wait_ms = max(wait_ms, _ENDS_WAIT_MS)
+        if now_ms - self._ends_age_ms < wait_ms:
+            return None
+        self._ends_age_ms = now_ms
+        return self._ends(durable_offset)
+
+    def ends_saved(self, *, losses: int) -> None:
+        """What `ends_at` gave when `losses` was so many is in the file."""
+        self._ends_are_there = True
+        if losses != self._losses:
+            self.forget_ends()
+
+    @property
+    def losses(self) -> int:
+        """How often entries in files were deleted or erased; ends of before are not to be written down after it."""
+        return self._losses
+
+    def forget_ends(self) -> None:
+        """Queues may shrink from now on, or the log be cut: no start is to miss what goes. Durable when it returns."""
+        self._losses += 1
+        if self._ends_are_there:
+            self._disk.remove(QUEUE_ENDS_FILE)
+            self._ends_are_there = False
+
+    def _ends(self, durable_offset: int) -> QueueEnds:
+        return QueueEnds(
+            durable_offset,
+            [
+                (queue.topic, queue.queue_id, queue.first_file_start, queue.max_offset)
+                for queue in self
+                if not queue.is_empty
+            ],
+        )
+
+    def _compare_with_ends(
+        self, data: bytes | None, stop: StopKind, durable_offset: int, damaged_from: int | None
+    ) -> int | None:
+        """`damaged_from`, or an earlier place where a queue is less than what was written down."""
         try:
-            stopped_at, ends = read_queue_ends(self._disk.read_file(QUEUE_ENDS_FILE) or b"")
+            written = QueueEnds.decode(data or b"")
         except ValueError:
             return damaged_from
-        if stopped_at != durable_offset:
+        is_exact = stop is StopKind.CLEAN
+        if is_exact and written.durable_offset != durable_offset:
             return damaged_from  # It belongs to another stop: a Java broker ran since.
-        for topic, queue_id, first_file_start, max_offset in ends:
+        for topic, queue_id, first_file_start, max_offset in written.ends:
             queue = self.get(topic, queue_id)
-            if queue is not None and (queue.first_file_start, queue.max_offset) == (first_file_start, max_offset):
-                continue
-            lost_from = 0
-            if queue is not None and queue.first_file_start == first_file_start and queue.max_offset < max_offset:
-                lost_from = queue.last_physical_end
-            elif queue is not None:
+            lost_from = rebuilt_from = 0
+            if queue is not None and queue.first_file_start == first_file_start:
+                if queue.max_offset == max_offset or (queue.max_offset > max_offset and not is_exact):
+                    continue
+                if queue.max_offset < max_offset and (lost_from := queue.last_physical_end):
+                    rebuilt_from = queue.max_offset
+            if queue is not None and not lost_from:
                 self._remove([(topic, queue_id)])
                 self._files.remove_queue(queue.folder)
-            self.damaged.append((topic, queue_id, queue.max_offset if queue is not None and lost_from else 0))
+            self.damaged.append((topic, queue_id, rebuilt_from))
             damaged_from = lost_from if damaged_from is None else min(damaged_from, lost_from)
         return damaged_from
 

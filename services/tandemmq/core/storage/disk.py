@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 __all__ = [
+    "FROM_A_REPLICA",
     "AppendFile",
     "BlockFile",
     "Disk",
@@ -272,16 +273,18 @@ class StoreLocked(StorageError):
         self.path = path
 
 
-class SegmentSizeMismatch(StorageError):
-    """A file's length is not the configured one: settings changed since the store was made. We refuse to start.
+_SET_BACK: Final = "set it back to what the store was created with"
 
-    Every position is computed from the file size, so going on would read and write wrong bytes.
+
+class SegmentSizeMismatch(StorageError):
+    """A file has another length than the configured one. We refuse to start: every position is computed from it.
+
+    If all files have that length, the setting was changed since the store was made; if not, this one is damaged.
     """
 
-    def __init__(self, path: str, *, found_bytes: int, expected_bytes: int) -> None:
+    def __init__(self, path: str, *, found_bytes: int, expected_bytes: int, remedy: str = _SET_BACK) -> None:
         super().__init__(
-            f"{path} is {found_bytes} bytes long but the configured file size is {expected_bytes}; "
-            f"set it back to what the store was created with"
+            f"{path} is {found_bytes} bytes long but the configured file size is {expected_bytes}; {remedy}"
         )
         self.path = path
         self.found_bytes = found_bytes
@@ -293,11 +296,19 @@ class LogGap(StorageError):
 
     def __init__(self, folder: str, *, expected_offset: int, found_offset: int) -> None:
         super().__init__(
-            f"{folder}: the file starting at {expected_offset} is missing, the next one starts at {found_offset}"
+            f"{folder}: the file starting at {expected_offset} is missing, the next one starts at {found_offset}; "
+            f"{FROM_A_REPLICA}"
         )
         self.folder = folder
         self.expected_offset = expected_offset
         self.found_offset = found_offset
+
+
+FROM_A_REPLICA: Final = (
+    "copy it from another replica of the group while that is stopped, or set the whole data folder aside and start "
+    "with an empty one, which takes everything from the others"
+)
+"""The remedy for a file of the CommitLog that is lost here. Both leave what there is."""
 
 
 # Bytes of a master's log on their way to the end of a slave's: the one write that a thread does for the event loop.

@@ -20,7 +20,7 @@ from tandemmq.core.storage.options import StoreOptions
 if TYPE_CHECKING:
     from tandemmq.core.storage.commit_log import CommitLog
     from tandemmq.core.storage.consume_queue import ConsumeQueueSync
-    from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
+    from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable, QueueEnds
     from tandemmq.core.storage.index_file import IndexFile
     from tandemmq.core.storage.index_table import IndexTable
 
@@ -147,6 +147,10 @@ class QueueFlushRound:
     dispatched_offset: int
     last_record_offset: int
     last_store_timestamp_ms: int
+    ends: QueueEnds | None = None
+    """What is to be written down of the queues."""
+    losses: int = 0
+    """ConsumeQueueTable.losses at that moment."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,6 +165,8 @@ class QueueFlushJob(LogFlushJob):
     index_files: Sequence[IndexFile]
     checkpoint: StoreCheckpoint | None
     """None: the round is not finished."""
+    ends: QueueEnds | None = None
+    """What is written down after the checkpoint, which vouches for it."""
     no_room: bool = False
     """The checkpoint could not be written: everything else is durable, and the next round says so."""
 
@@ -174,6 +180,8 @@ class QueueFlushJob(LogFlushJob):
         if self.checkpoint is not None:
             try:
                 self.checkpoint.save(self.disk)
+                if self.ends is not None:
+                    self.ends.save(self.disk)
             except DiskFull:
                 # The old one is there as it was. It vouches for less: nothing is at stake but the next recovery's time.
                 self.no_room = True
@@ -271,9 +279,10 @@ class QueueFlush:
         if self._round is None:
             if self.saved_offset == now.dispatched_offset:
                 return None
-            self._queues.begin_round()
             self._round_began_ms = self._clock.monotonic_ms()
-            self._round = now
+            ends = self._queues.ends_at(now.last_record_offset, now_ms=self._round_began_ms)
+            self._round = replace(now, ends=ends, losses=self._queues.losses)
+            self._queues.begin_round()
         if self._index is not None:
             self._index.enter_waiting()
         if self._queues.write_out_some(cost_max=cost_max):
@@ -298,6 +307,8 @@ class QueueFlush:
             assert self._round is not None, "the round was given up under its last job"
             self.checkpoint = job.checkpoint
             self.saved_offset = self._round.dispatched_offset
+            if job.ends is not None:
+                self._queues.ends_saved(losses=self._round.losses)
             self._round = None
 
     def save(self, checkpoint: StoreCheckpoint) -> None:
@@ -313,6 +324,7 @@ class QueueFlush:
     def lower_checkpoint(self, end_offset: int) -> None:
         """Makes the checkpoint vouch for nothing at or beyond `end_offset`, before anything there is cut. Blocks."""
         self.give_up_round()
+        self._queues.forget_ends()
         # A full IndexFile that entries are taken back from is not what was synced any more.
         lowered = replace(self.checkpoint, index_message_timestamp_ms=0)
         if lowered.logics_physical_offset >= end_offset:
@@ -361,4 +373,5 @@ class QueueFlush:
             queue_sync=self._queues.take_sync(),
             index_files=index_files,
             checkpoint=checkpoint,
+            ends=flush_round.ends if flush_round.losses == self._queues.losses else None,
         )

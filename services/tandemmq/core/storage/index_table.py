@@ -19,7 +19,7 @@ from mypy_extensions import i64
 
 from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.storage.consume_queue_table import StopKind
-from tandemmq.core.storage.disk import Disk, DiskFull, MappedSegment
+from tandemmq.core.storage.disk import Disk, DiskFull, FolderEntry, MappedSegment, SegmentSizeMismatch
 from tandemmq.core.storage.index_file import (
     HASH_BYTES,
     IndexFile,
@@ -80,6 +80,12 @@ class PagesAhead:
 _INDEX_FOLDER: Final = "index"
 _NAME_DIGITS: Final = 17
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SLOT_BYTES: Final = 4
+"""What a file's length is a multiple of, whatever the counts are."""
+_COUNTS_SET_BACK: Final = (
+    "set maxHashSlotNum and maxIndexNum back to what the store was created with; if nobody changed them, the file is "
+    f"damaged: move the folder {_INDEX_FOLDER} away, and the start makes it again from the newest part of the CommitLog"
+)
 
 _WAITING_MAX: Final = 512
 """Records that wait to be entered at once: half a millisecond's work."""
@@ -109,6 +115,8 @@ class IndexTable:
         self._waiting_hashes = BytesWriter()
         self._waiting_records = BytesWriter()
         self._columns: type[IndexColumns] | None = None
+        self.damaged: Final[list[str]] = []
+        """Names of files that `load` deleted because they are damaged."""
         self.durable_timestamp_ms = 0
         """End of the last file that `load` found to be full and synced. The checkpoint must not say more while the
         store runs: a file that was closed half full may yet become full within the same millisecond."""
@@ -121,16 +129,31 @@ class IndexTable:
 
         After a power loss only full files are believed, up to the one that `durable_timestamp_ms` (the checkpoint's
         index_message_timestamp_ms) names; the others may be torn and are deleted. A killed process leaves its files
-        sound. Raises SegmentSizeMismatch if the counts were changed.
+        sound. What has another length than the rest, or no entry though others come after it, is damaged and deleted
+        too: `damaged`. Raises SegmentSizeMismatch if all have one other length: the counts were changed.
         """
         self.load_columns()
+        self.damaged.clear()
         is_believed = True
-        for found in self._disk.list_folder(_INDEX_FOLDER):
-            if found.is_folder or not found.name.isdecimal():
-                continue
+        is_last_lost = False
+        found_files = [
+            found for found in self._disk.list_folder(_INDEX_FOLDER) if not found.is_folder and found.name.isdecimal()
+        ]
+        self._check_lengths(found_files)
+        for found in found_files:
             path = f"{_INDEX_FOLDER}/{found.name}"
+            is_newest = found is found_files[-1]
+            if found.size != self._file_bytes:
+                self.damaged.append(found.name)
+                self._disk.remove(path)
+                is_last_lost = is_newest
+                continue
             file = self._mapped(path, create=False)
             if file.is_empty:  # A crash came before its first entry, or after its last one was taken back.
+                if is_newest:
+                    is_last_lost = True
+                else:
+                    self.damaged.append(found.name)
                 file.close()
                 self._disk.remove(path)
                 continue
@@ -145,9 +168,19 @@ class IndexTable:
             else:
                 file.close()
                 self._disk.remove(path)
-        if is_believed and stop is not StopKind.POWER_LOST:
+        if self._files and is_believed and not is_last_lost and stop is not StopKind.POWER_LOST:
             return None
         return PhysicalOffset(self._files[-1].end_physical_offset if self._files else 0)
+
+    def _check_lengths(self, found_files: Sequence[FolderEntry]) -> None:
+        sizes = {found.size for found in found_files}
+        if len(sizes) == 1 and (size := sizes.pop()) != self._file_bytes and size > 0 and size % _SLOT_BYTES == 0:
+            raise SegmentSizeMismatch(
+                f"{_INDEX_FOLDER}/{found_files[0].name}",
+                found_bytes=size,
+                expected_bytes=self._file_bytes,
+                remedy=_COUNTS_SET_BACK,
+            )
 
     @property
     def files(self) -> list[IndexFile]:

@@ -201,6 +201,8 @@ class MessageStore:
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
+        if stop is not StopKind.CLEAN or self._queues.damaged or recovered.damage:
+            self._queues.save_ends(recovered.checkpoint.logics_physical_offset)
         if stop is StopKind.POWER_LOST or recovered.damage:
             self.doubt_tail()
         else:
@@ -217,6 +219,7 @@ class MessageStore:
             truncated_bytes=recovered.truncated_bytes,
             damage=recovered.damage,
             damaged_queues=tuple(self._queues.damaged),
+            damaged_index_files=tuple(self._index.damaged) if self._index is not None else (),
             kept_tail=recovered.kept_tail,
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),

@@ -111,6 +111,9 @@ class RecoveryReport:
     who knows how far it went can say so."""
     damaged_queues: tuple[tuple[str, int, int], ...]
     """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
+    damaged_index_files: tuple[str, ...]
+    """Names of IndexFiles that were damaged and are deleted. Those before the newest are not made again: keys of their
+    time are not found."""
     kept_tail: KeptTail | None
     """What was cut, if it was more than a torn record."""
     stop_reason: str
@@ -173,6 +176,8 @@ def recover(
         log_end=log.files.end_offset,
         farthest=lambda entry: note_told(entry.physical_offset, entry.physical_end),
     )
+    if not len(queues):  # The log has files, so that at least one had entries.
+        damaged_from = log.files.first_offset
     index_lost_from = None
     if index is not None:
         index_lost_from = index.load(stop, durable_timestamp_ms=checkpoint.index_message_timestamp_ms)

@@ -124,7 +124,9 @@ def replicated(
             assert (checked_offset, checked_problem) == (store.dispatched_offset, problem)
     ended = (store.dispatched_offset, problem, queue_ends(store))
     flush_all(store)
-    derived = {path: disk.read_file(path) or b"" for path in disk.paths() if path.startswith(("consumequeue", "index"))}
+    # Not where queues end: that is written down in the order in which they were made.
+    folders = ("consumequeue/", "index/")
+    derived = {path: disk.read_file(path) or b"" for path in disk.paths() if path.startswith(folders)}
     return derived, ended
 
 
@@ -295,7 +297,9 @@ def recovered(log: bytes, options: StoreOptions) -> tuple[dict[str, bytes], obje
     report = store.load()
     ended = (report, store.end_offset, store.checkpoint, queue_ends(store))
     flush_all(store)
-    derived = {path: disk.read_file(path) or b"" for path in disk.paths() if path.startswith(("consumequeue", "index"))}
+    # Not where queues end: that is written down in the order in which they were made.
+    folders = ("consumequeue/", "index/")
+    derived = {path: disk.read_file(path) or b"" for path in disk.paths() if path.startswith(folders)}
     return derived, ended
 
 

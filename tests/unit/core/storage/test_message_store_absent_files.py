@@ -1,0 +1,187 @@
+"""A start finds what was derived from the log cut, emptied, zeroed or gone: the log gives it again, however the last
+run ended. Drawn: which run, which file or folder, what happened to it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.messages import outgoing_message
+from support.simulated_disk import SimulatedDisk
+from support.stores import (
+    SMALL_OPTIONS,
+    ManualClock,
+    derived_queues,
+    flush_all,
+    keys_in,
+    messages_by_key,
+    new_store,
+    queue_contents,
+    with_options,
+)
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, StopKind
+from tandemmq.core.storage.disk import FROM_A_REPLICA, LogGap, SegmentSizeMismatch
+from tandemmq.core.storage.message_store import MessageStore
+
+MESSAGES = 90
+QUEUES = 3
+ENTRIES_A_FILE = SMALL_OPTIONS.consume_queue_file_bytes // 20
+Image = dict[str, bytes]
+
+
+@dataclass
+class _Run:
+    """A run that has ended, and what it left."""
+
+    disk: SimulatedDisk
+    clock: ManualClock
+    image: Image
+
+    def start(self, image: Image) -> MessageStore:
+        self.disk.put_back(image)
+        store = new_store(self.disk, self.clock)
+        store.load()
+        return store
+
+
+@cache
+def _run(stop: StopKind, unflushed: int) -> _Run:
+    """The last `unflushed` messages came after the last flush."""
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = new_store(disk, clock)
+    store.load()
+    for number in range(MESSAGES):
+        clock.now_ms += 1000
+        store.put(outgoing_message(queue_id=number % QUEUES, body=b"b" * 100, keys=(f"id-{number}", f"key-{number}")))
+        if number == MESSAGES - unflushed:
+            flush_all(store)
+    store.write_appended()
+    if stop is StopKind.CLEAN:
+        store.close()
+    disk.crash(power_loss=False)
+    image = disk.image()
+    if stop is StopKind.POWER_LOST:
+        image["boot"] = b"another run of the machine"
+    return _Run(disk, clock, image)
+
+
+RUNS = st.builds(_run, st.sampled_from(StopKind), st.sampled_from((1, 17, 30)))
+
+
+def _changed_length(data: bytes, size: int) -> bytes:
+    return (data + bytes(size))[:size]
+
+
+@given(run=RUNS, data=st.data())
+def test_queues_that_lost_files_hold_every_message_again(run: _Run, data: st.DataObject) -> None:
+    paths = sorted(path for path in run.image if path.startswith("consumequeue/"))
+    folders = {path.rpartition("/")[0] for path in paths} | {"consumequeue"}
+    image = dict(run.image)
+    if data.draw(st.booleans(), "a whole folder"):
+        gone = data.draw(st.sampled_from(sorted(folders)))
+        image = {path: content for path, content in image.items() if not path.startswith(f"{gone}/")}
+        if gone == "consumequeue" and data.draw(st.booleans(), "without what was written down"):
+            del image[QUEUE_ENDS_FILE]
+    else:
+        path = data.draw(st.sampled_from(paths))
+        size = data.draw(st.none() | st.integers(0, 2 * len(image[path])).filter(lambda n: n != len(image[path])))
+        if size is None:
+            del image[path]
+        else:
+            image[path] = _changed_length(image[path], size)
+    store = run.start(image)
+    assert queue_contents(store) == derived_queues(store)
+    assert sum(map(len, queue_contents(store).values())) == MESSAGES
+
+
+@given(run=RUNS, data=st.data())
+def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, data: st.DataObject) -> None:
+    paths = sorted(path for path in run.image if path.startswith("index/"))
+    image = dict(run.image)
+    path = data.draw(st.sampled_from((*paths, "index")))
+    if path == "index":
+        image = {path: content for path, content in image.items() if path not in paths}
+    else:
+        size = data.draw(st.integers(0, 2 * len(image[path])))
+        image[path] = _changed_length(b"" if size == len(image[path]) else image[path], size)
+    run.disk.put_back(image)
+    store = new_store(run.disk, run.clock)
+    report = store.load()
+    assert report.damaged_index_files in ((), (path.removeprefix("index/"),))
+    missing = [
+        key
+        for topic, key, offset in keys_in(store)
+        if all(
+            record.physical_offset != offset
+            for record in messages_by_key(store, topic, key, begin_ms=0, end_ms=run.clock.now_ms)
+        )
+    ]
+    assert not missing or (report.damaged_index_files and path in paths[:-1])
+
+
+@given(run=RUNS, data=st.data())
+def test_a_damaged_length_of_the_log_is_refused_with_its_remedy(run: _Run, data: st.DataObject) -> None:
+    paths = sorted(path for path in run.image if path.startswith("commitlog/"))
+    path = data.draw(st.sampled_from(paths[:-1]))
+    full = len(run.image[path])
+    size = data.draw(st.none() | st.integers(0, 2 * full).filter(lambda n: n != full))
+    image = dict(run.image)
+    if size is None:
+        del image[path]
+    else:
+        image[path] = _changed_length(image[path], size)
+    run.disk.put_back(image)
+    store = new_store(run.disk, run.clock)
+    if size is None and path == paths[0]:
+        store.load()  # As if retention had deleted it.
+        return
+    with pytest.raises((SegmentSizeMismatch, LogGap)) as refusal:
+        store.load()
+    assert FROM_A_REPLICA in str(refusal.value)
+    assert run.disk.image() == image, "nothing was changed"
+
+
+@pytest.mark.parametrize("changed", ["consume_queue_file_bytes", "index_entry_count"])
+def test_lengths_that_a_setting_changed_are_no_damage(changed: str) -> None:
+    run = _run(StopKind.CLEAN, 1)
+    run.disk.put_back(run.image)
+    other = new_store(run.disk, run.clock, with_options(**{changed: 400 * 3}))
+    with pytest.raises(SegmentSizeMismatch, match="back to what the store was created with"):
+        other.load()
+    assert run.disk.image() == run.image, "nothing was changed"
+
+
+@given(st.lists(st.sampled_from(("put", "flush", "wait", "cut", "kill", "power", "stop")), min_size=1, max_size=25))
+def test_queues_that_lost_nothing_are_not_called_damaged(steps: list[str]) -> None:
+    """Ends are written down while the store works: whatever shrinks queues in order comes after they are forgotten."""
+    disk, clock = SimulatedDisk(random.Random(len(steps))), ManualClock()
+    store = new_store(disk, clock)
+    store.load()
+    for number, step in enumerate(steps):
+        match step:
+            case "put":
+                for queue_id in range(number % 5 + 1):
+                    store.put(outgoing_message(queue_id=queue_id, body=b"b" * (100 * number)))
+            case "flush":
+                flush_all(store)
+            case "wait":
+                clock.now_ms += 20_000
+            case "cut":
+                boundaries = sorted(
+                    {entry.physical_end for entries in queue_contents(store).values() for entry in entries}
+                )
+                if boundaries:
+                    store.truncate(boundaries[len(boundaries) // 2])
+            case "stop":
+                store.close()
+        if step in {"kill", "power", "stop"}:
+            disk.crash(power_loss=step == "power")
+            store = new_store(disk, clock)
+            report = store.load()
+            assert report.damaged_queues == ()
+            assert queue_contents(store) == derived_queues(store)
