@@ -511,8 +511,16 @@ class SimBroker:
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
-        role = MasterRole(self._roles_parts, seat=seat, holds_all=holds_all, accepts_loss=accepts_loss)
+    async def begin_master(
+        self, seat: FailoverSeat, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
+    ) -> None:
+        role = MasterRole(
+            self._roles_parts,
+            seat=seat,
+            holds_all=holds_all,
+            was_handed_over=was_handed_over,
+            accepts_loss=accepts_loss,
+        )
         await self._begin_role(role)
 
     async def begin_slave(self) -> None:

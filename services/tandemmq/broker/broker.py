@@ -419,9 +419,17 @@ class Broker:
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
-        accepts_loss = accepts_loss or self._accepts_loss
-        await self._begin_role(MasterRole(self._parts, accepts_loss=accepts_loss, seat=seat, holds_all=holds_all))
+    async def begin_master(
+        self, seat: FailoverSeat, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
+    ) -> None:
+        role = MasterRole(
+            self._parts,
+            accepts_loss=accepts_loss or self._accepts_loss,
+            seat=seat,
+            holds_all=holds_all,
+            was_handed_over=was_handed_over,
+        )
+        await self._begin_role(role)
 
     async def begin_slave(self) -> None:
         await self._begin_role(SlaveRole(self._parts))
@@ -453,6 +461,7 @@ class Broker:
         await asyncio.to_thread(parts.member.count_start)
         await asyncio.to_thread(self._audit.remove_leftover)
         self._tell_recovery(report)
+        parts.stopped_in_order = report.clean
         noted_end = await asyncio.to_thread(parts.log_end.open)
         parts.log_damage, parts.is_whole = report.damage, not report.may_have_lost
         if missing := missing_to_mark(report, noted_end):

@@ -374,14 +374,19 @@ class LeaseStorage(LeaseFiles):
         end = replace(position, journal_bytes=self.written_bytes - self._base_bytes)
         return LeaseChange(end, None, bytes(tail[len(tail) - (self.written_bytes - start) :]))
 
-    def load(self) -> None:
-        """Restores the table from the newest snapshot and the journals behind it, then opens the journal."""
+    def load(self, *, answers_were_lost: bool) -> None:
+        """Restores the table from the newest snapshot and the journals behind it, then opens the journal. For
+        `answers_were_lost` see LeaseTable.restore."""
         snapshots, journals = self._files()
         self._generation = max(snapshots, default=0)
         snapshot = self.disk.read_file(file_path(self._generation, "snapshot")) or b""
         journal = self._journals_since(self._generation)
         report = self._table.restore(
-            snapshot, journal, now_ms=self._clock.monotonic_ms(), clock_offset_ms=self._clock_offset_ms()
+            snapshot,
+            journal,
+            now_ms=self._clock.monotonic_ms(),
+            clock_offset_ms=self._clock_offset_ms(),
+            answers_were_lost=answers_were_lost,
         )
         # What a kill leaves torn is nothing: no answer depended on it. A bad snapshot is a bad disk.
         (log.info if report.snapshot_valid else log.error)(

@@ -37,7 +37,7 @@ def loaded(
 ) -> tuple[LeaseTable, LeaseStorage]:
     """A table with its storage, as a broker has them after its start; at 100 s if no clock is given."""
     table, storage = unloaded(disk, queues, compaction_floor_bytes=compaction_floor_bytes, clock=clock)
-    storage.load()
+    storage.load(answers_were_lost=False)
     return table, storage
 
 
@@ -319,7 +319,7 @@ def test_a_copy_follows_byte_by_byte_and_a_master_with_a_new_disk_goes_on_with_i
     restored = LeaseCopy(slave_disk)
     assert restored.is_open
     follow(LeaseCopy(new_disk), restored)
-    new_storage.load()
+    new_storage.load(answers_were_lost=False)
     assert new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handles[0], now_ms=2_000), "the handle counts"
     assert not new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handles[3], now_ms=2_000), "acknowledged already"
     assert new_table.committed(GROUP, TOPIC, 0) == 1
@@ -494,7 +494,7 @@ def test_a_starting_master_takes_a_copy_when_it_has_nothing_or_is_told_to() -> N
     for replace, taken in ((False, True), (False, False), (True, True)):
         new_table, new_storage = new_master(new_disk, queues)
         assert asyncio.run(recover_leases(cast(Any, slave), tables, new_storage, replace=replace)) is taken
-        new_storage.load()
+        new_storage.load(answers_were_lost=False)
         assert new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=2_000)
 
 
@@ -538,7 +538,7 @@ class OperatedGroup:
             peer: Any = slave
             asyncio.run(recover_metadata(peer, tables, storage))
             has_leases = has_leases or asyncio.run(recover_leases(peer, tables, storage, replace=False))
-        storage.load()
+        storage.load(answers_were_lost=False)
         return len(receive(table, now_ms=2_000))
 
 

@@ -248,7 +248,9 @@ class FailoverHost(Protocol):
     async def end_role(self, reason: str) -> None:
         """The role that is has ended, its files are closed, and clients are refused, when this returns."""
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+    async def begin_master(
+        self, seat: FailoverSeat, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
+    ) -> None:
         """A master's role is the broker's at once; returns when it serves, or has given up. See `MasterRole`."""
 
     async def begin_slave(self) -> None:
@@ -554,7 +556,7 @@ class Failover:
         # Meanwhile the master may have been promised a lease.
         if self._member.is_vacant(self._now_ms()) and await self._swap_claim(record):
             steps.did("write the record")
-            await self._host.begin_master(self, holds_all=True)
+            await self._host.begin_master(self, holds_all=True, was_handed_over=is_named)
             steps.did("begin the master's role")
             self._lead_clients()
             self._forget_left()

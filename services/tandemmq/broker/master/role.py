@@ -90,7 +90,8 @@ class FailoverSeat(Protocol):
 
 class MasterRole:
     """See `tandemmq.broker.parts.Role`. With `accepts_loss` it waits for no replica that it cannot reach, whatever that
-    holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody."""
+    holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody, and with
+    `was_handed_over` the master before it has ended in order."""
 
     is_master: Final = True
     holds_copies: Final = False
@@ -107,10 +108,12 @@ class MasterRole:
         accepts_loss: bool = False,
         seat: FailoverSeat | None = None,
         holds_all: bool = False,
+        was_handed_over: bool = False,
     ) -> None:
         self._parts = parts
         self._seat = seat
         self._holds_all = holds_all
+        self._answers_were_lost = not (parts.stopped_in_order if seat is None else was_handed_over)
         self._is_given_up = False
         self._ahead: list[LeasesAhead] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -402,7 +405,7 @@ class MasterRole:
         if await parts.follow_lite_topics():
             await cut_progress(parts.tables, self.leases, parts.lite_queue_end)
         parts.client_api.lite.role_changed()
-        await asyncio.to_thread(self.leases.load)
+        await asyncio.to_thread(self.leases.load, answers_were_lost=self._answers_were_lost)
         self._merge_progress()
         if parts.member.replicas:
             parts.tables.renew()

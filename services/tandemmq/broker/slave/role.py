@@ -539,7 +539,7 @@ class SlaveReads:
         storage = LeaseStorage(parts.disk, parts.leases, parts.clock)
         try:
             self._copy.lend()
-            storage.load()
+            storage.load(answers_were_lost=True)
         except DiskError as error:
             parts.disk_failed(error)
             return

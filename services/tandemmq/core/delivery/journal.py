@@ -248,6 +248,8 @@ class LeaseReplay:
 
     def __init__(self) -> None:
         self.subscriptions: dict[int, Subscription] = {}
+        self.last_grant_ms = 0
+        """When the last lease was given that is known of, also one of a finished message."""
 
     def apply(self, entries: Iterable[JournalEntry]) -> None:
         """Makes the transitions the entries stand for."""
@@ -260,6 +262,7 @@ class LeaseReplay:
                 continue
             queue = subscription.queues.get(entry.queue_id)
             if isinstance(entry, GrantEntry):
+                self.last_grant_ms = max(self.last_grant_ms, entry.granted_ms)
                 if queue is not None:
                     queue.grant(_lease(queue, entry), entry.next_offset)
             elif entry.kind is EntryKind.POSITION:

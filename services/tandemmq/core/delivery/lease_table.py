@@ -22,6 +22,7 @@ wall clock, and a lease that seems to begin in the future begins then: none last
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify
 from typing import Final, NamedTuple
@@ -58,6 +59,9 @@ _COMPACTION_FACTOR: Final = 4
 _QUEUE_ID: Final = 1
 _OFFSET: Final = 2
 _NONCE: Final = 3
+_ON_THE_WAY_MS: Final = 10_000
+"""How long before a process was killed an answer may have been given that its client never read: what lies unread in a
+client's socket is dropped when the other end resets it."""
 
 
 class LeaseTable:
@@ -508,12 +512,21 @@ class LeaseTable:
         self._journal_bytes = 0
         return frame
 
-    def restore(self, snapshot: bytes, journal: bytes, *, now_ms: int, clock_offset_ms: int = 0) -> RestoreReport:
+    def restore(
+        self,
+        snapshot: bytes,
+        journal: bytes,
+        *,
+        now_ms: int,
+        clock_offset_ms: int = 0,
+        answers_were_lost: bool = False,
+    ) -> RestoreReport:
         """Takes the state from the files of an earlier run; both may be empty. Only on a new table, its store loaded.
 
         `clock_offset_ms`: lease time minus monotonic time; that of the earlier run if the machine has run ever since.
         Progress that lies beyond the end of a queue, because the log lost its tail, goes back to that end, or messages
-        put there from now on would never be delivered.
+        put there from now on would never be delivered. With `answers_were_lost` the process that gave the leases was
+        cut off: the last ones are not renewed, as nobody may have them.
         """
         assert not self._state.subscriptions, "restore comes first"
         self._clock_offset_ms = clock_offset_ms
@@ -524,10 +537,11 @@ class LeaseTable:
         changes, journal_bytes = read_frames(journal)
         if snapshot_valid:
             replay.apply(changes)
+        doubted_ms = replay.last_grant_ms - _ON_THE_WAY_MS if answers_were_lost else sys.maxsize
         self._state.adopt(replay.subscriptions.values())
         for subscription in replay.subscriptions.values():
             for queue in subscription.queues.values():
-                self._resume(queue, now_ms + clock_offset_ms)
+                self._resume(queue, now_ms + clock_offset_ms, doubted_ms=doubted_ms)
         return RestoreReport(snapshot_valid, journal_bytes, len(journal) - journal_bytes)
 
     def merge(self, theirs: LeaseReplay, *, now_ms: int, their_min_offset: PhysicalOffset) -> MergedProgress:
@@ -543,8 +557,9 @@ class LeaseTable:
             return True
         return any(self._stored_offset(group, topic, queue_id) is not None for queue_id in queue_ids)
 
-    def _resume(self, queue: QueueProgress, now_ms: int) -> None:
-        """Counts the leases of a replayed queue, starts their time and puts the queue in line with the store."""
+    def _resume(self, queue: QueueProgress, now_ms: int, *, doubted_ms: int) -> None:
+        """Counts the leases of a replayed queue, starts their time and puts the queue in line with the store. Those
+        that were given from `doubted_ms` on run out."""
         topic, queue_id = queue.subscription.topic, queue.queue_id
         held: dict[Lease, int] = {}
         for lease in queue.pending.values():
@@ -554,6 +569,8 @@ class LeaseTable:
             if lease.deadline_ms == ENDED:
                 self._state.make_ready(lease)
                 continue
+            if lease.granted_ms >= doubted_ms:
+                lease.auto_renew = False
             if lease.granted_ms > now_ms:  # By a clock that was wrong then, or is now.
                 lease.deadline_ms -= lease.granted_ms - now_ms
                 lease.granted_ms = now_ms

@@ -88,11 +88,11 @@ class Broker:
     def committed(self, queue_id: int = 0) -> int | None:
         return self.leases.committed("G", "T", queue_id)
 
-    def restart(self, *, now_ms: int = T0 + 86_400_000) -> None:
+    def restart(self, *, now_ms: int = T0 + 86_400_000, answers_were_lost: bool = False) -> None:
         """Kills the broker behind its last answer."""
         self.journal += self.leases.take_journal()
         self.leases = self._table()
-        report = self.leases.restore(b"", self.journal, now_ms=now_ms)
+        report = self.leases.restore(b"", self.journal, now_ms=now_ms, answers_were_lost=answers_were_lost)
         assert report.torn_bytes == 0
 
 
@@ -482,6 +482,27 @@ def test_after_a_restart_living_clients_keep_their_leases_and_silent_ones_lose_t
     assert not broker.acknowledge(silent, now_ms)
     assert broker.acknowledge(polling, now_ms)
     assert broker.acknowledge(beating, now_ms)
+
+
+def test_what_nobody_may_have_received_comes_again_though_its_client_lives() -> None:
+    """An answer that its client never read is not told from one that it works on."""
+    broker = Broker()
+    broker.put(4)
+    (old,) = broker.receive(T0, auto_renew=True, batch=1).deliveries
+    (acknowledged,) = broker.receive(T0 + 5_000, auto_renew=True, batch=1).deliveries
+    (unread,) = broker.receive(T0 + 19_000, auto_renew=True, batch=1).deliveries
+    broker.receive(T0 + 20_000, auto_renew=True, batch=1, client_id="other")
+    assert broker.acknowledge(acknowledged, T0 + 20_000)
+    broker.restart(now_ms=T0 + 25_000, answers_were_lost=True)
+    up_ms = T0 + 25_000
+    for client_id in ("client", "other"):
+        broker.leases.client_seen(client_id)
+    assert offsets(broker.receive(up_ms)) == []
+    for now_ms in range(up_ms, up_ms + 60_000, 1_000):
+        broker.leases.expire(now_ms)
+    assert not broker.acknowledge(unread, up_ms + 60_000)
+    assert offsets(broker.receive(up_ms + 60_000, batch=4)) == [2, 3]
+    assert broker.acknowledge(old, up_ms + 60_000), "it was given ten seconds before the last one, and read"
 
 
 # Ordered groups
