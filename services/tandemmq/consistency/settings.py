@@ -216,7 +216,9 @@ class ConsistencySettings(ServiceTlsSettings):
         "log. program: in its log each second.",
     )
     spark_master: str = Field(
-        "local[*]", alias="sparkMaster", description="local[N], or k8s://https://kubernetes.default.svc in a pod."
+        "local[*]",
+        alias="sparkMaster",
+        description="local[N], spark://HOST:PORT of a Spark cluster, or k8s://https://kubernetes.default.svc in a pod.",
     )
     driver_memory: str = Field("512m", alias="driverMemory", description="Java heap of the driver.")
     class_archive: str = Field(
