@@ -7,9 +7,10 @@
 
 Makes two replicas of 9.4 GiB (segments of 1 GiB, messages of 256 bytes to 8 KiB, ConsumeQueues and index) with the
 storage engine itself, and reads them with md5sum, with xxhsum where it is installed (apt: xxhash), with cmp, with plain
-multiprocessing, message by message on one thread, and
-with the job in both tiers; then adds 0.5 GiB to each and lets the job look again; then serves one of them with a broker
-and asks that for digests. MB/s per core is bytes by CPU seconds of the whole process tree, JVM and start included.
+multiprocessing, message by message on one thread, and with the job in both tiers; then adds 0.5 GiB to each and lets
+the job look again; asks the log of one of them five of the questions that docs/protocol/log-as-tables.md documents, by
+Spark; then serves one of them with a broker and asks that for
+digests. MB/s per core is bytes by CPU seconds of the whole process tree, JVM and start included.
 Before all that, not measured: an archive of Java's classes is made, as the image has one, and the job's runs use it
 (setting classArchive); that is done once for a Java and a Spark, not once a run.
 Rows are in build/bench-consistency.json. Nothing is found, as nothing is wrong: a finding is a failure.
@@ -23,6 +24,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -41,7 +43,7 @@ from isal import isal_zlib
 from rich.console import Console
 from rich.table import Table
 
-from large_log import append_messages, copy_store
+from large_log import TOPICS, append_messages, copy_store
 from process_tree import Cost, measure_command
 from replica_readers import log_files
 from report import Row
@@ -57,6 +59,15 @@ CLASS_ARCHIVE: Final = FOLDER / "classes.jsa"
 BEGIN_MARK: Final = "<!-- figures of make bench-consistency: begin -->"
 END_MARK: Final = "<!-- figures of make bench-consistency: end -->"
 GROUP: Final = "broker-a"
+TABLES_DOCUMENT: Final = ROOT / "docs" / "protocol" / "log-as-tables.md"
+QUERIES: Final = {
+    "topic_and_minute": "date_trunc",
+    "largest": "ORDER BY body_bytes DESC",
+    "slow_stores": "waited_ms DESC",
+    "duplicates": "copies > 1",
+    "missing": "AS first_missing",
+}
+"""What tells each of the documented queries that are timed."""
 LOG_GIB: Final = 9.4
 GROWTH_GIB: Final = 0.5
 DISK_RESERVE_BYTES: Final = 3 << 30
@@ -266,6 +277,35 @@ def job(contest: Contest, *, end_gib: float) -> Iterator[Row]:
 JOBS: Final = ("job_quick", "job_deep", "job_blake3", "job_nothing_new", "job_grown")
 
 
+def queries(store: Path) -> Iterator[Row]:
+    """The documented SQL over one replica's log, from a Spark that runs; each reads the whole log."""
+    from pyspark.sql import SparkSession
+
+    from tandemmq.consistency.data_sources import register
+    from tandemmq.consistency.settings import ConsistencySettings
+    from tandemmq.consistency.spark_session import running_spark
+    from tandemmq.service.settings import load_settings
+
+    examples = re.findall(r"```sql\n(.*?)```", TABLES_DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    settings = load_settings(
+        ConsistencySettings, environ={}, overrides=[f"path={store}", f"classArchive={CLASS_ARCHIVE}"]
+    )
+    read_bytes = sum(path.stat().st_size for path in log_files(store))
+    yield Row.absolute("query_log_bytes", read_bytes, "bytes")
+    with running_spark(settings, os.environ) as context:
+        session = SparkSession(context)
+        register(session)
+        for name, mark in QUERIES.items():
+            (sql,) = (example for example in examples if mark in example)
+            reader = session.read.format("commitlog")
+            known = reader.load(str(store)).columns
+            used = ",".join(column for column in known if re.search(rf"\b{column}\b", sql))
+            reader.option("columns", used).load(str(store)).createOrReplaceTempView("log")
+            started_s = time.monotonic()
+            session.sql(sql.replace("'orders'", f"'{TOPICS[0]}'")).collect()
+            yield Row.absolute(f"query_{name}_time", time.monotonic() - started_s, "s")
+
+
 def broker_digest(store: Path, folder: Path) -> Iterator[Row]:
     """A broker with default settings digests its own log at the default pace; CPU of it and its helper process."""
     from support.cluster_processes import ProcessCluster
@@ -376,6 +416,7 @@ def measure(console: Console, *, gib: float, growth_gib: float) -> Iterator[Row]
     yield Row.at_least("worker_digest", worker_digest(contest.stores[0]), KERNEL_MB_PER_CORE, "MB/s per core")
     yield from baselines(contest)
     yield from job(contest, end_gib=gib + growth_gib)
+    yield from queries(contest.stores[0])
     yield from broker_digest(contest.stores[0], FOLDER)
     yield Row.absolute("noise_cores_max", max(each.noise_cores for each in contest.readings.values()), "CPUs")
 

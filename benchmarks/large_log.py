@@ -17,11 +17,11 @@ from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.service.event_loop import SystemClock
 
-__all__ = ["BODY_BYTES", "append_messages", "copy_store"]
+__all__ = ["BODY_BYTES", "TOPICS", "append_messages", "copy_store"]
 
 BODY_BYTES: Final = (256, 512, 1024, 1024, 1024, 2048, 4096, 8192)
 """Sizes in turn; 2.3 KB on average."""
-_TOPICS: Final = ("orders", "payments", "shipments", "ledger")
+TOPICS: Final = ("orders", "payments", "shipments", "ledger")
 _QUEUES: Final = 8
 _TAGS: Final = ("created", "paid", "shipped")
 _BATCH: Final = 64
@@ -62,8 +62,8 @@ def _message(number: int, block: bytes, prefix: str, host: Host) -> OutgoingMess
     # One request is one topic and queue; a batch of them follows each other in the log.
     turn = number // _BATCH
     return OutgoingMessage(
-        topic=_TOPICS[turn % len(_TOPICS)],
-        queue_id=turn // len(_TOPICS) % _QUEUES,
+        topic=TOPICS[turn % len(TOPICS)],
+        queue_id=turn // len(TOPICS) % _QUEUES,
         body=block[start : start + size],
         properties=encode_properties(
             [
