@@ -4,7 +4,8 @@ In a group that fails over an answer waits until every member of the in-sync set
 of master does not undo what a client was told. One that does not know in time gets a failure, and repeats its call.
 
 A handle that cannot be honoured always gets INVALID_RECEIPT_HANDLE, whatever is wrong with it: push consumers repeat
-every other failure once a second without end.
+every other failure once a second without end. Where nothing was done and it may be later, the call ends with
+UNAVAILABLE: the official Go client takes every answer to an acknowledgement for a good one, whatever its status says.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTracer, Settl
 from tandemmq.core.delivery.lease_terms import HANDLE_SEPARATOR, broker_of_handle, encode_broker_name, read_handle
 from tandemmq.core.delivery.lite_topics import lmq_name, parent_of_lmq
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import Call, StatusCode
 
 if TYPE_CHECKING:
     from tandemmq.broker.dead_letters import DeadLetterQueues
@@ -231,8 +232,11 @@ class SettleHandler:
                 self._traced.append(trace)
 
     def _refuse_ack(self, request: AckRequest, call: Call, outcome: Outcome) -> None:
-        call.send_encoded(encoded_ack(request.entries, [outcome] * max(1, len(request.handles))))
-        call.finish()
+        if outcome.retryable:
+            call.finish(StatusCode.UNAVAILABLE, outcome.text)
+        else:
+            call.send_encoded(encoded_ack(request.entries, [outcome] * max(1, len(request.handles))))
+            call.finish()
         self._trace(_ACK, request.topic, request.group, call, request.handles, outcome)
 
     def _other_owner(self, handles: Sequence[str]) -> str | None:
@@ -298,8 +302,11 @@ class SettleHandler:
         writing_ns: int,
         is_held: bool,
     ) -> None:
-        for call, response, request in unanswered:
-            call.respond(response if is_held else encoded_ack(request.entries, [_NOT_HELD] * len(request.entries)))
+        for call, response, _ in unanswered:
+            if is_held:
+                call.respond(response)
+            else:
+                call.finish(StatusCode.UNAVAILABLE, _NOT_HELD.text)
         if self._tracer is not None:
             self._trace_answered(self._tracer, unanswered[0], traced, writing_ns)
 
@@ -358,10 +365,13 @@ class SettleHandler:
         outcome: Outcome = OK,
     ) -> None:
         """Answers. The handle is the new one even if no other member may know it: here it is the one that counts."""
-        if not is_held:
-            outcome = _NOT_HELD
-        call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=handle))
-        call.finish()
+        if outcome.retryable:
+            call.finish(StatusCode.UNAVAILABLE, outcome.text)
+        else:
+            if not is_held:
+                outcome = _NOT_HELD
+            call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=handle))
+            call.finish()
         self._trace(
             _CHANGE,
             request.topic.name,
