@@ -56,11 +56,11 @@ find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name
 find "$site" -depth -type d \( -name .mypy_cache -o -name .ruff_cache -o -name .pytest_cache \) -exec rm -rf {} +
 # Debug information: four fifths of zstandard, lz4 and xxhash.
 python3 tools/image_strip.py "$site"
-# What a broker never imports: of numpy random numbers, transforms, masked arrays, Fortran's wrappers and its own tests, a fifth
+# What a broker never imports: of numpy random numbers, transforms, Fortran's wrappers and its own tests, a fifth
 # of it (Spark and Arrow may ask for any of that); zstandard's second engine, for other Pythons, and
 # YAML's quick one.
 [ "$1-${2##*/}" != locked-broker.txt ] || (cd "$site" && rm -rf zstandard/_cffi.*.so zstandard/backend_cffi.py yaml/_yaml.*.so \
-  && cd numpy && rm -rf random fft polynomial ma f2py distutils testing _pyinstaller _core/_simd.*.so _core/_*_tests.*.so \
+  && cd numpy && rm -rf random fft polynomial f2py distutils testing _pyinstaller _core/_simd.*.so _core/_*_tests.*.so \
   doc matlib.py conftest.py lib/recfunctions.py typing/mypy_plugin.py linalg/lapack_lite.*.so)
 # pydantic's former self, which it imports when asked for it.
 rm -rf "$site/pydantic/v1"

@@ -129,6 +129,7 @@ import lz4.frame, numpy, xxhash, zstandard
 assert zstandard.backend == "cext"
 assert zstandard.decompress(zstandard.compress(b"body")) == lz4.frame.decompress(lz4.frame.compress(b"body")) == b"body"
 assert (numpy.eye(8) @ numpy.eye(8)).trace() == 8 and xxhash.xxh3_64(b"body").intdigest()
+assert numpy.unique(numpy.arange(8)).size == 8
 '"""
 IMAGES: Final = (
     Image("nameserver", ("mqnamesrv --version", _absent("mqbroker", "mqadmin")), 60, "nameserver"),

@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs_service
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics_service
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_service
@@ -23,7 +25,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-__all__ = ["Manner", "OtlpReceiver", "ReceivedEvent", "ReceivedLink", "ReceivedMetric", "ReceivedSpan"]
+__all__ = ["Manner", "OtlpReceiver", "ReceivedEvent", "ReceivedLine", "ReceivedLink", "ReceivedMetric", "ReceivedSpan"]
 
 Value: TypeAlias = str | int | float | bool | tuple[object, ...]
 
@@ -91,6 +93,15 @@ class ReceivedMetric:
     resource: dict[str, Value]
 
 
+class ReceivedLine(NamedTuple):
+    """A log record as it came over the wire."""
+
+    time_ns: int
+    level: str
+    attributes: dict[str, Value]
+    resource: dict[str, Value]
+
+
 class OtlpReceiver:
     """A running receiver; `with OtlpReceiver() as receiver` stops it. Any thread may ask it.
 
@@ -102,11 +113,13 @@ class OtlpReceiver:
         self._lock = threading.Condition()
         self._trace_requests: list[trace_service.ExportTraceServiceRequest] = []
         self._metrics_requests: list[metrics_service.ExportMetricsServiceRequest] = []
+        self._logs_requests: list[logs_service.ExportLogsServiceRequest] = []
         self._call_count = 0
         self._stopping = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(8, thread_name_prefix="otlp-receiver"))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(self), self._server)
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_Metrics(self), self._server)
+        logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(self), self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self._server.start()
 
@@ -130,6 +143,24 @@ class OtlpReceiver:
     def spans(self, name: str | None = None) -> list[ReceivedSpan]:
         """Spans taken so far, of one name if wanted."""
         return [span for span in _spans(self.trace_requests) if name is None or span.name == name]
+
+    def lines(self, event: str) -> list[ReceivedLine]:
+        """Log records taken so far, of one event."""
+        with self._lock:
+            requests = list(self._logs_requests)
+        return [
+            ReceivedLine(
+                record.time_unix_nano,
+                record.severity_text,
+                _attributes(record.attributes),
+                _attributes(of_resource.resource.attributes),
+            )
+            for request in requests
+            for of_resource in request.resource_logs
+            for of_scope in of_resource.scope_logs
+            for record in of_scope.log_records
+            if record.event_name == record.body.string_value == event
+        ]
 
     def metrics(self, name: str | None = None) -> list[ReceivedMetric]:
         """Metrics taken so far, every export's own; of one name if wanted."""
@@ -189,6 +220,12 @@ class OtlpReceiver:
             self._trace_requests.append(request)
             self._lock.notify_all()
 
+    def took_logs(self, request: logs_service.ExportLogsServiceRequest) -> None:
+        """Keeps it."""
+        with self._lock:
+            self._logs_requests.append(request)
+            self._lock.notify_all()
+
     def took_metrics(self, request: metrics_service.ExportMetricsServiceRequest) -> None:
         """Keeps it."""
         with self._lock:
@@ -206,6 +243,18 @@ class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
         if self._receiver.called(context):
             self._receiver.took_spans(request)
         return trace_service.ExportTraceServiceResponse()
+
+
+class _Logs(logs_service_pb2_grpc.LogsServiceServicer):
+    def __init__(self, receiver: OtlpReceiver) -> None:
+        self._receiver = receiver
+
+    def Export(
+        self, request: logs_service.ExportLogsServiceRequest, context: grpc.ServicerContext
+    ) -> logs_service.ExportLogsServiceResponse:
+        if self._receiver.called(context):
+            self._receiver.took_logs(request)
+        return logs_service.ExportLogsServiceResponse()
 
 
 class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):

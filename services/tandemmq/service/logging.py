@@ -8,6 +8,7 @@ is JSON without exception. Lines written inside a traced operation have its `tra
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 import threading
@@ -24,6 +25,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from tandemmq.core.tracing.span_data import TraceContext
+from tandemmq.service.telemetry.audit_export import AuditExport, open_audit_export
 
 __all__ = ["LEVELS", "EventMemory", "LevelSwitch", "RememberedEvent", "configure_logging", "get_logger", "traced_lines"]
 
@@ -185,12 +187,18 @@ def configure_logging(
     """Sets up logging for this process, once, before anything is logged. `memory` is given every line of structlog's.
 
     The level is LOG_LEVEL of `environ` (one of LEVELS, default INFO; an unknown one counts as INFO and is warned of),
-    until what is returned changes it. `context` appears on every line, for example service, cluster, broker_name.
+    until what is returned changes it. `context` appears on every line, for example service, cluster, broker_name. Where
+    OTEL_EXPORTER_OTLP_LOGS_ENDPOINT of `environ` names a receiver, audit lines are sent there, too.
     """
     wanted = environ.get("LOG_LEVEL", "INFO").upper()
     level = LevelSwitch(wanted if wanted in LEVELS else "INFO")
     structlog.configure(
-        processors=[*_SHARED, *_into(memory), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            *_SHARED,
+            *_into(memory),
+            *_into(_audit_export(environ, context)),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         # The standard library's loggers at the end filter: they can be told another level, and what is remembered does
         # not depend on what is written.
@@ -219,12 +227,21 @@ def get_logger(**context: str | int) -> FilteringBoundLogger:
     return logger
 
 
-def _into(memory: EventMemory | None) -> list[Processor]:
-    if memory is None:
+def _audit_export(environ: Mapping[str, str], context: Mapping[str, str | int]) -> AuditExport | None:
+    target = environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+    if not target:
+        return None
+    export = open_audit_export(target, context)
+    atexit.register(export.close)
+    return export
+
+
+def _into(sink: EventMemory | AuditExport | None) -> list[Processor]:
+    if sink is None:
         return []
 
     def note(_logger: object, _method: str, event: EventDict) -> EventDict:
-        memory.note(event)
+        sink.note(event)
         return event
 
     return [note]

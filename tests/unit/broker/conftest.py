@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from support.broker_assembly import BrokerAssembly
+from support.image_packages import without_what_the_image_leaves_out
 from support.manual_time import ManualTime
+
+
+@pytest.fixture(scope="package", autouse=True)
+def packages_of_the_image() -> Iterator[None]:
+    """What the image lacks is missed here first."""
+    with without_what_the_image_leaves_out():
+        yield
 
 
 @pytest.fixture
