@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import traceback
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -29,7 +30,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import structlog
 
-from tandemmq.broker.audit.store_files import FileGone, LogUnsound, PacedFiles
+from tandemmq.broker.audit.store_files import FileGone, JobCancelled, LogUnsound, PacedFiles
 from tandemmq.core.audit.replica_store import (
     EXTENT_BYTES,
     DigestingStore,
@@ -86,6 +87,8 @@ class JobFailure(StrEnum):
     """The disk refuses."""
     UNSOUND = "unsound"
     """The log is damaged where the job needs it whole."""
+    DEFECT = "defect"
+    """The job itself is at fault, or what it was installed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +260,12 @@ class JobRunner:
             yield _failed(JobFailure.GONE, f"{error} expired meanwhile")
         except ReplicaUnreadable as error:
             yield _failed(JobFailure.UNREADABLE, str(error))
+        except JobCancelled:
+            raise
+        except Exception as defect:  # The job's root: the next one goes on, and who asked is told why this one did not.
+            traceback.print_exc()
+            told = f"a defect of the broker: {type(defect).__name__}: {defect}; its log has where"
+            yield _failed(JobFailure.DEFECT, told)
 
     def _run(self, job: Job, store: ReplicaStore, files: PacedFiles) -> Iterator[dict[str, Any]]:
         if isinstance(job, DigestExtentsJob):

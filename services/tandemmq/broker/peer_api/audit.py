@@ -61,6 +61,7 @@ _FAILURES: Final = {
     JobFailure.GONE: grpc.StatusCode.OUT_OF_RANGE,
     JobFailure.UNREADABLE: grpc.StatusCode.INTERNAL,
     JobFailure.UNSOUND: grpc.StatusCode.FAILED_PRECONDITION,
+    JobFailure.DEFECT: grpc.StatusCode.INTERNAL,
 }
 
 _REFUSALS: Final = {

@@ -14,6 +14,7 @@ from tandemmq.broker.audit.jobs import (
     CheckRecordsJob,
     DigestAlgorithm,
     DigestExtentsJob,
+    JobFailure,
     JobRunner,
     line_of,
 )
@@ -67,3 +68,17 @@ def test_digests_of_a_check_are_those_of_a_digest_and_the_log_is_read_once(tmp_p
     assert [item for frame in checked for item in frame.get("extents", ())] == due
     assert any(not digest for _, _, digest in due) is (lost is not None)
     assert sum(read) <= end + (4 << 20), "what is read ahead of a record, and no second time"
+
+
+def test_a_defect_ends_its_job_and_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defective(*_: object, **__: object) -> RecordCheck:
+        raise ModuleNotFoundError("No module named 'numpy.ma'")
+
+    monkeypatch.setattr(record_check, "check_records", defective)
+    facts = ReplicaFacts("broker-a", 0, 0, 1 << 30, 1 << 30, is_running=True, queues_offset=0, index_offset=0)
+    job = CheckRecordsJob(facts, 0, 1 << 30, with_queues=True, with_index=True)
+
+    [frame] = JobRunner(str(tmp_path), pause=lambda _: None).run(job)
+
+    assert frame["failed"] == JobFailure.DEFECT
+    assert "ModuleNotFoundError: No module named 'numpy.ma'" in frame["message"]
