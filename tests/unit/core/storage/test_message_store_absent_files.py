@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.messages import outgoing_message
@@ -157,6 +157,7 @@ def test_lengths_that_a_setting_changed_are_no_damage(changed: str) -> None:
 
 
 @given(st.lists(st.sampled_from(("put", "flush", "wait", "cut", "kill", "power", "stop")), min_size=1, max_size=25))
+@example([*["put"] * 16, "power", "put", "cut", "stop"])
 def test_queues_that_lost_nothing_are_not_called_damaged(steps: list[str]) -> None:
     """Ends are written down while the store works: whatever shrinks queues in order comes after they are forgotten."""
     disk, clock = SimulatedDisk(random.Random(len(steps))), ManualClock()
