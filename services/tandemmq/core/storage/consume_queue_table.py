@@ -37,7 +37,7 @@ from tandemmq.core.storage.consume_queue import (
     file_path,
     first_false,
 )
-from tandemmq.core.storage.disk import Disk, SegmentSizeMismatch
+from tandemmq.core.storage.disk import Disk, DiskFull, SegmentSizeMismatch
 
 __all__ = ["ConsumeQueueTable", "LoadedQueue", "QueueEnds", "StopKind", "load_consume_queue"]
 
@@ -372,6 +372,8 @@ class ConsumeQueueTable:
         self.new_count = 0
         """Queues that got their first message since the last round began: each has a file to be made."""
         self._ends_are_there = False
+        """Of this run. What an earlier one has written down stays until the recovery is over, or the next start would
+        not miss what this one had not made again when it was interrupted."""
         self._ends_age_ms = 0
         """When `ends_at` last gave any, by its clock."""
         self._losses = 0
@@ -397,7 +399,6 @@ class ConsumeQueueTable:
         other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
         self.damaged.clear()
         ends_data = self._disk.read_file(QUEUE_ENDS_FILE)
-        self._ends_are_there = ends_data is not None
         for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
             for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
                 if queue_id.is_folder and queue_id.name.isdecimal():
@@ -426,9 +427,13 @@ class ConsumeQueueTable:
         return damaged_from
 
     def save_ends(self, durable_offset: int) -> None:
-        """Writes down where every queue begins and ends, durably: all entries must be. Blocks."""
-        self._ends(durable_offset).save(self._disk)
+        """Writes down where every queue begins and ends, durably: all entries must be. Without room for it nothing is
+        written down. Blocks."""
         self._ends_are_there = True
+        try:
+            self._ends(durable_offset).save(self._disk)
+        except DiskFull:
+            self.forget_ends()
 
     def ends_at(self, durable_offset: int, *, now_ms: int) -> QueueEnds | None:
         """What a flush that begins now may write down once all entries made by now are durable; None: not yet.

@@ -201,8 +201,7 @@ class MessageStore:
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
-        if stop is not StopKind.CLEAN or self._queues.damaged or recovered.damage:
-            self._queues.save_ends(recovered.checkpoint.logics_physical_offset)
+        self._queues.save_ends(recovered.checkpoint.logics_physical_offset)
         if stop is StopKind.POWER_LOST or recovered.damage:
             self.doubt_tail()
         else:

@@ -4,6 +4,7 @@ run ended. Drawn: which run, which file or folder, what happened to it."""
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.messages import outgoing_message
-from support.simulated_disk import SimulatedDisk
+from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import (
     SMALL_OPTIONS,
     ManualClock,
@@ -186,3 +187,24 @@ def test_queues_that_lost_nothing_are_not_called_damaged(steps: list[str]) -> No
             report = store.load()
             assert report.damaged_queues == ()
             assert queue_contents(store) == derived_queues(store)
+
+
+@given(run=RUNS, data=st.data())
+def test_a_recovery_that_is_interrupted_misses_nothing_the_next_time(run: _Run, data: st.DataObject) -> None:
+    paths = sorted(path for path in run.image if path.startswith("consumequeue/"))
+    path = data.draw(st.sampled_from(paths))
+    image = dict(run.image)
+    size = data.draw(st.none() | st.integers(0, 2 * len(image[path])).filter(lambda n: n != len(image[path])))
+    if size is None:
+        del image[path]
+    else:
+        image[path] = _changed_length(image[path], size)
+    run.disk.put_back(image)
+    run.disk.crash_at_operation(data.draw(st.integers(1, 80), "operations"))
+    with suppress(SimulatedCrash):
+        new_store(run.disk, run.clock).load()
+    run.disk.crash(power_loss=data.draw(st.booleans(), "power is lost"))
+    store = new_store(run.disk, run.clock)
+    store.load()
+    assert queue_contents(store) == derived_queues(store)
+    assert sum(map(len, queue_contents(store).values())) == MESSAGES
