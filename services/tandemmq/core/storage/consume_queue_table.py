@@ -575,6 +575,10 @@ class ConsumeQueueTable:
         for queue in self:
             queue.truncate(physical_end)
 
+    def log_starts_at(self, log_min_offset: int) -> None:
+        """What lies before is gone from the CommitLog, or is about to go."""
+        self._files.log_start = log_min_offset
+
     def correct_min_offsets(self, log_min_offset: int) -> None:
         """Moves every queue's min_offset to its first record that the CommitLog still has."""
         for queue in self:

@@ -170,6 +170,7 @@ def recover(
             if record_at(log.files, physical_offset, file_bytes=log.file_bytes) is None:
                 doubt_tail()
 
+    queues.log_starts_at(log.files.first_offset)
     damaged_from = queues.load(
         stop,
         durable_offset=durable.physical_offset if durable is not None else 0,

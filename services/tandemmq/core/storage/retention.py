@@ -284,6 +284,7 @@ class Retention:
         if count <= 0:
             return None
         given_up = log.forget_first(count)
+        self._queues.log_starts_at(log.min_offset)
         lost = [
             (hold, log.min_offset - max(first, hold.offset))
             for hold in (floor.replica, floor.reader)

@@ -23,11 +23,13 @@ from support.stores import (
     messages_by_key,
     new_store,
     queue_contents,
+    right_time,
     with_options,
 )
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, StopKind
 from tandemmq.core.storage.disk import FROM_A_REPLICA, LogGap, SegmentSizeMismatch
 from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.retention import RetentionFloor
 
 MESSAGES = 90
 QUEUES = 3
@@ -208,3 +210,61 @@ def test_a_recovery_that_is_interrupted_misses_nothing_the_next_time(run: _Run, 
     store.load()
     assert queue_contents(store) == derived_queues(store)
     assert sum(map(len, queue_contents(store).values())) == MESSAGES
+
+
+# A queue whose messages have all expired: its number is all that is left of it.
+
+EXPIRING = with_options(file_reserved_hours=1)
+
+
+def _expire_all(store: MessageStore, disk: SimulatedDisk, clock: ManualClock) -> None:
+    clock.now_ms += 24 * 3_600_000
+    for _ in range(24):
+        clock.now_ms += 3_600_000
+        job = store.expire(store.expiry_wish(right_time(clock.now_ms)), RetentionFloor())
+        if job is not None:
+            job.run()
+    while store.trim_queues():
+        pass
+
+
+def _store_with_an_expired_queue(disk: SimulatedDisk, clock: ManualClock) -> MessageStore:
+    """Queue 0 had 30 messages."""
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    for number in range(100):
+        store.put(outgoing_message(queue_id=int(number >= 30), body=b"b" * 100))
+    flush_all(store)
+    _expire_all(store, disk, clock)
+    assert (store.queue_min_offset("topic", 0), store.queue_max_offset("topic", 0)) == (30, 30)
+    store.put(outgoing_message(queue_id=1))
+    clock.now_ms += 20_000
+    flush_all(store)
+    return store
+
+
+def _copy_log(source: MessageStore, target: MessageStore, offset: int) -> None:
+    while data := source.read_log(offset, source.segment_bytes):
+        target.append_raw(offset, data)
+        offset += len(data)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_new_master_that_joined_late_begins_numbers_again(is_killed: bool) -> None:
+    """It never had the expired messages, and knows none of their queue."""
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = _store_with_an_expired_queue(disk, clock)
+    late = new_store(SimulatedDisk(random.Random(2)), clock, EXPIRING)
+    late.load()
+    _copy_log(store, late, store.min_offset)
+    late.dispatch()
+    assert [late.put(outgoing_message(queue_id=0)).queue_offset for _ in range(40)] == list(range(40))
+    _copy_log(late, store, store.end_offset)
+    if is_killed:
+        disk.crash(power_loss=False)
+        store = new_store(disk, clock, EXPIRING)
+        store.load()
+    else:
+        store.dispatch()
+    assert queue_contents(store) == derived_queues(store)
+    assert store.queue_max_offset("topic", 0) == 40
