@@ -423,6 +423,13 @@ class ConsumeQueue:
             del self._tail[: surplus * ENTRY_BYTES]
             self._tail_offset += surplus
 
+    def begin_at(self, entry_offset: int) -> None:
+        """Holds nothing, and gives the next message the number `entry_offset`, above 0. Durable after the next sync."""
+        self._start_at(entry_offset - 1)
+        self._fill_up_to(entry_offset, 0)
+        self.min_offset = self.max_offset
+        self.last_physical_end = 0
+
     def rewrite(self, entry_offset: int, entries: bytes) -> None:
         """Puts entries in the place of those that are there, in files and memory alike; for a repair, which has found
         them wrong. Durable after the next sync. DiskError: some may be written; the call may be repeated."""

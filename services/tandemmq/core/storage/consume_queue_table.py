@@ -369,6 +369,8 @@ class ConsumeQueueTable:
         """What is left of the queues that were dirty when the round began."""
         self.damaged: Final[list[tuple[str, int, int]]] = []
         """Queues whose files `load` found damaged, and the first entry that was lost: topic, queue id, queue offset."""
+        self._next_numbers: Final[dict[tuple[str, int], int]] = {}
+        """Of damaged queues, as they were written down."""
         self.new_count = 0
         """Queues that got their first message since the last round began: each has a file to be made."""
         self._ends_are_there = False
@@ -398,6 +400,7 @@ class ConsumeQueueTable:
         damaged_from: int | None = None
         other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
         self.damaged.clear()
+        self._next_numbers.clear()
         ends_data = self._disk.read_file(QUEUE_ENDS_FILE)
         for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
             for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
@@ -425,6 +428,14 @@ class ConsumeQueueTable:
         if repairs is not None:
             repairs.run()
         return damaged_from
+
+    def keep_numbers(self) -> None:
+        """Damaged queues of which the log has no record any more go on with the number they had come to: given again,
+        it would be taken for a message that slaves and consumers have had. After the log was walked."""
+        for (topic, queue_id), next_number in self._next_numbers.items():
+            queue = self.get_or_create(topic, queue_id)
+            if queue.max_offset < next_number and queue.last_physical_end <= self._files.log_start:
+                queue.begin_at(next_number)
 
     def save_ends(self, durable_offset: int) -> None:
         """Writes down where every queue begins and ends, durably: all entries must be. Without room for it nothing is
@@ -472,7 +483,7 @@ class ConsumeQueueTable:
             [
                 (queue.topic, queue.queue_id, queue.first_file_start, queue.max_offset)
                 for queue in self
-                if not queue.is_empty
+                if queue.max_offset > 0
             ],
         )
 
@@ -499,6 +510,7 @@ class ConsumeQueueTable:
                 self._remove([(topic, queue_id)])
                 self._files.remove_queue(queue.folder)
             self.damaged.append((topic, queue_id, rebuilt_from))
+            self._next_numbers[topic, queue_id] = max_offset
             damaged_from = lost_from if damaged_from is None else min(damaged_from, lost_from)
         return damaged_from
 

@@ -257,6 +257,7 @@ def recover(
         log.store_again(scan.start_offset, scan.end_offset)
     for segment in log.files.segments(scan.start_offset, scan.end_offset):
         segment.sync()
+    queues.keep_numbers()
     queues.write_out()
     queue_sync = queues.take_sync()
     if queue_sync is not None:

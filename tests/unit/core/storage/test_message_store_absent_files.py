@@ -249,6 +249,33 @@ def _copy_log(source: MessageStore, target: MessageStore, offset: int) -> None:
         offset += len(data)
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "zeros"])
+def test_an_expired_queue_goes_on_with_its_number(damage: str) -> None:
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    _store_with_an_expired_queue(disk, clock)
+    disk.crash(power_loss=False)
+    image = disk.image()
+    path = next(path for path in image if path.startswith("consumequeue/topic/0/"))
+    match damage:
+        case "gone":
+            del image[path]
+        case "cut":
+            image[path] = image[path][:60]
+        case "zeros":
+            image[path] = image[path][:60] + bytes(len(image[path]) - 60)
+    disk.put_back(image)
+    for is_first in (True, False):
+        store = new_store(disk, clock, EXPIRING)
+        report = store.load()
+        assert bool(report.damaged_queues) == is_first
+        assert (store.queue_min_offset("topic", 0), store.queue_max_offset("topic", 0)) == (30, 30)
+        assert queue_contents(store) == derived_queues(store)
+        disk.crash(power_loss=not is_first)
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    assert store.put(outgoing_message(queue_id=0)).queue_offset == 30
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_new_master_that_joined_late_begins_numbers_again(is_killed: bool) -> None:
     """It never had the expired messages, and knows none of their queue."""
