@@ -320,7 +320,7 @@ _NEW_FILE_COST: Final = 8
 
 QUEUE_ENDS_FILE: Final = "consumequeue-ends"
 """Eight hexadecimal digits, the CRC of what follows; a line's end; JSON: [logics_physical_offset, [[topic, queue id,
-start of the first file, max offset], ...]]."""
+start of the first file, max offset], ...], start of the CommitLog, which earlier versions did not write]."""
 
 _ENDS_WAIT_MS: Final = 10_000
 """How old the file becomes while only entries are added."""
@@ -335,6 +335,8 @@ class QueueEnds(NamedTuple):
     """The checkpoint's logics_physical_offset: every entry below an end belongs to a record at or before it."""
     ends: Sequence[tuple[str, int, int, int]]
     """Topic, queue id, start of the first file, max offset."""
+    log_start: int = 0
+    """Of the CommitLog. Before retention moves it this is not written down any more."""
 
     @classmethod
     def decode(cls, data: bytes) -> QueueEnds:
@@ -342,14 +344,22 @@ class QueueEnds(NamedTuple):
         checksum, _, text = data.partition(b"\n")
         if checksum != b"%08x" % crc32(text):
             raise ValueError("its checksum is wrong")
-        durable_offset, ends = json.loads(text)
-        return cls(durable_offset, [tuple(end) for end in ends])
+        durable_offset, ends, *log_start = json.loads(text)
+        return cls(durable_offset, [tuple(end) for end in ends], *log_start)
+
+    @classmethod
+    def load(cls, disk: Disk) -> QueueEnds | None:
+        """What was written down last; None: nothing."""
+        try:
+            return cls.decode(disk.read_file(QUEUE_ENDS_FILE) or b"")
+        except ValueError:
+            return None
 
     def save(self, disk: Disk) -> None:
         """Replaces the file, durably. Blocks, in any thread: made piece by piece, so that others go on between them."""
         pieces = [self.ends[start : start + 500] for start in range(0, len(self.ends), 500)]
         ends = ",".join(json.dumps(piece, separators=(",", ":"))[1:-1] for piece in pieces)
-        text = f"[{self.durable_offset},[{ends}]]".encode()
+        text = f"[{self.durable_offset},[{ends}],{self.log_start}]".encode()
         disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(text) + text)
 
 
@@ -386,22 +396,22 @@ class ConsumeQueueTable:
         stop: StopKind,
         *,
         durable_offset: int,
+        written: QueueEnds | None = None,
         log_end: int = sys.maxsize,
         farthest: Callable[[QueueEntry], None] = lambda _entry: None,
     ) -> int | None:
         """Finds every queue on disk; the head says what is dropped after an unclean stop.
 
         What it changes in the files is durable when it returns. `durable_offset` is the checkpoint's
-        logics_physical_offset; no record ends beyond `log_end`. `farthest` is told an entry of each queue, after an
-        unclean stop, before anything of the queue is dropped. Returns from where on records have to be entered again
-        because files are damaged; None: none. SegmentSizeMismatch: all files have another length, the setting was
-        changed. Blocks: about 0.1 ms for a queue.
+        logics_physical_offset; no record ends beyond `log_end`. What is less than `written` is damaged. `farthest` is
+        told an entry of each queue, after an unclean stop, before anything of the queue is dropped. Returns from where
+        on records have to be entered again because files are damaged; None: none. SegmentSizeMismatch: all files have
+        another length, the setting was changed. Blocks: about 0.1 ms for a queue.
         """
         damaged_from: int | None = None
         other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
         self.damaged.clear()
         self._next_numbers.clear()
-        ends_data = self._disk.read_file(QUEUE_ENDS_FILE)
         for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
             for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
                 if queue_id.is_folder and queue_id.name.isdecimal():
@@ -422,7 +432,8 @@ class ConsumeQueueTable:
             if not len(self):
                 raise mismatch
             self._files.remove_queue(queue.folder)
-        damaged_from = self._compare_with_ends(ends_data, stop, durable_offset, damaged_from)
+        if written is not None:
+            damaged_from = self._compare_with_ends(written, damaged_from, is_exact=stop is StopKind.CLEAN)
         # All at once: after a kill there may be something to erase in each of 80,000 files.
         repairs = self.take_sync()
         if repairs is not None:
@@ -471,7 +482,7 @@ class ConsumeQueueTable:
         return self._losses
 
     def forget_ends(self) -> None:
-        """Queues may shrink from now on, or the log be cut: no start is to miss what goes. Durable when it returns."""
+        """Queues or log may become shorter from now on: no start is to miss what goes. Durable when it returns."""
         self._losses += 1
         if self._ends_are_there:
             self._disk.remove(QUEUE_ENDS_FILE)
@@ -485,19 +496,11 @@ class ConsumeQueueTable:
                 for queue in self
                 if queue.max_offset > 0
             ],
+            self._files.log_start,
         )
 
-    def _compare_with_ends(
-        self, data: bytes | None, stop: StopKind, durable_offset: int, damaged_from: int | None
-    ) -> int | None:
+    def _compare_with_ends(self, written: QueueEnds, damaged_from: int | None, *, is_exact: bool) -> int | None:
         """`damaged_from`, or an earlier place where a queue is less than what was written down."""
-        try:
-            written = QueueEnds.decode(data or b"")
-        except ValueError:
-            return damaged_from
-        is_exact = stop is StopKind.CLEAN
-        if is_exact and written.durable_offset != durable_offset:
-            return damaged_from  # It belongs to another stop: a Java broker ran since.
         for topic, queue_id, first_file_start, max_offset in written.ends:
             queue = self.get(topic, queue_id)
             lost_from = rebuilt_from = 0

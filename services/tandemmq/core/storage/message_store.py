@@ -992,6 +992,7 @@ class MessageStore:
         if self._index is not None:
             self._index.remove_all()
         self._log.restart_at(start_offset)
+        self._queues.log_starts_at(start_offset)
         self._dispatched_offset = self._last_record_offset = self._checked_offset = start_offset
         self._queue_flush.give_up_round()
 

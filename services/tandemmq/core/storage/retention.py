@@ -283,6 +283,7 @@ class Retention:
         count = min((end - first) // log.file_bytes, self._complete(dispatched_offset), _FILES_PER_RUN_MAX)
         if count <= 0:
             return None
+        self._queues.forget_ends()
         given_up = log.forget_first(count)
         self._queues.log_starts_at(log.min_offset)
         lost = [

@@ -140,13 +140,24 @@ def test_a_damaged_length_of_the_log_is_refused_with_its_remedy(run: _Run, data:
         image[path] = _changed_length(image[path], size)
     run.disk.put_back(image)
     store = new_store(run.disk, run.clock)
-    if size is None and path == paths[0]:
-        store.load()  # As if retention had deleted it.
-        return
     with pytest.raises((SegmentSizeMismatch, LogGap)) as refusal:
         store.load()
     assert FROM_A_REPLICA in str(refusal.value)
     assert run.disk.image() == image, "nothing was changed"
+
+
+@given(run=RUNS, count=st.integers(1, 4))
+def test_a_first_file_of_the_log_that_is_gone_is_missed(run: _Run, count: int) -> None:
+    image = dict(run.image)
+    for path in sorted(path for path in image if path.startswith("commitlog/"))[:count]:
+        del image[path]
+    run.disk.put_back(image)
+    with pytest.raises(LogGap, match="the file starting at 0 is missing") as refusal:
+        new_store(run.disk, run.clock).load()
+    assert FROM_A_REPLICA in str(refusal.value)
+    assert run.disk.image() == image, "nothing was changed"
+    del image[QUEUE_ENDS_FILE]
+    assert run.start(image).min_offset == count * SMALL_OPTIONS.commit_log_file_bytes, "as the refusal says"
 
 
 @pytest.mark.parametrize("changed", ["consume_queue_file_bytes", "index_entry_count"])
@@ -218,8 +229,7 @@ EXPIRING = with_options(file_reserved_hours=1)
 
 
 def _expire_all(store: MessageStore, disk: SimulatedDisk, clock: ManualClock) -> None:
-    clock.now_ms += 24 * 3_600_000
-    for _ in range(24):
+    for _ in range(48):
         clock.now_ms += 3_600_000
         job = store.expire(store.expiry_wish(right_time(clock.now_ms)), RetentionFloor())
         if job is not None:
@@ -241,6 +251,36 @@ def _store_with_an_expired_queue(disk: SimulatedDisk, clock: ManualClock) -> Mes
     clock.now_ms += 20_000
     flush_all(store)
     return store
+
+
+@pytest.mark.parametrize("flush", ["before", "around", "after"])
+@pytest.mark.parametrize("are_removed", [False, True])
+def test_files_that_expired_are_not_missed(flush: str, are_removed: bool) -> None:
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    for _ in range(100):
+        store.put(outgoing_message(body=b"b" * 100))
+    flush_all(store)
+    clock.now_ms += 20_000
+    store.put(outgoing_message())
+    flush_job = store.queue_flush_job() if flush == "around" else None
+    if flush == "before":
+        flush_all(store)
+    expiry = None
+    while expiry is None:
+        clock.now_ms += 3_600_000
+        expiry = store.expire(store.expiry_wish(right_time(clock.now_ms)), RetentionFloor())
+    if are_removed:
+        expiry.run()
+    if flush == "after":
+        flush_all(store)
+    if flush_job is not None:
+        flush_job.run()
+    disk.crash(power_loss=False)
+    store = new_store(disk, clock, EXPIRING)
+    assert store.load().damaged_queues == ()
+    assert queue_contents(store) == derived_queues(store)
 
 
 def _copy_log(source: MessageStore, target: MessageStore, offset: int) -> None:
