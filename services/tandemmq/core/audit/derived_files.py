@@ -495,14 +495,14 @@ class _DerivedCheck:
         data = bytes(self._store.read_file(QUEUE_ENDS_FILE, 0, _LEASE_BYTES_MAX))
         problem = ""
         try:
-            stopped_at, ends = QueueEnds.decode(data)
+            written = QueueEnds.decode(data)
         except ValueError as error:
             problem = str(error)
         else:
             durable = self._store.checkpoint().logics_physical_offset
-            if stopped_at < durable:  # A checkpoint may vouch for less.
-                problem = f"it is of an earlier stop, at {stopped_at}, than the checkpoint, at {durable}"
-            problem = problem or next(filter(None, (self._end_problem(*own) for own in ends)), "")
+            if written.durable_offset < durable:  # A checkpoint may vouch for less.
+                problem = f"it is of an earlier stop, at {written.durable_offset}, than the checkpoint, at {durable}"
+            problem = problem or next(filter(None, (self._end_problem(*own) for own in written.ends)), "")
         if problem:
             yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, problem, QUEUE_ENDS_FILE)
 

@@ -105,6 +105,8 @@ class ConsumeQueueFiles:
         self.disk: Final = disk
         self.file_bytes: Final = file_bytes
         self.before_loss: Final = before_loss
+        self.log_start = 0
+        """Records that end at or below it are gone from the CommitLog."""
         self._open: OrderedDict[str, BlockFile] = OrderedDict()
         self._unsynced: set[str] = set()
         self._running_sync: ConsumeQueueSync | None = None
@@ -334,7 +336,7 @@ class ConsumeQueue:
     def append(self, entry_offset: int, physical_offset: int, size: int, tags_code: int) -> None:
         """Enters a message; one that is in the queue already is left alone, so dispatching twice does no harm."""
         if entry_offset != self.max_offset or physical_offset < self.last_physical_end:
-            if self.is_empty:
+            if self.is_empty or self._starts_over(entry_offset, physical_offset):
                 self._start_at(entry_offset)
             elif entry_offset < self.max_offset or physical_offset + size <= self.last_physical_end:
                 return
@@ -420,6 +422,13 @@ class ConsumeQueue:
         if surplus > 0:
             del self._tail[: surplus * ENTRY_BYTES]
             self._tail_offset += surplus
+
+    def begin_at(self, entry_offset: int) -> None:
+        """Holds nothing, and gives the next message the number `entry_offset`, above 0. Durable after the next sync."""
+        self._start_at(entry_offset - 1)
+        self._fill_up_to(entry_offset, 0)
+        self.min_offset = self.max_offset
+        self.last_physical_end = 0
 
     def rewrite(self, entry_offset: int, entries: bytes) -> None:
         """Puts entries in the place of those that are there, in files and memory alike; for a repair, which has found
@@ -526,6 +535,12 @@ class ConsumeQueue:
         self.max_offset = QueueOffset(self._first_offset)
         self._fill_up_to(entry_offset, 0)
         self.min_offset = QueueOffset(entry_offset)
+
+    def _starts_over(self, entry_offset: int, physical_offset: int) -> bool:
+        """Whether a master that joined when the queue's messages had expired, and knows none of its numbers, has begun
+        again with a lower one. Nothing that can be read goes."""
+        log_start = self._files.log_start
+        return entry_offset < self.max_offset and self.last_physical_end <= log_start <= physical_offset
 
     def _fill_up_to(self, entry_offset: int, physical_offset: int) -> None:
         """Enters fillers, so that the next entry has its place."""

@@ -37,7 +37,7 @@ from tandemmq.core.storage.consume_queue import (
     file_path,
     first_false,
 )
-from tandemmq.core.storage.disk import Disk, SegmentSizeMismatch
+from tandemmq.core.storage.disk import Disk, DiskFull, SegmentSizeMismatch
 
 __all__ = ["ConsumeQueueTable", "LoadedQueue", "QueueEnds", "StopKind", "load_consume_queue"]
 
@@ -320,7 +320,7 @@ _NEW_FILE_COST: Final = 8
 
 QUEUE_ENDS_FILE: Final = "consumequeue-ends"
 """Eight hexadecimal digits, the CRC of what follows; a line's end; JSON: [logics_physical_offset, [[topic, queue id,
-start of the first file, max offset], ...]]."""
+start of the first file, max offset], ...], start of the CommitLog, which earlier versions did not write]."""
 
 _ENDS_WAIT_MS: Final = 10_000
 """How old the file becomes while only entries are added."""
@@ -335,6 +335,8 @@ class QueueEnds(NamedTuple):
     """The checkpoint's logics_physical_offset: every entry below an end belongs to a record at or before it."""
     ends: Sequence[tuple[str, int, int, int]]
     """Topic, queue id, start of the first file, max offset."""
+    log_start: int = 0
+    """Of the CommitLog. Before retention moves it this is not written down any more."""
 
     @classmethod
     def decode(cls, data: bytes) -> QueueEnds:
@@ -342,14 +344,22 @@ class QueueEnds(NamedTuple):
         checksum, _, text = data.partition(b"\n")
         if checksum != b"%08x" % crc32(text):
             raise ValueError("its checksum is wrong")
-        durable_offset, ends = json.loads(text)
-        return cls(durable_offset, [tuple(end) for end in ends])
+        durable_offset, ends, *log_start = json.loads(text)
+        return cls(durable_offset, [tuple(end) for end in ends], *log_start)
+
+    @classmethod
+    def load(cls, disk: Disk) -> QueueEnds | None:
+        """What was written down last; None: nothing."""
+        try:
+            return cls.decode(disk.read_file(QUEUE_ENDS_FILE) or b"")
+        except ValueError:
+            return None
 
     def save(self, disk: Disk) -> None:
         """Replaces the file, durably. Blocks, in any thread: made piece by piece, so that others go on between them."""
         pieces = [self.ends[start : start + 500] for start in range(0, len(self.ends), 500)]
         ends = ",".join(json.dumps(piece, separators=(",", ":"))[1:-1] for piece in pieces)
-        text = f"[{self.durable_offset},[{ends}]]".encode()
+        text = f"[{self.durable_offset},[{ends}],{self.log_start}]".encode()
         disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(text) + text)
 
 
@@ -369,9 +379,13 @@ class ConsumeQueueTable:
         """What is left of the queues that were dirty when the round began."""
         self.damaged: Final[list[tuple[str, int, int]]] = []
         """Queues whose files `load` found damaged, and the first entry that was lost: topic, queue id, queue offset."""
+        self._next_numbers: Final[dict[tuple[str, int], int]] = {}
+        """Of damaged queues, as they were written down."""
         self.new_count = 0
         """Queues that got their first message since the last round began: each has a file to be made."""
         self._ends_are_there = False
+        """Of this run. What an earlier one has written down stays until the recovery is over, or the next start would
+        not miss what this one had not made again when it was interrupted."""
         self._ends_age_ms = 0
         """When `ends_at` last gave any, by its clock."""
         self._losses = 0
@@ -382,22 +396,22 @@ class ConsumeQueueTable:
         stop: StopKind,
         *,
         durable_offset: int,
+        written: QueueEnds | None = None,
         log_end: int = sys.maxsize,
         farthest: Callable[[QueueEntry], None] = lambda _entry: None,
     ) -> int | None:
         """Finds every queue on disk; the head says what is dropped after an unclean stop.
 
         What it changes in the files is durable when it returns. `durable_offset` is the checkpoint's
-        logics_physical_offset; no record ends beyond `log_end`. `farthest` is told an entry of each queue, after an
-        unclean stop, before anything of the queue is dropped. Returns from where on records have to be entered again
-        because files are damaged; None: none. SegmentSizeMismatch: all files have another length, the setting was
-        changed. Blocks: about 0.1 ms for a queue.
+        logics_physical_offset; no record ends beyond `log_end`. What is less than `written` is damaged. `farthest` is
+        told an entry of each queue, after an unclean stop, before anything of the queue is dropped. Returns from where
+        on records have to be entered again because files are damaged; None: none. SegmentSizeMismatch: all files have
+        another length, the setting was changed. Blocks: about 0.1 ms for a queue.
         """
         damaged_from: int | None = None
         other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
         self.damaged.clear()
-        ends_data = self._disk.read_file(QUEUE_ENDS_FILE)
-        self._ends_are_there = ends_data is not None
+        self._next_numbers.clear()
         for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
             for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
                 if queue_id.is_folder and queue_id.name.isdecimal():
@@ -418,17 +432,30 @@ class ConsumeQueueTable:
             if not len(self):
                 raise mismatch
             self._files.remove_queue(queue.folder)
-        damaged_from = self._compare_with_ends(ends_data, stop, durable_offset, damaged_from)
+        if written is not None:
+            damaged_from = self._compare_with_ends(written, damaged_from, is_exact=stop is StopKind.CLEAN)
         # All at once: after a kill there may be something to erase in each of 80,000 files.
         repairs = self.take_sync()
         if repairs is not None:
             repairs.run()
         return damaged_from
 
+    def keep_numbers(self) -> None:
+        """Damaged queues of which the log has no record any more go on with the number they had come to: given again,
+        it would be taken for a message that slaves and consumers have had. After the log was walked."""
+        for (topic, queue_id), next_number in self._next_numbers.items():
+            queue = self.get_or_create(topic, queue_id)
+            if queue.max_offset < next_number and queue.last_physical_end <= self._files.log_start:
+                queue.begin_at(next_number)
+
     def save_ends(self, durable_offset: int) -> None:
-        """Writes down where every queue begins and ends, durably: all entries must be. Blocks."""
-        self._ends(durable_offset).save(self._disk)
+        """Writes down where every queue begins and ends, durably: all entries must be. Without room for it nothing is
+        written down. Blocks."""
         self._ends_are_there = True
+        try:
+            self._ends(durable_offset).save(self._disk)
+        except DiskFull:
+            self.forget_ends()
 
     def ends_at(self, durable_offset: int, *, now_ms: int) -> QueueEnds | None:
         """What a flush that begins now may write down once all entries made by now are durable; None: not yet.
@@ -455,7 +482,7 @@ class ConsumeQueueTable:
         return self._losses
 
     def forget_ends(self) -> None:
-        """Queues may shrink from now on, or the log be cut: no start is to miss what goes. Durable when it returns."""
+        """Queues or log may become shorter from now on: no start is to miss what goes. Durable when it returns."""
         self._losses += 1
         if self._ends_are_there:
             self._disk.remove(QUEUE_ENDS_FILE)
@@ -467,21 +494,13 @@ class ConsumeQueueTable:
             [
                 (queue.topic, queue.queue_id, queue.first_file_start, queue.max_offset)
                 for queue in self
-                if not queue.is_empty
+                if queue.max_offset > 0
             ],
+            self._files.log_start,
         )
 
-    def _compare_with_ends(
-        self, data: bytes | None, stop: StopKind, durable_offset: int, damaged_from: int | None
-    ) -> int | None:
+    def _compare_with_ends(self, written: QueueEnds, damaged_from: int | None, *, is_exact: bool) -> int | None:
         """`damaged_from`, or an earlier place where a queue is less than what was written down."""
-        try:
-            written = QueueEnds.decode(data or b"")
-        except ValueError:
-            return damaged_from
-        is_exact = stop is StopKind.CLEAN
-        if is_exact and written.durable_offset != durable_offset:
-            return damaged_from  # It belongs to another stop: a Java broker ran since.
         for topic, queue_id, first_file_start, max_offset in written.ends:
             queue = self.get(topic, queue_id)
             lost_from = rebuilt_from = 0
@@ -494,6 +513,7 @@ class ConsumeQueueTable:
                 self._remove([(topic, queue_id)])
                 self._files.remove_queue(queue.folder)
             self.damaged.append((topic, queue_id, rebuilt_from))
+            self._next_numbers[topic, queue_id] = max_offset
             damaged_from = lost_from if damaged_from is None else min(damaged_from, lost_from)
         return damaged_from
 
@@ -569,6 +589,10 @@ class ConsumeQueueTable:
         """Drops the entries of all records that end beyond `physical_end`, durably. Call it before the log is cut."""
         for queue in self:
             queue.truncate(physical_end)
+
+    def log_starts_at(self, log_min_offset: int) -> None:
+        """What lies before is gone from the CommitLog, or is about to go."""
+        self._files.log_start = log_min_offset
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
         """Moves every queue's min_offset to its first record that the CommitLog still has."""

@@ -294,10 +294,10 @@ class SegmentSizeMismatch(StorageError):
 class LogGap(StorageError):
     """Files of one log do not follow each other: one was removed or renamed by hand. The operator restores it."""
 
-    def __init__(self, folder: str, *, expected_offset: int, found_offset: int) -> None:
+    def __init__(self, folder: str, *, expected_offset: int, found_offset: int, remedy: str = "") -> None:
         super().__init__(
             f"{folder}: the file starting at {expected_offset} is missing, the next one starts at {found_offset}; "
-            f"{FROM_A_REPLICA}"
+            f"{remedy or FROM_A_REPLICA}"
         )
         self.folder = folder
         self.expected_offset = expected_offset

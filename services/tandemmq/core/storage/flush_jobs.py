@@ -167,6 +167,8 @@ class QueueFlushJob(LogFlushJob):
     """None: the round is not finished."""
     ends: QueueEnds | None = None
     """What is written down after the checkpoint, which vouches for it."""
+    ends_are_current: Callable[[], bool] = lambda: True
+    """Not if queues or log became shorter while the job ran: what goes is not to be missed."""
     no_room: bool = False
     """The checkpoint could not be written: everything else is durable, and the next round says so."""
 
@@ -180,7 +182,7 @@ class QueueFlushJob(LogFlushJob):
         if self.checkpoint is not None:
             try:
                 self.checkpoint.save(self.disk)
-                if self.ends is not None:
+                if self.ends is not None and self.ends_are_current():
                     self.ends.save(self.disk)
             except DiskFull:
                 # The old one is there as it was. It vouches for less: nothing is at stake but the next recovery's time.
@@ -280,7 +282,10 @@ class QueueFlush:
             if self.saved_offset == now.dispatched_offset:
                 return None
             self._round_began_ms = self._clock.monotonic_ms()
-            ends = self._queues.ends_at(now.last_record_offset, now_ms=self._round_began_ms)
+            ends = None
+            # After a cut the checkpoint names a record before the last one: ends would say more than it vouches for.
+            if now.last_record_offset != self.checkpoint.logics_physical_offset:
+                ends = self._queues.ends_at(now.last_record_offset, now_ms=self._round_began_ms)
             self._round = replace(now, ends=ends, losses=self._queues.losses)
             self._queues.begin_round()
         if self._index is not None:
@@ -373,5 +378,6 @@ class QueueFlush:
             queue_sync=self._queues.take_sync(),
             index_files=index_files,
             checkpoint=checkpoint,
-            ends=flush_round.ends if flush_round.losses == self._queues.losses else None,
+            ends=flush_round.ends,
+            ends_are_current=lambda: flush_round.losses == self._queues.losses,
         )

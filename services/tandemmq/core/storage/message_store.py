@@ -201,8 +201,7 @@ class MessageStore:
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
-        if stop is not StopKind.CLEAN or self._queues.damaged or recovered.damage:
-            self._queues.save_ends(recovered.checkpoint.logics_physical_offset)
+        self._queues.save_ends(recovered.checkpoint.logics_physical_offset)
         if stop is StopKind.POWER_LOST or recovered.damage:
             self.doubt_tail()
         else:
@@ -993,6 +992,7 @@ class MessageStore:
         if self._index is not None:
             self._index.remove_all()
         self._log.restart_at(start_offset)
+        self._queues.log_starts_at(start_offset)
         self._dispatched_offset = self._last_record_offset = self._checked_offset = start_offset
         self._queue_flush.give_up_round()
 

@@ -24,8 +24,8 @@ from typing import Final
 
 from tandemmq.core.message.record_decoder import RecordFound
 from tandemmq.core.storage.commit_log import CommitLog
-from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable, StopKind
-from tandemmq.core.storage.disk import Disk, DiskFull
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, ConsumeQueueTable, QueueEnds, StopKind
+from tandemmq.core.storage.disk import FROM_A_REPLICA, Disk, DiskFull, LogGap
 from tandemmq.core.storage.dispatch import BatchDone, Dispatcher, LogScan, first_record, record_at, scan_log
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.index_table import IndexTable
@@ -170,9 +170,19 @@ def recover(
             if record_at(log.files, physical_offset, file_bytes=log.file_bytes) is None:
                 doubt_tail()
 
+    written = _written_ends(disk, checkpoint, durable, stop)
+    if written is not None and written.log_start < log.files.first_offset:
+        raise LogGap(
+            log.files.folder,
+            expected_offset=written.log_start,
+            found_offset=log.files.first_offset,
+            remedy=f"{FROM_A_REPLICA}; if it is gone for good or was deleted on purpose, remove {QUEUE_ENDS_FILE}",
+        )
+    queues.log_starts_at(log.files.first_offset)
     damaged_from = queues.load(
         stop,
         durable_offset=durable.physical_offset if durable is not None else 0,
+        written=written,
         log_end=log.files.end_offset,
         farthest=lambda entry: note_told(entry.physical_offset, entry.physical_end),
     )
@@ -256,6 +266,7 @@ def recover(
         log.store_again(scan.start_offset, scan.end_offset)
     for segment in log.files.segments(scan.start_offset, scan.end_offset):
         segment.sync()
+    queues.keep_numbers()
     queues.write_out()
     queue_sync = queues.take_sync()
     if queue_sync is not None:
@@ -314,6 +325,18 @@ def _durable_record(log: CommitLog, checkpoint: StoreCheckpoint) -> RecordFound 
     """The record our checkpoint vouches for; None if it names none, or the log has none there (a Java broker ran)."""
     offset = checkpoint.logics_physical_offset
     return record_at(log.files, offset, file_bytes=log.file_bytes) if offset > 0 else None
+
+
+def _written_ends(
+    disk: Disk, checkpoint: StoreCheckpoint, durable: RecordFound | None, stop: StopKind
+) -> QueueEnds | None:
+    """Where queues and log were; None: nobody knows, or it was before a Java broker ran, which leaves it as it is."""
+    written = QueueEnds.load(disk)
+    if written is None or (stop is StopKind.CLEAN and written.durable_offset != checkpoint.logics_physical_offset):
+        return None
+    # Ours names the store time of the very record.
+    is_of_java = durable is not None and checkpoint.physic_message_timestamp_ms > durable.store_timestamp_ms
+    return None if is_of_java else written
 
 
 def _rocketmq_start(log: CommitLog, checkpoint: StoreCheckpoint, stop: StopKind, queues_end: int) -> int:

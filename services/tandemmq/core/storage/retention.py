@@ -283,7 +283,9 @@ class Retention:
         count = min((end - first) // log.file_bytes, self._complete(dispatched_offset), _FILES_PER_RUN_MAX)
         if count <= 0:
             return None
+        self._queues.forget_ends()
         given_up = log.forget_first(count)
+        self._queues.log_starts_at(log.min_offset)
         lost = [
             (hold, log.min_offset - max(first, hold.offset))
             for hold in (floor.replica, floor.reader)

@@ -29,6 +29,7 @@ from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.record_check import check_records
 from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
 from tandemmq.core.storage.message_store import MessageStore
 
 
@@ -171,6 +172,7 @@ def put(store: MessageStore, clock: ManualClock, count: int, *, queue_id: int = 
 def copy_without_first_files(folder: Path, copy: Path, count: int) -> None:
     """Its oldest files have expired, and with them files of its ConsumeQueues."""
     shutil.copytree(folder, copy)
+    (copy / QUEUE_ENDS_FILE).unlink()  # As retention does before.
     for path in sorted((copy / "commitlog").iterdir())[:count]:
         path.unlink()
     store = open_store(copy, ManualClock())

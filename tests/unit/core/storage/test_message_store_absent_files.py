@@ -4,15 +4,16 @@ run ended. Drawn: which run, which file or folder, what happened to it."""
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.messages import outgoing_message
-from support.simulated_disk import SimulatedDisk
+from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import (
     SMALL_OPTIONS,
     ManualClock,
@@ -22,11 +23,13 @@ from support.stores import (
     messages_by_key,
     new_store,
     queue_contents,
+    right_time,
     with_options,
 )
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, StopKind
 from tandemmq.core.storage.disk import FROM_A_REPLICA, LogGap, SegmentSizeMismatch
 from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.retention import RetentionFloor
 
 MESSAGES = 90
 QUEUES = 3
@@ -137,13 +140,24 @@ def test_a_damaged_length_of_the_log_is_refused_with_its_remedy(run: _Run, data:
         image[path] = _changed_length(image[path], size)
     run.disk.put_back(image)
     store = new_store(run.disk, run.clock)
-    if size is None and path == paths[0]:
-        store.load()  # As if retention had deleted it.
-        return
     with pytest.raises((SegmentSizeMismatch, LogGap)) as refusal:
         store.load()
     assert FROM_A_REPLICA in str(refusal.value)
     assert run.disk.image() == image, "nothing was changed"
+
+
+@given(run=RUNS, count=st.integers(1, 4))
+def test_a_first_file_of_the_log_that_is_gone_is_missed(run: _Run, count: int) -> None:
+    image = dict(run.image)
+    for path in sorted(path for path in image if path.startswith("commitlog/"))[:count]:
+        del image[path]
+    run.disk.put_back(image)
+    with pytest.raises(LogGap, match="the file starting at 0 is missing") as refusal:
+        new_store(run.disk, run.clock).load()
+    assert FROM_A_REPLICA in str(refusal.value)
+    assert run.disk.image() == image, "nothing was changed"
+    del image[QUEUE_ENDS_FILE]
+    assert run.start(image).min_offset == count * SMALL_OPTIONS.commit_log_file_bytes, "as the refusal says"
 
 
 @pytest.mark.parametrize("changed", ["consume_queue_file_bytes", "index_entry_count"])
@@ -157,6 +171,7 @@ def test_lengths_that_a_setting_changed_are_no_damage(changed: str) -> None:
 
 
 @given(st.lists(st.sampled_from(("put", "flush", "wait", "cut", "kill", "power", "stop")), min_size=1, max_size=25))
+@example([*["put"] * 16, "power", "put", "cut", "stop"])
 def test_queues_that_lost_nothing_are_not_called_damaged(steps: list[str]) -> None:
     """Ends are written down while the store works: whatever shrinks queues in order comes after they are forgotten."""
     disk, clock = SimulatedDisk(random.Random(len(steps))), ManualClock()
@@ -185,3 +200,138 @@ def test_queues_that_lost_nothing_are_not_called_damaged(steps: list[str]) -> No
             report = store.load()
             assert report.damaged_queues == ()
             assert queue_contents(store) == derived_queues(store)
+
+
+@given(run=RUNS, data=st.data())
+def test_a_recovery_that_is_interrupted_misses_nothing_the_next_time(run: _Run, data: st.DataObject) -> None:
+    paths = sorted(path for path in run.image if path.startswith("consumequeue/"))
+    path = data.draw(st.sampled_from(paths))
+    image = dict(run.image)
+    size = data.draw(st.none() | st.integers(0, 2 * len(image[path])).filter(lambda n: n != len(image[path])))
+    if size is None:
+        del image[path]
+    else:
+        image[path] = _changed_length(image[path], size)
+    run.disk.put_back(image)
+    run.disk.crash_at_operation(data.draw(st.integers(1, 80), "operations"))
+    with suppress(SimulatedCrash):
+        new_store(run.disk, run.clock).load()
+    run.disk.crash(power_loss=data.draw(st.booleans(), "power is lost"))
+    store = new_store(run.disk, run.clock)
+    store.load()
+    assert queue_contents(store) == derived_queues(store)
+    assert sum(map(len, queue_contents(store).values())) == MESSAGES
+
+
+# A queue whose messages have all expired: its number is all that is left of it.
+
+EXPIRING = with_options(file_reserved_hours=1)
+
+
+def _expire_all(store: MessageStore, disk: SimulatedDisk, clock: ManualClock) -> None:
+    for _ in range(48):
+        clock.now_ms += 3_600_000
+        job = store.expire(store.expiry_wish(right_time(clock.now_ms)), RetentionFloor())
+        if job is not None:
+            job.run()
+    while store.trim_queues():
+        pass
+
+
+def _store_with_an_expired_queue(disk: SimulatedDisk, clock: ManualClock) -> MessageStore:
+    """Queue 0 had 30 messages."""
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    for number in range(100):
+        store.put(outgoing_message(queue_id=int(number >= 30), body=b"b" * 100))
+    flush_all(store)
+    _expire_all(store, disk, clock)
+    assert (store.queue_min_offset("topic", 0), store.queue_max_offset("topic", 0)) == (30, 30)
+    store.put(outgoing_message(queue_id=1))
+    clock.now_ms += 20_000
+    flush_all(store)
+    return store
+
+
+@pytest.mark.parametrize("flush", ["before", "around", "after"])
+@pytest.mark.parametrize("are_removed", [False, True])
+def test_files_that_expired_are_not_missed(flush: str, are_removed: bool) -> None:
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    for _ in range(100):
+        store.put(outgoing_message(body=b"b" * 100))
+    flush_all(store)
+    clock.now_ms += 20_000
+    store.put(outgoing_message())
+    flush_job = store.queue_flush_job() if flush == "around" else None
+    if flush == "before":
+        flush_all(store)
+    expiry = None
+    while expiry is None:
+        clock.now_ms += 3_600_000
+        expiry = store.expire(store.expiry_wish(right_time(clock.now_ms)), RetentionFloor())
+    if are_removed:
+        expiry.run()
+    if flush == "after":
+        flush_all(store)
+    if flush_job is not None:
+        flush_job.run()
+    disk.crash(power_loss=False)
+    store = new_store(disk, clock, EXPIRING)
+    assert store.load().damaged_queues == ()
+    assert queue_contents(store) == derived_queues(store)
+
+
+def _copy_log(source: MessageStore, target: MessageStore, offset: int) -> None:
+    while data := source.read_log(offset, source.segment_bytes):
+        target.append_raw(offset, data)
+        offset += len(data)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "zeros"])
+def test_an_expired_queue_goes_on_with_its_number(damage: str) -> None:
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    _store_with_an_expired_queue(disk, clock)
+    disk.crash(power_loss=False)
+    image = disk.image()
+    path = next(path for path in image if path.startswith("consumequeue/topic/0/"))
+    match damage:
+        case "gone":
+            del image[path]
+        case "cut":
+            image[path] = image[path][:60]
+        case "zeros":
+            image[path] = image[path][:60] + bytes(len(image[path]) - 60)
+    disk.put_back(image)
+    for is_first in (True, False):
+        store = new_store(disk, clock, EXPIRING)
+        report = store.load()
+        assert bool(report.damaged_queues) == is_first
+        assert (store.queue_min_offset("topic", 0), store.queue_max_offset("topic", 0)) == (30, 30)
+        assert queue_contents(store) == derived_queues(store)
+        disk.crash(power_loss=not is_first)
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    assert store.put(outgoing_message(queue_id=0)).queue_offset == 30
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_new_master_that_joined_late_begins_numbers_again(is_killed: bool) -> None:
+    """It never had the expired messages, and knows none of their queue."""
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = _store_with_an_expired_queue(disk, clock)
+    late = new_store(SimulatedDisk(random.Random(2)), clock, EXPIRING)
+    late.load()
+    _copy_log(store, late, store.min_offset)
+    late.dispatch()
+    assert [late.put(outgoing_message(queue_id=0)).queue_offset for _ in range(40)] == list(range(40))
+    _copy_log(late, store, store.end_offset)
+    if is_killed:
+        disk.crash(power_loss=False)
+        store = new_store(disk, clock, EXPIRING)
+        store.load()
+    else:
+        store.dispatch()
+    assert queue_contents(store) == derived_queues(store)
+    assert store.queue_max_offset("topic", 0) == 40
