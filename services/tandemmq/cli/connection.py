@@ -18,7 +18,6 @@ import typer
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
-from tandemmq.cli.kube.release import ReleaseWay, way_to_place
 from tandemmq.cli.options import ContextOption
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.questions import OperationFailed
     from tandemmq.admin.rpc import Channels
+    from tandemmq.cli.kube.release import ReleaseWay
     from tandemmq.client import Credentials, Producer
     from tandemmq.core.clock import Clock
 
@@ -84,6 +84,9 @@ def own_credentials() -> Credentials | None:
 @contextlib.asynccontextmanager
 async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnection]:
     """A connection that ends with the block. CommandError when a release in Kubernetes cannot be reached."""
+    # Half of what a page of help would import.
+    from tandemmq.cli.kube.release import ReleaseWay, way_to_place
+
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(certificates_of(target))
         if isinstance(target.where, ClusterAddress):

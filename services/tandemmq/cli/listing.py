@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -11,6 +10,7 @@ import typer
 
 from tandemmq.cli.connection import ClusterChoice
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.options import at_terminal
 from tandemmq.cli.output import tell_unseen
 
 if TYPE_CHECKING:
@@ -132,4 +132,4 @@ def ask(question: str) -> None:
 
 
 def _is_asked() -> bool:
-    return sys.stdin.isatty()
+    return at_terminal()

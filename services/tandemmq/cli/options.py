@@ -7,9 +7,10 @@ import asyncio
 import contextlib
 import io
 import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
@@ -34,6 +35,7 @@ __all__ = [
     "TopicArgument",
     "YesOption",
     "aged_text",
+    "at_terminal",
     "complete_broker",
     "complete_broker_group",
     "complete_context",
@@ -42,7 +44,24 @@ __all__ = [
     "moment_text",
     "parse_duration_s",
     "parse_moment_ms",
+    "standard_input",
 ]
+
+
+def standard_input() -> TextIO:
+    """CommandError when it was closed before we started."""
+    if sys.stdin is None:
+        raise CommandError(
+            "standard input is closed",
+            remedy="pipe something into this command, or give it a file",
+            exit_code=EXIT_REFUSED,
+        )
+    return sys.stdin
+
+
+def at_terminal() -> bool:
+    """True when somebody can type, and be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 # Names a shell may complete: topics, groups and brokers of the cluster meant, and contexts.

@@ -94,6 +94,12 @@ def test_up_imports_nothing_of_the_cluster_before_it_says_what_it_does() -> None
     assert not {"grpc", "pydantic", "structlog", "tandemmq.proto"} & set(imported.stdout.split())
 
 
+def test_help_of_what_clients_use_does_not_wait_for_kubernetes() -> None:
+    script = "import sys, tandemmq.cli.commands.transfer; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "tandemmq.cli.kube.release" not in imported.stdout.split()
+
+
 def _root() -> LazyGroup:
     root = get_command(app)
     assert isinstance(root, LazyGroup)

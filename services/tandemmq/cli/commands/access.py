@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import secrets
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,7 +13,7 @@ import typer
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import carry_out, tell_changes
-from tandemmq.cli.options import DryRunOption, OutputOption, SearchOption, YesOption
+from tandemmq.cli.options import DryRunOption, OutputOption, SearchOption, YesOption, at_terminal, standard_input
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.core.access.users_and_policies import Decision, PolicyType, UserStatus, UserType
 
@@ -265,14 +264,14 @@ def _password(file: str) -> str:
     """From a file's first line, or typed twice. CommandError when there is none."""
     if file:
         try:
-            text = sys.stdin.readline() if file == "-" else Path(file).read_text(encoding="utf-8")
+            text = standard_input().readline() if file == "-" else Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise _no_password(f"{file}: {error}") from error
         lines = text[: _SECRET_CHARACTERS_MAX + 2].splitlines()
         if not lines or not lines[0]:
             raise _no_password("its first line is empty")
         return lines[0]
-    if not sys.stdin.isatty():
+    if not at_terminal():
         raise _no_password("there is no terminal to ask at")
     password = getpass.getpass("new secret key: ")
     if password != getpass.getpass("again: "):

@@ -188,12 +188,15 @@ def _refuse_without(*extras: str) -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt here, so that what was made is put away."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """What asks the process to end raises KeyboardInterrupt here, so that what was made is put away."""
+    from tandemmq.cli.local.cluster import signals_to_end
+
+    before = {number: signal.signal(number, signal.default_int_handler) for number in signals_to_end()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def down(

@@ -4,7 +4,6 @@ client …`."""
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -25,10 +24,12 @@ from tandemmq.cli.options import (
     TopicArgument,
     YesOption,
     aged_text,
+    at_terminal,
     complete_broker_group,
     complete_topic,
     moment_text,
     parse_moment_ms,
+    standard_input,
 )
 from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
 from tandemmq.service.texts import age_text, bytes_text
@@ -463,13 +464,26 @@ def _body_bytes(text: str | None) -> bytes:
     from tandemmq.admin.operations.bodies import BODY_BYTES_MAX
 
     if text is not None and text != "-":
-        return text.encode()
-    data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
+        return _not_empty(text.encode())
+    source = standard_input()
+    if at_terminal():
+        typer.echo("the message is read from here; Ctrl-D ends it", err=True)
+    data = source.buffer.read(BODY_BYTES_MAX + 1)
     if len(data) > BODY_BYTES_MAX:
         raise CommandError(
             "the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came", exit_code=EXIT_REFUSED
         )
-    return data
+    return _not_empty(data)
+
+
+def _not_empty(body: bytes) -> bytes:
+    if not body:
+        raise CommandError(
+            "the message has no body, and brokers take none without",
+            remedy="give it behind the topic, or on standard input: echo hello | tandemmq send TOPIC",
+            exit_code=EXIT_REFUSED,
+        )
+    return body
 
 
 def _property(text: str) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,7 +14,7 @@ from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
-from tandemmq.cli.options import DryRunOption, YesOption
+from tandemmq.cli.options import DryRunOption, YesOption, at_terminal, standard_input
 from tandemmq.cli.output import new_table, show
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _plan_text(source: str, place: KubernetesPlace) -> str:
     from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX
 
     if source == "-":
-        return sys.stdin.read()
+        return standard_input().read()
     if not source.startswith(CONFIG_MAP_PREFIX):
         return Path(source).read_text(encoding="utf-8")
     name, _, run_id = source.removeprefix(CONFIG_MAP_PREFIX).partition("/")
@@ -275,7 +274,7 @@ def _confirm(answers: Sequence[StepResult]) -> None:
     from tandemmq.admin.replica_repair import StepOutcome
 
     changes = sum(each.outcome is not StepOutcome.SOUND for each in answers)
-    if not sys.stdin.isatty():
+    if not at_terminal():
         raise CommandError(
             "nobody can be asked here; nothing was changed",
             remedy="read the answers above, then run it with --yes",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from tandemmq.core.clock import Clock
 
-__all__ = ["SmokeCount", "receive_and_compare", "send_all", "smoke", "smoke_bodies"]
+__all__ = ["SmokeCount", "receive_and_compare", "refuse_disabled", "send_all", "smoke", "smoke_bodies"]
 
 
 # One round trip of many messages: sent, received, compared, acknowledged.
@@ -234,6 +234,7 @@ async def _round_trip(
     try:
         async with asyncio.timeout(limit_s):
             masters = await _topic_everywhere(connection, topic)
+            await refuse_disabled(await connection.operations(), group)
             step = "no connection to the access point yet"
             options = ClientOptions(
                 access_points=access_points or tuple(each.client_endpoint for each in masters),
@@ -305,6 +306,23 @@ async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[B
         except asyncio.CancelledError:
             # The limit of the whole; what is missing says more than the limit does.
             raise last from None
+
+
+async def refuse_disabled(operations: Operations, group: str) -> None:
+    """CommandError for a group that is given no messages: all would be sent, and none come back."""
+    from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+
+    try:
+        found = await operations.group(group)
+    except OperationFailed as failure:
+        if failure.kind is not FailureKind.NOT_FOUND:
+            raise
+        return
+    if not found.summary.enabled:
+        raise CommandError(
+            f"smoke: consumer group {group} is disabled: it is given no messages; nothing was sent",
+            remedy=f"tandemmq group create {group} --enable, or name another group with --group",
+        )
 
 
 async def _held_by(operations: Operations, topic: str) -> set[str]:

@@ -18,7 +18,7 @@ import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError, OutputClosed
-from tandemmq.cli.options import TopicArgument
+from tandemmq.cli.options import TopicArgument, at_terminal, standard_input
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,8 @@ _AWAIT_MS: Final = 5_000
 _LEASE_MS: Final = 30_000
 # Between receives while brokers do not answer.
 _RETRY_PAUSE_S: Final = 0.5
+# A change of master is over by then.
+_TOLD_AFTER_S: Final = 3.0
 
 
 class Receiver(Protocol):
@@ -105,13 +107,15 @@ async def consume_lines(
     *,
     write: Callable[[bytes], object],
     stop: asyncio.Event,
+    tell: Callable[[str], object] = lambda _reason: None,
 ) -> None:
     """Receives until a limit of `options`, which sets `stop`, or until somebody else sets it.
 
     `write` has stored what it was given when it returns. A failed receive is tried again: brokers may be away for a
-    while. BrokerRefused that no retry can help is raised, inside an exception group.
+    while; `tell` is told why when none has succeeded for some seconds. BrokerRefused that no retry can help is raised,
+    inside an exception group.
     """
-    consumption = _Consumption(receiver, options, count, write, stop)
+    consumption = _Consumption(receiver, options, count, write, stop, tell)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(_PARALLEL_RECEIVES):
             tasks.create_task(consumption.receive_until_stopped())
@@ -129,15 +133,18 @@ class _Consumption:
         count: ConsumeCount,
         write: Callable[[bytes], object],
         stop: asyncio.Event,
+        tell: Callable[[str], object],
     ) -> None:
         self._receiver = receiver
+        self._tell = tell
         self._limit = options.count
         self._count = count
         self._write = write
         self._stop = stop
         # Messages that receives under way may still bring: never more than the limit leaves.
         self._asked_for = 0
-        self._last_message_s = asyncio.get_running_loop().time()
+        self._last_message_s = self._last_success_s = asyncio.get_running_loop().time()
+        self._is_told = False
 
     async def receive_until_stopped(self) -> None:
         """One receive after the other."""
@@ -178,11 +185,16 @@ class _Consumption:
         receiving = asyncio.ensure_future(self._receiver.receive(wanted, invisible_ms=_LEASE_MS, await_ms=_AWAIT_MS))
         try:
             await asyncio.wait((receiving, stopped), return_when=asyncio.FIRST_COMPLETED)
-            return receiving.result() if receiving.done() else []
+            messages = receiving.result() if receiving.done() else []
+            self._last_success_s, self._is_told = asyncio.get_running_loop().time(), False
+            return messages
         except ClientError as error:
             if isinstance(error, BrokerRefused) and not error.retryable:
                 raise
             self._count.last_failure = str(error)
+            if not self._is_told and asyncio.get_running_loop().time() - self._last_success_s > _TOLD_AFTER_S:
+                self._is_told = True
+                self._tell(str(error))
             await asyncio.wait((stopped,), timeout=_RETRY_PAUSE_S)
             return []
         finally:
@@ -437,10 +449,9 @@ def produce(
     """
     if key_field is not None and key_field.isdigit() and int(key_field) == 0:
         raise CommandError("there is no column 0", remedy="columns are counted from 1", exit_code=EXIT_REFUSED)
-    if sys.stdin is None:
-        raise CommandError(
-            "standard input is closed", remedy="pipe lines into this command, or give it a file", exit_code=EXIT_REFUSED
-        )
+    standard_input()
+    if at_terminal():
+        typer.echo("each line typed here is a message; Ctrl-D ends them", err=True)
     options = LineOptions(topic=topic, tag=tag, key_field=key_field, inflight=inflight)
     with contextlib.ExitStack() as files:
         failed = files.enter_context(_kept_lines(unacknowledged)) if unacknowledged else None
@@ -614,6 +625,9 @@ async def _consume(
         repeated = f", {count.redelivered:,} redelivered" if count.redelivered else ""
         return f"{count.received:,} received{repeated}, {count.received / max(seconds, 0.001):,.0f}/s"
 
+    def tell(reason: str) -> None:
+        console.print(f"note: nothing can be received, trying on: {reason}", highlight=False, soft_wrap=True)
+
     consumer = SimpleConsumer(
         ClientOptions(access_points=access_points, dial=connection.dial, credentials=own_credentials()),
         SystemClock(),
@@ -625,7 +639,7 @@ async def _consume(
         with stop_requested() as stop, _progress(console, line):
             try:
                 receiver = _Rejecting(consumer) if rejects else consumer
-                await consume_lines(receiver, options, count, write=_write_out, stop=stop)
+                await consume_lines(receiver, options, count, write=_write_out, stop=stop, tell=tell)
             except* BrokerRefused as refusals:
                 raise CommandError(
                     f"group {group} cannot read topic {topic}",

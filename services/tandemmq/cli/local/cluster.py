@@ -21,7 +21,7 @@ from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.rpc import Channels
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError, OutputClosed
 from tandemmq.cli.local.certificates import ClusterCertificates, caller_certificate
 from tandemmq.cli.local.folder import (
     ClusterFolder,
@@ -68,6 +68,7 @@ __all__ = [
     "checked_members",
     "connect_lines",
     "refuse_leftovers",
+    "signals_to_end",
     "up_picture",
 ]
 
@@ -312,6 +313,12 @@ _EVENT_LINES: Final = 10
 _RENEWAL_INTERVAL_S: Final = 3_600.0
 
 
+def signals_to_end() -> list[signal.Signals]:
+    """Ctrl-C, `kill`, and the terminal that is closed, unless `nohup` or its like wants that one ignored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
 class LocalCluster:
     """One `tandemmq up`: supervisor, live view or lines, and cluster.json kept true."""
 
@@ -331,6 +338,8 @@ class LocalCluster:
         self._restart = restart
         self._members = members
         self._events: deque[str] = deque(maxlen=_EVENT_LINES)
+        self._stop = asyncio.Event()
+        self._output_closed: OutputClosed | None = None
         self._supervised: list[SupervisedMember] = []
         self._record = ClusterRecord(
             preset=preset,
@@ -348,20 +357,22 @@ class LocalCluster:
         )
 
     async def run(self) -> None:
-        """Start, run until SIGINT or SIGTERM, stop. cluster.json is there for exactly that time.
+        """Start, run until a signal to end or until nobody reads the output, stop.
 
-        CommandError, inside an exception group, when a member does not come up.
+        cluster.json is there for exactly that time. CommandError, inside an exception group, when a member does not
+        come up; OutputClosed once all are stopped.
         """
-        stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         # A second Ctrl-C changes nothing: the stop has a limit, and ending before it would leave members behind.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+        for number in signals_to_end():
+            loop.add_signal_handler(number, self._stop.set)
         tls = caller_certificate(self._folder.root)
         with use_service_tls(tls):
-            await self._run(stop, renewed=tls is not None)
+            await self._run(renewed=tls is not None)
+        if self._output_closed is not None:
+            raise self._output_closed
 
-    async def _run(self, stop: asyncio.Event, *, renewed: bool) -> None:
+    async def _run(self, *, renewed: bool) -> None:
         channels, plain_channels = Channels(), Channels(plain=True)
         self._supervised = [
             SupervisedMember(
@@ -382,7 +393,7 @@ class LocalCluster:
                 view = tasks.create_task(self._show(channels)) if self._live else None
                 renewal = tasks.create_task(self._renew()) if renewed else None
                 try:
-                    await supervisor.run(stop, ready=self._is_ready, stopping=self._is_stopping)
+                    await supervisor.run(self._stop, ready=self._is_ready, stopping=self._is_stopping)
                 finally:
                     for task in (view, renewal):
                         if task is not None:
@@ -404,7 +415,7 @@ class LocalCluster:
         self._announce("cluster: ready")
         if not self._live:
             for line in connect_lines(self._record, str(self._folder.root)):
-                self._console.print(line, highlight=False, soft_wrap=True)
+                self._print(line)
 
     def _is_stopping(self) -> None:
         self._enter("stopping")
@@ -418,7 +429,20 @@ class LocalCluster:
         stamped = f"{time.strftime('%H:%M:%S')} {line}"
         self._events.append(stamped)
         if not self._live:
-            self._console.print(stamped, highlight=False, soft_wrap=True, markup=False)
+            self._print(stamped)
+
+    def _print(self, line: str) -> None:
+        if self._output_closed is not None:
+            return
+        try:
+            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+        except OutputClosed as closed:
+            self._end_unseen(closed)
+
+    def _end_unseen(self, closed: OutputClosed) -> None:
+        """Nobody sees the cluster any more, and nobody would stop it: it stops in order."""
+        self._output_closed = closed
+        self._stop.set()
 
     def _write_record(self) -> None:
         records = tuple(_member_record(supervised, self._folder) for supervised in self._supervised)
@@ -430,6 +454,12 @@ class LocalCluster:
             self._announce(f"cluster: cluster.json was not written: {error.strerror}")
 
     async def _show(self, channels: Channels) -> None:
+        try:
+            await self._refresh(channels)
+        except OutputClosed as closed:
+            self._end_unseen(closed)
+
+    async def _refresh(self, channels: Channels) -> None:
         reader = ClusterReader(channels, self._record.name_servers, self._record.expected_brokers)
         rates = PutRates()
         loop = asyncio.get_running_loop()

@@ -55,6 +55,7 @@ __all__ = [
     "is_running",
     "join_addresses",
     "lay_out",
+    "listens",
     "make_authority_folders",
     "member_environment",
     "member_problems",
@@ -161,6 +162,11 @@ class Member:
     def health_address(self) -> str:
         """Where grpc.health.v1 is served."""
         return self.address(_HEALTH_PORT_KEYS[self.kind])
+
+    @property
+    def health_port(self) -> int:
+        """The port of that address."""
+        return self.ports[_HEALTH_PORT_KEYS[self.kind]]
 
     def command(self, *extra: str) -> list[str]:
         """The process's command line. -P keeps the working folder, which is the user's, off the module path."""
@@ -285,6 +291,28 @@ def _ask_ps(pid: int) -> str | None:
     return found.stdout.strip() or None
 
 
+def listens(pid: int, port: int) -> bool:
+    """True when it is this process that listens on the port. Where the system does not say whose a port is, too."""
+    if not Path("/proc/self/net/tcp").exists():
+        return True
+    owned = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    try:
+        return any(os.readlink(entry) in owned for entry in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # it has ended, or closed one of its files just now; whoever waits for it asks again
+        return False
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]
+
+
+# As /proc/net/tcp writes the state.
+_LISTENING: Final = "0A"
 DEFAULT_FOLDER: Final = Path("data")
 # A broker's settings make a line of about 3 KB, the longest there is; reading more for a tail would be of no use.
 _LOG_LINE_BYTES: Final = 4_000
@@ -395,6 +423,13 @@ class ClusterFolder:
         except BlockingIOError:
             owner = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)
+            if self.read_record() is None:
+                raise CommandError(
+                    f"another `tandemmq up` is at work in {self.root}",
+                    cause=f"process {owner} holds {self._lock_path}; it checks the configuration, and nothing runs yet",
+                    remedy="wait until it is done, or choose another folder: tandemmq up --data DIR --free-ports",
+                    exit_code=EXIT_REFUSED,
+                ) from None
             raise CommandError(
                 f"a cluster already runs in {self.root}",
                 cause=f"process {owner} holds {self._lock_path}",

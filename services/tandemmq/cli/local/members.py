@@ -21,6 +21,7 @@ from tandemmq.cli.local.folder import (
     admin_file,
     is_free,
     join_addresses,
+    listens,
     member_environment,
     read_member,
     with_values,
@@ -173,7 +174,7 @@ class SupervisedMember:
 
     async def _watch_health(self) -> None:
         while True:
-            healthy = await serving(self._channels, self.member.health_address)
+            healthy = await serving(self._channels, self.member.health_address) and self._answers_itself()
             if healthy and self.state in (MemberState.STARTING, MemberState.HELD, MemberState.UNREADY):
                 self._has_served = True
                 self._enter(MemberState.SERVING)
@@ -182,6 +183,10 @@ class SupervisedMember:
             elif not healthy and self.state is MemberState.SERVING:
                 self._enter(MemberState.UNREADY)
             await asyncio.sleep(_SERVING_POLL_S if self.state is MemberState.SERVING else _STARTING_POLL_S)
+
+    def _answers_itself(self) -> bool:
+        # A member that begins on a port that another cluster has just taken is about to end with an error.
+        return self.state is MemberState.SERVING or listens(self.pid, self.member.health_port)
 
     async def is_acting_master(self) -> bool:
         """It is the master of a group that fails over, by its own word; asked for 3 s at most."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from support.manual_time import ManualTime
-from tandemmq.cli.commands.smoke import SmokeCount, receive_and_compare, send_all, smoke_bodies
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.cli.commands.smoke import SmokeCount, receive_and_compare, refuse_disabled, send_all, smoke_bodies
+from tandemmq.cli.ending import CommandError
 from tandemmq.client import BrokerRefused, ClientError, ReceivedMessage, SendReceipt
 
 _RUN = "smoke-1"
@@ -123,3 +127,26 @@ async def test_send_that_no_retry_can_help_ends_it() -> None:
     with pytest.raises(ExceptionGroup) as failure:
         await send_all(cluster, "t", _BODIES, count, ManualTime())
     assert failure.group_contains(BrokerRefused)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_group_that_is_given_no_messages_is_refused_before_anything_is_sent(enabled: bool) -> None:
+    summary = SimpleNamespace(enabled=enabled)
+
+    async def group(_name: str) -> object:
+        return SimpleNamespace(summary=summary)
+
+    operations = cast("Any", SimpleNamespace(group=group))
+    if enabled:
+        await refuse_disabled(operations, "readers")
+        return
+    with pytest.raises(CommandError, match="group readers is disabled") as refused:
+        await refuse_disabled(operations, "readers")
+    assert "tandemmq group create readers --enable" in refused.value.remedy
+
+
+async def test_new_group_is_no_disabled_one() -> None:
+    async def group(_name: str) -> object:
+        raise OperationFailed(FailureKind.NOT_FOUND, "no group")
+
+    await refuse_disabled(cast("Any", SimpleNamespace(group=group)), "readers")

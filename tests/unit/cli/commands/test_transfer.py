@@ -13,6 +13,7 @@ import pytest
 
 from support.fake_operations import FakeOperations
 from tandemmq.admin.operations.values import GroupChange, TopicChange
+from tandemmq.cli.commands import transfer
 from tandemmq.cli.commands.transfer import (
     ConsumeCount,
     ConsumeOptions,
@@ -167,6 +168,17 @@ async def test_refusal_that_cannot_pass_ends_the_consumer() -> None:
     assert raised.value.exceptions == (refusal,)
 
 
+async def test_refusal_that_may_pass_is_told_once_when_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(transfer, "_TOLD_AFTER_S", 0.02)
+    refusal = BrokerRefused("127.0.0.1:8081", "ReceiveMessage", 40300, "FORBIDDEN", "it is disabled", retryable=True)
+    told: list[str] = []
+    options = ConsumeOptions(count=None, idle_timeout_s=0.3)
+    receiver = _Receiver([refusal] * 10_000)
+    await consume_lines(receiver, options, ConsumeCount(), write=bytes, stop=asyncio.Event(), tell=told.append)
+    assert told == [str(refusal)]
+
+
 async def test_lines_that_nobody_reads_are_not_acknowledged_and_end_the_consumer() -> None:
     receiver = _Receiver([[_message(1)], [_message(2)], [_message(3)]])
     count, out = ConsumeCount(), io.BytesIO()
@@ -214,6 +226,17 @@ def test_what_would_lose_lines_is_refused_before_one_is_read(rest: str, problem:
     refused = _produce(rest, tmp_path)
     assert (refused.returncode, lines.read_text()) == (EXIT_REFUSED, "one\n")
     assert refused.stderr.splitlines()[0] == f"problem: {problem}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["send logs", "topic delete logs --namesrv 127.0.0.1:1", "user update ann --password-file -", "repair --plan -"],
+)
+def test_standard_input_that_is_closed_is_no_traceback(words: str) -> None:
+    shell = ("sh", "-c", f"exec {sys.executable} -m tandemmq.cli {words} <&-")
+    refused = subprocess.run(shell, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert refused.stderr.startswith("problem: ")
+    assert refused.returncode in (1, EXIT_REFUSED)
 
 
 async def test_new_group_of_a_fifo_topic_is_ordered() -> None:

@@ -10,11 +10,13 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console, RenderableType
 
 from support.cluster_states import healthy_cluster, master, with_broker
 from tandemmq.admin.cluster_state import diagnose
-from tandemmq.cli.local.cluster import LocalCluster, MemberLine, PutRates, connect_lines, up_picture
+from tandemmq.cli.ending import OutputClosed
+from tandemmq.cli.local.cluster import LocalCluster, MemberLine, PutRates, connect_lines, signals_to_end, up_picture
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, ClusterRecord
 from tandemmq.cli.output import status_document, status_tables
 
@@ -122,3 +124,31 @@ async def test_record_that_cannot_be_written_does_not_stop_the_members(tmp_path:
     await cluster.run()
     assert "cluster.json was not written: Is a directory" in shown.getvalue()
     assert "cluster: stopping" in shown.getvalue()
+
+
+class _Unread(io.StringIO):
+    """Takes two lines, and then nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        if self.getvalue().count("\n") >= 2:
+            raise OutputClosed
+        return super().write(text)
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_a_cluster_whose_output_nobody_reads_stops_in_order_and_says_why_afterwards(
+    live: bool, tmp_path: Path
+) -> None:
+    console = Console(file=_Unread(), width=200, force_terminal=live)
+    cluster = LocalCluster(ClusterFolder(tmp_path), "2m-noslave", (), restart=True, live=live, console=console)
+    async with asyncio.timeout(10):
+        asyncio.get_running_loop().call_later(1, cluster._announce, "more")
+        with pytest.raises(OutputClosed):
+            await cluster.run()
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_a_closed_terminal_ends_a_cluster_unless_nohup_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert signal.SIGHUP in signals_to_end()
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_IGN)
+    assert signals_to_end() == [signal.SIGINT, signal.SIGTERM]

@@ -86,6 +86,11 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 def test_second_lock_is_refused_and_names_the_owner(folder: ClusterFolder) -> None:
     folder.lock()
+    with pytest.raises(CommandError, match="another `tandemmq up` is at work in") as checking:
+        ClusterFolder(folder.root).lock()
+    assert f"process {os.getpid()} holds" in checking.value.cause
+    assert "wait" in checking.value.remedy
+    folder.write_record(_record(pid=os.getpid(), mark=start_mark(os.getpid()) or ""))
     with pytest.raises(CommandError) as refused:
         ClusterFolder(folder.root).lock()
     assert f"process {os.getpid()} holds" in refused.value.cause

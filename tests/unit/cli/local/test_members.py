@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tandemmq.admin.rpc import Channels
+from tandemmq.cli.local import members as members_module
 from tandemmq.cli.local.folder import (
     ClusterFolder,
     Member,
     lay_out,
+    listens,
     member_problems,
     preset_files,
     read_members,
     renumber,
     split_overrides,
 )
-from tandemmq.cli.local.members import Tracing, admin_member, scrape_configuration, traced_members
+from tandemmq.cli.local.members import (
+    MemberState,
+    SupervisedMember,
+    Tracing,
+    admin_member,
+    scrape_configuration,
+    traced_members,
+)
 
 
 @pytest.fixture
@@ -98,3 +112,34 @@ def test_prometheus_scrapes_all_of_them(folder: ClusterFolder) -> None:
 def test_cluster_without_metrics_is_not_scraped(folder: ClusterFolder) -> None:
     preset = lay_out(folder, None)
     assert scrape_configuration(read_members(folder, preset, {}), folder) == ""
+
+
+async def test_a_member_does_not_serve_because_another_cluster_answers_on_its_port(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as others:
+        port = others.getsockname()[1]
+        assert listens(os.getpid(), port)
+        assert not listens(os.getpid(), 1)
+        member = _Refusing("namesrv-0", {"listenPort": str(port)})
+        lines: list[str] = []
+        channels = Channels()
+        supervised = SupervisedMember(
+            member, folder, channels, restart=True, announce=lines.append, changed=lambda: None
+        )
+        monkeypatch.setattr(members_module, "serving", _serves)
+        async with asyncio.timeout(30):
+            await supervised.run()
+        await channels.close()
+    assert supervised.failed_to_start
+    assert supervised.last_words == ["the port is taken"]
+    assert not any(str(MemberState.SERVING) in line for line in lines)
+
+
+async def _serves(_channels: Channels, _address: str) -> bool:
+    return True
+
+
+class _Refusing(Member):
+    def command(self, *extra: str) -> list[str]:
+        return [sys.executable, "-c", "import time; time.sleep(1); print('the port is taken'); raise SystemExit(2)"]
