@@ -112,6 +112,13 @@ class Call(Protocol):
         be taken back. What was written may still be lost: only the caller's own acknowledgement tells.
         """
 
+    def on_unread(self, callback: Callable[[], None]) -> None:
+        """Asks for a notice when what was sent was written, and the caller may not have read it: soon afterwards the
+        connection broke, or the caller took the call back. It may have read it all the same.
+
+        Called at most once, instead of or after the notice of `on_undelivered`; ask for both, before `finish`.
+        """
+
 
 class StreamHandler(Protocol[ReadT]):
     """What a bidirectional call does with its requests. No method is called after `cancelled` or `Call.finish`."""

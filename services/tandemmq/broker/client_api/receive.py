@@ -5,7 +5,8 @@ and waiting. Arrivals of one turn of the event loop are folded: waiting receives
 batches.
 
 Leases are given at the moment the answer is queued and never before, so a receive that is cancelled while it waits
-holds nothing. One whose answer could not be written gives its messages back at once.
+holds nothing. One whose answer could not be written gives its messages back at once. If it was written and its caller
+may not have read it, what would be renewed for a push consumer, as long as that lives, runs out.
 
 Whatever makes messages deliverable again (a lease that ended or was given up, room in a queue that was held back) is
 noted by the lease table and looked up with `wake_visible`: after each call that may have done it, and by a timer.
@@ -41,7 +42,7 @@ from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
 from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, waits_on
 from tandemmq.core.delivery.poll_table import PollTable
-from tandemmq.core.delivery.queue_progress import Delivery, Received
+from tandemmq.core.delivery.queue_progress import Lease, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.quotas import Share
@@ -471,6 +472,7 @@ class ReceiveHandler:
             if found.more or found.held_back:
                 ready[lmq] = None
             whole.deliveries += found.deliveries
+            whole.leases += found.leases
             whole.dead_letters += found.dead_letters
             whole.more = whole.more or found.more
             whole.held_back = whole.held_back or found.held_back
@@ -503,12 +505,14 @@ class ReceiveHandler:
         trace.leased_ns = self._tracer.now_ns()
         return received
 
-    def _answer(self, receive: _Receive, deliveries: list[Delivery]) -> None:
+    def _answer(self, receive: _Receive, received: Received) -> None:
         """One status, the messages, the time of delivery: clients collect the whole stream before they act."""
-        call = receive.call
+        call, deliveries = receive.call, received.deliveries
         trace_contexts: dict[int, list[bytes]] | None = None if receive.trace is None else {}
         given = receive.given or [(receive.topic, [delivery.handle for delivery in deliveries])]
         call.on_undelivered(partial(self._give_back, receive.group, given))
+        if receive.auto_renew:
+            call.on_unread(partial(self._let_run_out, received.leases))
         encoder = DeliveryEncoder(
             topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
         )
@@ -580,6 +584,11 @@ class ReceiveHandler:
         self._services.persist_leases()
         self.wake_visible()
 
+    def _let_run_out(self, leases: Sequence[Lease]) -> None:
+        """The caller may not have read the answer. If it did, it has what is left of the lease."""
+        self._services.leases.doubt(leases)
+        self._services.persist_leases()
+
     # Waiting
 
     def _serve(self, looking: list[_Waiting]) -> None:
@@ -608,7 +617,7 @@ class ReceiveHandler:
             if not reads_all:
                 self._scanned += received.scan_cost
             if received.deliveries:
-                self._answer(receive, received.deliveries)
+                self._answer(receive, received)
                 taken = len(received.deliveries) + len(received.dead_letters)
                 if taken >= receive.batch_size or received.more:
                     looking += self._next_needed(receive)

@@ -257,6 +257,34 @@ def test_messages_given_back_go_to_whoever_waits(broker: BrokerAssembly) -> None
     assert Answer.of(waiting).bodies == [b"a"]
 
 
+def push_receive(topic: str) -> pb.ReceiveMessageRequest:
+    request = receive_request(topic, batch_size=1)
+    request.auto_renew = True
+    return request
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_what_a_living_push_consumer_may_not_have_read_comes_again_after_its_minute(
+    broker: BrokerAssembly, time: ManualTime, is_ordered: bool
+) -> None:
+    broker.add_topic("one", queue_count=1)
+    broker.add_group("group", fifo=is_ordered)
+    send(broker, b"a", topic="orders")
+    send(broker, b"b", topic="one")
+    read, unread = (call(broker, "ReceiveMessage", push_receive(topic)) for topic in ("orders", "one"))
+    assert unread.unread is not None
+    unread.unread()
+    again = call(broker, "ReceiveMessage", push_receive("one"))
+    for _ in range(8):
+        time.advance(7_501)
+        if again.code is not None and not Answer.of(again).bodies:
+            again = call(broker, "ReceiveMessage", push_receive("one"))
+    assert Answer.of(again).bodies == [b"b"]
+    assert Answer.of(again).messages[0].system_properties.delivery_attempt == 2
+    assert ack(broker, *Answer.of(unread).handles, topic="one").status.code == Code.INVALID_RECEIPT_HANDLE
+    assert ack(broker, *Answer.of(read).handles).status.code == Code.OK, "its lease is renewed as ever"
+
+
 # Attempts
 
 
