@@ -20,6 +20,8 @@ __all__ = [
     "CLIENT_ID_HEADER",
     "FORWARDED_HEADER",
     "MESSAGE_BYTES_MAX",
+    "RECEIVE_HEADER",
+    "UNREAD",
     "BidiMethod",
     "Call",
     "ListenError",
@@ -44,6 +46,9 @@ CLIENT_ID_HEADER: Final = "x-mq-client-id"
 """In which RocketMQ's clients say who they are."""
 FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
 """Other brokers passed the call on, and say here by which steps."""
+RECEIVE_HEADER: Final = "x-tandemmq-receive"
+"""The name of a receive that another broker passed on; behind UNREAD, that its caller may not have read the answer."""
+UNREAD: Final = "unread "
 
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT", covariant=True)

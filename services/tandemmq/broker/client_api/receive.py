@@ -14,6 +14,7 @@ noted by the lease table and looked up with `wake_visible`: after each call that
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,7 +50,7 @@ from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
-from tandemmq.service.rpc import FORWARDED_HEADER, Call
+from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
@@ -107,6 +108,8 @@ _POLLS_MAX: Final = 20_000
 # milliseconds. Those that come later look in the next turn, and first; receives without a filter never wait for them.
 _SCANNED_PER_TURN: Final = 4_096
 _UNLIMITED: Final = 1 << 31
+# Half a minute, the time that an answer may be in doubt, of 128 receives a second.
+_PASSED_ON_MAX: Final = 4_096
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -202,6 +205,8 @@ class ReceiveHandler:
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
+        # What was given to the latest receives that other brokers passed on, by name, for push consumers.
+        self._passed_on: OrderedDict[str, Sequence[Lease]] = OrderedDict()
         # What looks with filters cost in this turn.
         self._scanned = 0
         self._put_offs = 0
@@ -224,6 +229,10 @@ class ReceiveHandler:
             return
         if isinstance(receive, str):
             self._services.group_calls.pass_on("ReceiveMessage", call, broker_name=receive, refused=refuse)
+            return
+        if (name := call.header(RECEIVE_HEADER)).startswith(UNREAD):
+            self._let_run_out(self._passed_on.pop(name.removeprefix(UNREAD), ()))
+            self._end(call, _NOT_FOUND)
             return
         receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
@@ -513,6 +522,10 @@ class ReceiveHandler:
         call.on_undelivered(partial(self._give_back, receive.group, given))
         if receive.auto_renew:
             call.on_unread(partial(self._let_run_out, received.leases))
+            if name := call.header(RECEIVE_HEADER):
+                self._passed_on[name] = received.leases
+                if len(self._passed_on) > _PASSED_ON_MAX:
+                    self._passed_on.popitem(last=False)
         encoder = DeliveryEncoder(
             topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
         )
