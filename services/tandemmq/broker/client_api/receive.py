@@ -478,7 +478,11 @@ class ReceiveHandler:
             if found.deliveries:
                 given.append(lmq)
                 receive.given.append((lmq, [delivery.handle for delivery in found.deliveries]))
-            if found.more or found.held_back:
+            is_stuck = (
+                not found.deliveries and not found.dead_letters and leases.has_more(group=receive.group, topic=lmq)
+            )
+            if found.more or found.held_back or is_stuck:
+                # What is stuck has a damaged entry before it, which is mended meanwhile.
                 ready[lmq] = None
             whole.deliveries += found.deliveries
             whole.leases += found.leases
