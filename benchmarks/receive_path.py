@@ -86,6 +86,8 @@ class EncodedCall:
 
     def on_undelivered(self, callback: Callable[[], None]) -> None: ...
 
+    def on_unread(self, callback: Callable[[], None]) -> None: ...
+
 
 class Turns:
     """Satisfies `tandemmq.broker.client_api.services.Timers`; a turn ends when the benchmark says so; no later time

@@ -181,7 +181,7 @@ class _Parts:
             drain=lambda: None,
             housekeep=lambda: self.leases.expire(self.clock.monotonic_ms()),
             delivery_meter=DeliveryMeter(),
-            lite=SimpleNamespace(role_changed=lambda: None),
+            role_begins=lambda: None,
             deduplication=Deduplication(self.topics),
         )
         self.client_plane: Final = SimpleNamespace(flush=lambda: None)

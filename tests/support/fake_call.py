@@ -32,6 +32,8 @@ class FakeCall:
     response_type: type[Message] = Message
     _cancelled: Callable[[], None] | None = None
     _undelivered: Callable[[], None] | None = None
+    unread: Callable[[], None] | None = None
+    """Plays a connection that broke behind the answer."""
 
     def header(self, name: str) -> str:
         """One of `metadata`."""
@@ -73,6 +75,10 @@ class FakeCall:
     def on_undelivered(self, callback: Callable[[], None]) -> None:
         """See `Call.on_undelivered`."""
         self._undelivered = callback
+
+    def on_unread(self, callback: Callable[[], None]) -> None:
+        """See `Call.on_unread`."""
+        self.unread = callback
 
     def cancel(self) -> None:
         """The caller is gone."""

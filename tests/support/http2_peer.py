@@ -129,6 +129,10 @@ class RecordedCall(Stream):
     def undelivered(self) -> None:
         self.hooks.append("undelivered")
 
+    def note_unread(self) -> None:
+        """For `unread`."""
+        self.hooks.append("unread")
+
 
 @dataclass
 class ServerRig:

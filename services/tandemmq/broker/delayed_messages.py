@@ -206,7 +206,7 @@ class DelayedMessages:
                 else:
                     await self._wait()
         finally:
-            self._queue.put_back_all(self._clock.wall_ms())
+            self._queue.put_back_all()
 
     async def deliver_due(self) -> bool:
         """Puts some of what is due; False: nothing is, or as much as may be is under way."""

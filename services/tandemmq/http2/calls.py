@@ -402,7 +402,7 @@ class Answers:
         """Our last frame of the call is in the output."""
         stream.local_closed = True
         if stream.confirms:
-            self._output.confirm(stream)
+            self._output.confirm(stream, self._timers.received_at)
         if stream.remote_closed:
             del self._calls.open[stream.stream_id]
             self._calls.give_up_header(stream)

@@ -79,6 +79,8 @@ class Connection:
         self.usage = usage if usage is not None else Usage()
         self.counters = counters if counters is not None else Counter()
         self.is_closed = False
+        self.is_broken = False
+        """It ends out of order, so that the peer may not have read what was written last. The owner knows it, too."""
         self._timers = Timers(limits, now)
         self._kept = KeptBytes(limits, self.usage)
         self._budget = IdleBudget(limits, now)
@@ -283,6 +285,8 @@ class Connection:
         # Charged whether or not the stream is still open: opening and resetting is the cheapest attack there is.
         self._charge("too_many_resets")
         self._calls.on_peer_reset(stream_id)
+        if U32.unpack_from(payload)[0] != ErrorCode.NO_ERROR and (unread := self._output.take_unread(stream_id)):
+            unread()
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id != 0:
@@ -370,6 +374,9 @@ class Connection:
         self._calls.count()
         for stream in unconfirmed:
             stream.undelivered()
+        if self.is_broken:
+            for unread in self._output.take_all_unread(self._timers.received_at):
+                unread()
 
     def _keep_in_socket(self, size: int) -> None:
         self._kept.add(size - self._socket_bytes)
@@ -462,7 +469,7 @@ class Connection:
         self._unparsed = b""
         self._requests.block.clear()
         self._output.put(frames.goaway(self._calls.last_stream_id, failure.code, failure.detail))
-        self.is_closed = True
+        self.is_closed = self.is_broken = True
 
 
 class _OtherMaker(StreamMaker):

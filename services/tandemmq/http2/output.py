@@ -8,7 +8,7 @@ connections have some and writes them at the end of the turn, so that all answer
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 
 __all__ = ["IdleBudget", "Output", "PendingOutput", "Writer"]
+
+
+# An answer that the peer may not have read: it is kept in mind for as long as official clients wait for one, until the
+# peer is heard so much later; and no more of them than may be on their way.
+_UNREAD_S: Final = 30.0
+_UNREAD_MAX: Final = 1_000
 
 
 class Output:
@@ -39,6 +45,8 @@ class Output:
         self._unconfirmed: list[Stream] = []
         self._unwritten: deque[tuple[int, list[Stream]]] = deque()
         self._taken_bytes = 0
+        # What to call for the answers that ended lately, and when the peer was heard before, by stream.
+        self._unread: OrderedDict[int, tuple[float, Callable[[], None]]] = OrderedDict()
 
     def put(self, data: bytes | memoryview) -> None:
         self.announce()
@@ -56,9 +64,32 @@ class Output:
             self._waits = False
             self._on_output()
 
-    def confirm(self, stream: Stream) -> None:
-        """This call's last bytes were put; it wants to hear if they are lost."""
+    def confirm(self, stream: Stream, heard_at: float) -> None:
+        """This call's last bytes were put; it wants to hear if they are lost. `heard_at`: when the peer was last."""
         self._unconfirmed.append(stream)
+        if stream.unread is not None:
+            self._forget_read(heard_at)
+            if len(self._unread) == _UNREAD_MAX:
+                self._unread.popitem(last=False)
+            self._unread[stream.stream_id] = heard_at, stream.unread
+
+    def _forget_read(self, heard_at: float) -> None:
+        """A peer that spoke so long after an answer has read it."""
+        unread = self._unread
+        while unread and unread[next(iter(unread))][0] < heard_at - _UNREAD_S:
+            unread.popitem(last=False)
+
+    def take_unread(self, stream_id: int) -> Callable[[], None] | None:
+        """The peer takes an ended call back: what is to be called if it was lately."""
+        found = self._unread.pop(stream_id, None)
+        return None if found is None else found[1]
+
+    def take_all_unread(self, heard_at: float) -> list[Callable[[], None]]:
+        """The same for all of them: the connection broke."""
+        self._forget_read(heard_at)
+        callbacks = [callback for _, callback in self._unread.values()]
+        self._unread.clear()
+        return callbacks
 
     def take(self) -> bytes:
         """All of it; b"" when there is none."""

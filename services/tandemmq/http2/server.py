@@ -23,7 +23,15 @@ from tandemmq.http2.errors import Limits, TlsMode, Usage
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
-from tandemmq.http2.sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, TlsSocket, peer_text
+from tandemmq.http2.sockets import (
+    CLOSE_TIMEOUT_S,
+    WRITE_BUFFER_BYTES,
+    PlainSocket,
+    PlainSockets,
+    TlsSocket,
+    has_unacknowledged,
+    peer_text,
+)
 from tandemmq.http2.stream import Stream
 
 __all__ = ["ConnectionGate", "Server"]
@@ -321,6 +329,7 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         # No gRPC client stops writing and goes on reading: this one is gone.
+        self._look_for_unacknowledged()
         return False
 
     def pause_writing(self) -> None:
@@ -345,6 +354,8 @@ class _Protocol(asyncio.BufferedProtocol):
         if exc is None and not self._is_aborted:
             # A transport that is closed writes what it has first.
             self.connection.output_written()
+        if exc is not None:
+            self.connection.is_broken = True
         # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
         self._is_closing = True
         self.connection.lost()
@@ -380,7 +391,13 @@ class _Protocol(asyncio.BufferedProtocol):
         if not self._is_aborted:
             self._is_aborted = True
             self.connection.output_written(self._transport.get_write_buffer_size())
+            self._look_for_unacknowledged()
             self._transport.abort()
+
+    def _look_for_unacknowledged(self) -> None:
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and has_unacknowledged(sock):
+            self.connection.is_broken = True
 
     def _close(self) -> None:
         self._is_closing = True

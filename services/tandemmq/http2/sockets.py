@@ -18,12 +18,15 @@ one socket of each address, whoever was served longest ago first, before it serv
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import select
 import socket
 import ssl
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
+from struct import Struct
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from tandemmq.http2.connection import Connection
 
 
-__all__ = ["CLOSE_TIMEOUT_S", "WRITE_BUFFER_BYTES", "PlainSocket", "PlainSockets", "TlsSocket"]
+__all__ = ["CLOSE_TIMEOUT_S", "WRITE_BUFFER_BYTES", "PlainSocket", "PlainSockets", "TlsSocket", "has_unacknowledged"]
 
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
@@ -52,6 +55,7 @@ _READ_COST_S: Final = 0.0005
 _READ_BYTES_FIRST: Final = 32 << 10
 # A few receives: none smaller than a usual request, or it would be read in pieces.
 _READ_BYTES_MIN: Final = 1 << 10
+_INT: Final = Struct("i")
 _READABLE: Final = 0x001  # EPOLLIN
 _WRITABLE: Final = 0x004  # EPOLLOUT
 
@@ -240,7 +244,7 @@ class PlainSocket:
         self._sockets.loop.call_exception_handler(
             {"message": "a connection ends for an error in its handling", "exception": error}
         )
-        self._end()
+        self._break()
 
     def drain(self) -> None:
         """Tells the peer to go elsewhere."""
@@ -251,6 +255,7 @@ class PlainSocket:
     def abort(self) -> None:
         if not self._is_over:
             self._connection.output_written(self._unsent_bytes())
+            self._look_for_unacknowledged()
             self._end()
 
     # Input
@@ -263,7 +268,7 @@ class PlainSocket:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._end()
+            self._break()
             return
         if not size:
             self._eof()
@@ -286,7 +291,8 @@ class PlainSocket:
         self._connection.receive(bytes(self._memory[:size]), now)
 
     def _eof(self) -> None:
-        # No gRPC client stops writing and goes on reading: this one is gone.
+        # No gRPC client stops writing and goes on reading: this one is gone. Its end acknowledges what came before it.
+        self._look_for_unacknowledged()
         self._close()
 
     def _learn(self, cost_s: float) -> None:
@@ -312,7 +318,7 @@ class PlainSocket:
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError:
-                self._end()
+                self._break()
                 return
             if sent == len(data):
                 return
@@ -334,7 +340,7 @@ class PlainSocket:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._end()
+            self._break()
             return
         del unsent[:sent]
         self._connection.output_written(len(unsent))
@@ -402,6 +408,15 @@ class PlainSocket:
         self._watch()
         self._sockets.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
+    def _look_for_unacknowledged(self) -> None:
+        if has_unacknowledged(self._sock):
+            self._connection.is_broken = True
+
+    def _break(self) -> None:
+        """The socket failed."""
+        self._connection.is_broken = True
+        self._end()
+
     def _end(self) -> None:
         """The socket is not used any more. It is closed a turn later: see the module's docstring."""
         if self._is_over:
@@ -421,6 +436,15 @@ class PlainSocket:
         # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
         self._connection.lost()
         self._sockets.disconnected(self._connection)
+
+
+def has_unacknowledged(sock: socket.socket) -> bool:
+    """The peer's kernel may lack something of what was written."""
+    try:
+        (count,) = _INT.unpack(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(_INT.size)))
+    except OSError:
+        return True
+    return bool(count)
 
 
 def _peer_of(sock: socket.socket) -> str:
@@ -556,7 +580,7 @@ class TlsSocket(PlainSocket):
         self._sockets.count("tls_handshake_failed" if self._limit is not None else "tls_record_invalid")
         if self._outgoing.pending:
             super()._send(self._outgoing.read())
-        self._end()
+        self._break()
 
     def _close(self) -> None:
         if not self._is_closing and self._limit is None:

@@ -6,6 +6,7 @@ The owner subclasses `Stream` and overrides its hooks.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -44,6 +45,9 @@ class Stream:
     """`end` was called, or the call is over."""
     confirms = False
     """Set by the owner: `undelivered` is wanted for what was handed to the socket's buffer and not written."""
+    unread: Callable[[], None] | None = None
+    """Set by the owner of one that `confirms`: called if the peer may not have read the answer, though it was written:
+    soon after it the connection broke, or the peer took the call back. Does nothing to this connection."""
 
     # Kept by the connection.
     is_opened = False

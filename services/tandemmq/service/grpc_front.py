@@ -159,6 +159,9 @@ class GrpcCall:
         else:
             self._undelivered = callback
 
+    def on_unread(self, callback: Callable[[], None]) -> None:
+        """Nobody tells: gRPC says nothing of a call that has ended."""
+
     def cancelled(self) -> None:
         """The caller is gone. Tells the handler, unless it has finished and all is written."""
         self._over = True

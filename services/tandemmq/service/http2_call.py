@@ -196,6 +196,9 @@ class Http2Call(Stream):
             self.confirms = True
             self._on_undelivered = callback
 
+    def on_unread(self, callback: Callable[[], None]) -> None:
+        self.unread = callback
+
     # tandemmq.http2.Stream's hooks
 
     def opened(self) -> None:

@@ -20,6 +20,8 @@ __all__ = [
     "CLIENT_ID_HEADER",
     "FORWARDED_HEADER",
     "MESSAGE_BYTES_MAX",
+    "RECEIVE_HEADER",
+    "UNREAD",
     "BidiMethod",
     "Call",
     "ListenError",
@@ -44,6 +46,9 @@ CLIENT_ID_HEADER: Final = "x-mq-client-id"
 """In which RocketMQ's clients say who they are."""
 FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
 """Other brokers passed the call on, and say here by which steps."""
+RECEIVE_HEADER: Final = "x-tandemmq-receive"
+"""The name of a receive that another broker passed on; behind UNREAD, that its caller may not have read the answer."""
+UNREAD: Final = "unread "
 
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT", covariant=True)
@@ -110,6 +115,13 @@ class Call(Protocol):
 
         Called at most once; at once if it has happened already. For answers that give something away, so that it can
         be taken back. What was written may still be lost: only the caller's own acknowledgement tells.
+        """
+
+    def on_unread(self, callback: Callable[[], None]) -> None:
+        """Asks for a notice when what was sent was written, and the caller may not have read it: soon afterwards the
+        connection broke, or the caller took the call back. It may have read it all the same.
+
+        Called at most once, instead of or after the notice of `on_undelivered`; ask for both, before `finish`.
         """
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+import pytest
+
 from support.http2_peer import unary_request
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
@@ -267,6 +269,32 @@ async def test_a_reset_ends_the_calls_of_a_peer_that_is_not_read() -> None:
             await until(lambda: len(rig.sockets) == 0)
             assert 3 in rig.cancelled
             assert rig.errors == []
+
+
+@pytest.mark.parametrize(
+    ("end", "is_read"),
+    [("closed in order", True), ("closed with the answer unread", False), ("reset behind the answer", False)],
+)
+async def test_an_answer_that_was_written_is_read_if_the_peer_ended_in_order(end: str, is_read: bool) -> None:
+    written, unread = asyncio.Event(), asyncio.Event()
+
+    def answer(call: Stream) -> None:
+        call.confirms, call.unread = True, unread.set
+        call.respond(b"answer")
+        asyncio.get_running_loop().call_later(0.05, written.set)
+
+    async with rigged() as rig:
+        rig.handler = answer
+        peer = connect_from(rig, "127.0.0.1")
+        peer.sendall(unary_request(1))
+        await written.wait()
+        if end != "closed with the answer unread":
+            peer.recv(1 << 20)
+        if end == "reset behind the answer":
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        await until(lambda: len(rig.sockets) == 0)
+        assert unread.is_set() is not is_read
 
 
 async def test_output_of_one_that_fails_is_nothing_to_the_next() -> None:

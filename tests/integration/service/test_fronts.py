@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -13,6 +15,8 @@ from google.protobuf.wrappers_pb2 import StringValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from support.http2_peer import unary_request
+from tandemmq.http2 import frames
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Http2Front
@@ -207,6 +211,33 @@ async def test_written_answer_counts_as_delivered() -> None:
         )
         assert [m.value async for m in stream(StringValue(value="a"), timeout=5)] == ["a"]
     assert not undelivered.is_set()
+
+
+async def test_handler_learns_of_a_written_answer_whose_connection_was_reset() -> None:
+    unread = asyncio.Event()
+
+    def answer(request: StringValue, call: Call) -> None:
+        call.on_undelivered(lambda: None)
+        call.on_unread(unread.set)
+        echo(request, call)
+
+    server = _mqgrpc(0)
+    server.add(MethodTable(SERVICE, {"Answer": ServerStreamMethod(answer, StringValue)}, ""))
+    port = await server.start()
+    try:
+        peer = socket.create_connection((LOOPBACK, port))
+        peer.sendall(frames.PREFACE + frames.settings({}))
+        peer.sendall(unary_request(1, StringValue(value="a").SerializeToString(), (":path", f"/{SERVICE}/Answer")))
+        received = b""
+        async with asyncio.timeout(20):
+            while b"a" not in received:
+                received += await asyncio.to_thread(peer.recv, 1 << 16)
+            assert not unread.is_set()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            await unread.wait()
+    finally:
+        await server.stop(limit_ms=0)
 
 
 class EchoStream:

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -559,3 +559,39 @@ async def test_a_master_that_ends_gives_back_what_it_had_taken(broker: BrokerAss
     with pytest.raises(asyncio.CancelledError):
         await running
     assert broker.message_timers.queue.out_count == 0
+
+
+@pytest.mark.parametrize("taken_for", ["recall", "roll"])
+async def test_what_a_master_that_ends_had_taken_before_its_time_is_not_delivered_early(
+    broker: BrokerAssembly, taken_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.options.max_delay_ms = 1_000 * HOUR_MS
+    handle = send_later(broker, 200 * HOUR_MS).recall_handle
+    await deliver(broker)
+    timers, is_read = broker.message_timers, asyncio.Event()
+    read_records = timers.records
+
+    async def records(offsets: Sequence[int]) -> list[MessageRecord | None]:
+        if timers.queue.out_count:
+            await is_read.wait()  # The disk is slow.
+        return await read_records(offsets)
+
+    monkeypatch.setattr(timers, "records", records)
+    if taken_for == "roll":
+        time_of(broker).advance(100 * HOUR_MS)
+    else:
+        request = pb.RecallMessageRequest(topic=definition.Resource(name="reminders"), recall_handle=handle)
+        call(broker, "RecallMessage", request)
+    running = asyncio.get_running_loop().create_task(broker.delayed.run())
+    while not timers.queue.out_count:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    broker.store.set_writable(False)
+    is_read.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    broker.store.set_writable(True)
+    await deliver(broker)
+    assert delivered(broker) == []

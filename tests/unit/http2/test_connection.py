@@ -315,6 +315,63 @@ def test_a_refused_call_that_wanted_confirmation_hears_of_its_end_once() -> None
     assert rig.calls[1].hooks[2:] == ["half_closed", "cancelled"]
 
 
+def noting_unread(call: RecordedCall) -> None:
+    call.unread = call.note_unread
+    confirming(call)
+
+
+def test_unread_tells_of_what_was_written_before_the_connection_broke() -> None:
+    rig = ServerRig(on_half_closed=noting_unread, limits=Limits(keepalive_s=60))
+    rig.receive(unary_request(1))
+    rig.advance(25)
+    rig.receive(unary_request(3))
+    rig.output_bytes()
+    rig.connection.output_written()
+    rig.advance(8)
+    rig.receive(unary_request(5))  # It is heard: what it was told 33 s ago it has read.
+    rig.output_bytes()
+    rig.connection.is_broken = True
+    rig.lose()
+    assert [rig.calls[stream].hooks[2:] for stream in (1, 3, 5)] == [
+        ["half_closed"],
+        ["half_closed", "unread"],
+        ["half_closed", "undelivered", "unread"],
+    ]
+
+
+def test_a_connection_that_ends_in_order_has_read_what_was_written() -> None:
+    rig = ServerRig(on_half_closed=noting_unread)
+    rig.receive(unary_request(1))
+    rig.output_bytes()
+    rig.connection.output_written()
+    rig.lose()
+    assert rig.calls[1].hooks[2:] == ["half_closed"]
+
+
+def test_a_peer_that_fell_silent_may_not_have_read_what_it_was_told_last() -> None:
+    rig = ServerRig(on_half_closed=noting_unread)
+    rig.receive(unary_request(1))
+    rig.output_bytes()
+    rig.connection.output_written()
+    rig.advance(20)
+    assert rig.counters["keepalive_timeout"] == 1
+    rig.output_bytes()
+    rig.lose()
+    assert rig.calls[1].hooks[2:] == ["half_closed", "unread"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(ErrorCode.CANCEL, ["half_closed", "unread"]), (ErrorCode.NO_ERROR, ["half_closed"])]
+)
+def test_a_call_that_is_taken_back_behind_its_answer_was_not_read(code: ErrorCode, told: list[str]) -> None:
+    rig = ServerRig(on_half_closed=noting_unread)
+    rig.receive(unary_request(1))
+    rig.output_bytes()
+    rig.connection.output_written()
+    rig.receive(frames.rst_stream(1, code), frames.rst_stream(1, code))
+    assert rig.calls[1].hooks[2:] == told
+
+
 def test_hooks_that_end_other_calls_while_the_connection_breaks() -> None:
     rig = ServerRig()
     rig.receive(unary_request(1) + unary_request(3))

@@ -81,6 +81,9 @@ class FakeCall:
     def on_undelivered(self, callback: Callable[[], None]) -> None:
         """Everything arrives."""
 
+    def on_unread(self, callback: Callable[[], None]) -> None:
+        """And is read."""
+
 
 def query(
     topic: str = "orders",

@@ -179,6 +179,13 @@ class ClientApi:
             # Whoever waits for its messages is told at the end of this turn, when the topic is gone.
             self._receive.message_arrived(topic)
 
+    def role_begins(self) -> None:
+        """This broker is about to load its group's leases, and served before perhaps. Since then clients called another
+        broker, and operators acted there: what is remembered of both is old."""
+        self._services.sessions.clear()
+        self._dead_letters.forget("", "")
+        self.lite.role_changed()
+
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""
         services = self._services

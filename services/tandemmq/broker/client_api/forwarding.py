@@ -24,7 +24,9 @@ make (`CALLER_HEADER`).
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -33,7 +35,7 @@ import structlog
 
 from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
 from tandemmq.broker.client_api.validation import Code, Outcome
-from tandemmq.service.rpc import FORWARDED_HEADER, Call, StreamHandler
+from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, StreamHandler
 
 __all__ = [
     "CALLER_HEADER",
@@ -57,6 +59,10 @@ _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 SETTLING: Final = frozenset({"AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"})
 _STREAMED: Final = frozenset({"ReceiveMessage", "PullMessage"})
+_RECEIVE: Final = _SERVICE + "ReceiveMessage"
+_WITH_MESSAGES: Final = 3
+"""So many answers has a receive that got something, at least: a status, a message, and the time."""
+_TELL_LIMIT_S: Final = 5.0
 _HELD: Final = SETTLING | {"SendMessage", "ReceiveMessage", "EndTransaction", "RecallMessage", "Heartbeat"}
 _HELD_MAX: Final = 1_024
 _HELD_BYTES_MAX: Final = 32 << 20
@@ -179,6 +185,49 @@ async def _answers(
             answered(answer)
     else:
         answered(await channel.unary_unary(path, None, None)(data, timeout=limit_s, metadata=metadata))
+
+
+class _PassedReceive:
+    """A receive that is passed on. Whoever gives its messages sees a caller who got the answer; if it may be lost from
+    here on, the giver is told by the same receive once more, which says so."""
+
+    def __init__(self, calls: _Calls, channel: grpc.aio.Channel, call: Call, data: bytes, step: str) -> None:
+        self._calls = calls
+        self._channel = channel
+        self._call = call
+        self._data = data
+        self._step = step
+        self._name = call.header(RECEIVE_HEADER) or secrets.token_hex(8)
+        self._answer_count = 0
+        self._is_told = False
+
+    def metadata(self, mark: str = "") -> list[tuple[str, str]]:
+        """See `_Calls.metadata_of`."""
+        passed = self._calls.metadata_of(self._call, self._step)
+        return [*(one for one in passed if one[0] != RECEIVE_HEADER), (RECEIVE_HEADER, mark + self._name)]
+
+    def answered(self, answer: bytes) -> None:
+        self._answer_count += 1
+        if self._answer_count == _WITH_MESSAGES:
+            self._call.on_undelivered(self._unread)
+            self._call.on_unread(self._unread)
+        self._call.send_encoded(answer)
+
+    def _unread(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._calls.spawn(self._tell())
+
+    async def _tell(self) -> None:
+        # To a master that is gone there is nothing to tell.
+        with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError):
+            await _answers(
+                self._channel, _RECEIVE, self._data, _ignore, limit_s=_TELL_LIMIT_S, metadata=self.metadata(UNREAD)
+            )
+
+
+def _ignore(_answer: bytes) -> None:
+    """There are no messages in it."""
 
 
 # From a member to its group's master.
@@ -354,8 +403,12 @@ class CallForwarder:
         self, channel: grpc.aio.Channel, path: str, call: Call, data: bytes, again: Callable[[bytes], None]
     ) -> None:
         limit_s, metadata = self._calls.limit_s(call), self._calls.metadata_of(call, _BY_MEMBER)
+        answered: Callable[[bytes], None] = call.send_encoded
+        if path == _RECEIVE:
+            receive = _PassedReceive(self._calls, channel, call, data, _BY_MEMBER)
+            metadata, answered = receive.metadata(), receive.answered
         try:
-            await _answers(channel, path, data, call.send_encoded, limit_s=limit_s, metadata=metadata)
+            await _answers(channel, path, data, answered, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             is_changing = error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == _CHANGING
             if not is_changing or not self._holds_back(call, data, again, pause_ms=_ASKED_AGAIN_MS):
@@ -523,14 +576,18 @@ class GroupCalls:
     ) -> None:
         limit_s = max(0.001, self._calls.limit_s(call) - _ANSWER_MARGIN_S)
         answer_count = 0
+        receive = _PassedReceive(self._calls, channel, call, data, _BY_GROUP) if _SERVICE + method == _RECEIVE else None
 
         def answered(answer: bytes) -> None:
             nonlocal answer_count
             answer_count += 1
-            call.send_encoded(answer)
+            if receive is None:
+                call.send_encoded(answer)
+            else:
+                receive.answered(answer)
 
         try:
-            metadata = self._calls.metadata_of(call, _BY_GROUP)
+            metadata = self._calls.metadata_of(call, _BY_GROUP) if receive is None else receive.metadata()
             await _answers(channel, _SERVICE + method, data, answered, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             self._failed(method)

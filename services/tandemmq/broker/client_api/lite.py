@@ -257,8 +257,8 @@ class LiteHandler:
         named = {lmq_name(parent, lite_topic) for lite_topic in request.lite_topic_set}
         action = request.action
         if action == definition.COMPLETE_ADD and known is not None and request.version < known.version:
-            # An older set, overtaken on its way.
-            known.last_sync_ms = now_ms
+            # An older set, overtaken on its way. Or the client began anew, and counts from the start: it is heard once
+            # what it said before is forgotten.
             _answer(call, OK)
             return
         if action == definition.PARTIAL_ADD:
@@ -440,8 +440,11 @@ class LiteHandler:
         return self._groups.setdefault(parent, set())
 
     def role_changed(self) -> None:
-        """Another master's progress is read: who has some is asked anew."""
+        """Another master's progress is read: who has some is asked anew. Clients told that master of their lite topics,
+        and it knows what they got: they tell this one as well."""
         self._groups = None
+        for key in list(self._subscribers):
+            self._drop(key)
 
     # For operators
 

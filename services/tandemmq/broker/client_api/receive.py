@@ -5,7 +5,8 @@ and waiting. Arrivals of one turn of the event loop are folded: waiting receives
 batches.
 
 Leases are given at the moment the answer is queued and never before, so a receive that is cancelled while it waits
-holds nothing. One whose answer could not be written gives its messages back at once.
+holds nothing. One whose answer could not be written gives its messages back at once. If it was written and its caller
+may not have read it, what would be renewed for a push consumer, as long as that lives, runs out.
 
 Whatever makes messages deliverable again (a lease that ended or was given up, room in a queue that was held back) is
 noted by the lease table and looked up with `wake_visible`: after each call that may have done it, and by a timer.
@@ -13,6 +14,7 @@ noted by the lease table and looked up with `wake_visible`: after each call that
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,14 +43,14 @@ from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
 from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, waits_on
 from tandemmq.core.delivery.poll_table import PollTable
-from tandemmq.core.delivery.queue_progress import Delivery, Received
+from tandemmq.core.delivery.queue_progress import Lease, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
-from tandemmq.service.rpc import FORWARDED_HEADER, Call
+from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
@@ -106,6 +108,8 @@ _POLLS_MAX: Final = 20_000
 # milliseconds. Those that come later look in the next turn, and first; receives without a filter never wait for them.
 _SCANNED_PER_TURN: Final = 4_096
 _UNLIMITED: Final = 1 << 31
+# Half a minute, the time that an answer may be in doubt, of 128 receives a second.
+_PASSED_ON_MAX: Final = 4_096
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -201,6 +205,8 @@ class ReceiveHandler:
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
+        # What was given to the latest receives that other brokers passed on, by name, for push consumers.
+        self._passed_on: OrderedDict[str, Sequence[Lease]] = OrderedDict()
         # What looks with filters cost in this turn.
         self._scanned = 0
         self._put_offs = 0
@@ -223,6 +229,10 @@ class ReceiveHandler:
             return
         if isinstance(receive, str):
             self._services.group_calls.pass_on("ReceiveMessage", call, broker_name=receive, refused=refuse)
+            return
+        if (name := call.header(RECEIVE_HEADER)).startswith(UNREAD):
+            self._let_run_out(self._passed_on.pop(name.removeprefix(UNREAD), ()))
+            self._end(call, _NOT_FOUND)
             return
         receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
@@ -468,9 +478,14 @@ class ReceiveHandler:
             if found.deliveries:
                 given.append(lmq)
                 receive.given.append((lmq, [delivery.handle for delivery in found.deliveries]))
-            if found.more or found.held_back:
+            is_stuck = (
+                not found.deliveries and not found.dead_letters and leases.has_more(group=receive.group, topic=lmq)
+            )
+            if found.more or found.held_back or is_stuck:
+                # What is stuck has a damaged entry before it, which is mended meanwhile.
                 ready[lmq] = None
             whole.deliveries += found.deliveries
+            whole.leases += found.leases
             whole.dead_letters += found.dead_letters
             whole.more = whole.more or found.more
             whole.held_back = whole.held_back or found.held_back
@@ -503,12 +518,18 @@ class ReceiveHandler:
         trace.leased_ns = self._tracer.now_ns()
         return received
 
-    def _answer(self, receive: _Receive, deliveries: list[Delivery]) -> None:
+    def _answer(self, receive: _Receive, received: Received) -> None:
         """One status, the messages, the time of delivery: clients collect the whole stream before they act."""
-        call = receive.call
+        call, deliveries = receive.call, received.deliveries
         trace_contexts: dict[int, list[bytes]] | None = None if receive.trace is None else {}
         given = receive.given or [(receive.topic, [delivery.handle for delivery in deliveries])]
         call.on_undelivered(partial(self._give_back, receive.group, given))
+        if receive.auto_renew:
+            call.on_unread(partial(self._let_run_out, received.leases))
+            if name := call.header(RECEIVE_HEADER):
+                self._passed_on[name] = received.leases
+                if len(self._passed_on) > _PASSED_ON_MAX:
+                    self._passed_on.popitem(last=False)
         encoder = DeliveryEncoder(
             topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
         )
@@ -580,6 +601,11 @@ class ReceiveHandler:
         self._services.persist_leases()
         self.wake_visible()
 
+    def _let_run_out(self, leases: Sequence[Lease]) -> None:
+        """The caller may not have read the answer. If it did, it has what is left of the lease."""
+        self._services.leases.doubt(leases)
+        self._services.persist_leases()
+
     # Waiting
 
     def _serve(self, looking: list[_Waiting]) -> None:
@@ -608,7 +634,7 @@ class ReceiveHandler:
             if not reads_all:
                 self._scanned += received.scan_cost
             if received.deliveries:
-                self._answer(receive, received.deliveries)
+                self._answer(receive, received)
                 taken = len(received.deliveries) + len(received.dead_letters)
                 if taken >= receive.batch_size or received.more:
                     looking += self._next_needed(receive)

@@ -90,6 +90,10 @@ class ClientSessions:
         if self._sessions.pop(client_id, None) is not None:
             self._gone(client_id)
 
+    def clear(self) -> None:
+        """Another broker has heard of them since: nobody is known, and nobody is gone."""
+        self._sessions.clear()
+
     def expire(self, *, now_ms: int) -> None:
         """Forgets those silent for 120 s."""
         while self._sessions:

@@ -404,7 +404,7 @@ class MasterRole:
         # Not before the log is whole: what lies beyond its end goes back to it.
         if await parts.follow_lite_topics():
             await cut_progress(parts.tables, self.leases, parts.lite_queue_end)
-        parts.client_api.lite.role_changed()
+        parts.client_api.role_begins()
         await asyncio.to_thread(self.leases.load, answers_were_lost=self._answers_were_lost)
         self._merge_progress()
         if parts.member.replicas:

@@ -539,6 +539,7 @@ class SlaveReads:
         storage = LeaseStorage(parts.disk, parts.leases, parts.clock)
         try:
             self._copy.lend()
+            parts.client_api.role_begins()
             storage.load(answers_were_lost=True)
         except DiskError as error:
             parts.disk_failed(error)

@@ -296,6 +296,7 @@ class Handout:
                 self.state.let_go(queue.pending[offset])
             lease = self._new_lease(queue, offsets, attempt=attempt, auto_renew=self.auto_renew)
             self.state.start(lease, queue.next_offset)
+            self.received.leases.append(lease)
             handles.update(zip(offsets, self._handles(lease)))
         for offset, record, attempt in chosen:
             self.received.deliveries.append(Delivery(record, handles[offset], attempt, queue.queue_id, offset))
@@ -394,6 +395,7 @@ class Handout:
         """Puts messages under a new lease and adds them to what was received."""
         lease = self._new_lease(queue, offsets, attempt=attempt, auto_renew=self.auto_renew)
         self.state.start(lease, next_offset)
+        self.received.leases.append(lease)
         deliveries, queue_id = self.received.deliveries, queue.queue_id
         for record, handle, offset in zip(records, self._handles(lease), offsets):
             deliveries.append(Delivery(record, handle, attempt, queue_id, offset))

@@ -197,6 +197,18 @@ class LeaseState:
         self._note_move(queue.subscription)
         self.passed_over_count += len(offsets)
 
+    def let_run_out(self, lease: Lease) -> None:
+        """The lease ends with its time, also after a restart: it is not renewed any more."""
+        queue = lease.queue
+        subscription = queue.subscription
+        # Not one of a former term of this master.
+        is_ours = self.subscriptions.get((subscription.group, subscription.topic)) is subscription
+        if is_ours and lease.held and lease.auto_renew:
+            self._renew_no_longer(lease)
+            lease.auto_renew = False
+            offsets = [offset for offset in lease.offsets if queue.pending.get(offset) is lease]
+            self.journal.grant(lease, offsets, queue.next_offset)
+
     def let_go(self, lease: Lease) -> None:
         """One message is not under the lease any more."""
         lease.held -= 1
@@ -209,11 +221,14 @@ class LeaseState:
             return
         lease.queue.subscription.lease_over()
         if lease.auto_renew:
-            leases = self.renewed.get(lease.client_id)
-            if leases is not None:
-                leases.discard(lease)
-                if not leases:
-                    del self.renewed[lease.client_id]
+            self._renew_no_longer(lease)
+
+    def _renew_no_longer(self, lease: Lease) -> None:
+        leases = self.renewed.get(lease.client_id)
+        if leases is not None:
+            leases.discard(lease)
+            if not leases:
+                del self.renewed[lease.client_id]
 
     # Messages that are not delivered any more
 

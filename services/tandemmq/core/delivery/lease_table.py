@@ -299,6 +299,11 @@ class LeaseTable:
         subscription = self._state.subscriptions.get((group, topic))
         return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
 
+    def doubt(self, leases: Sequence[Lease]) -> None:
+        """Nobody may have read the answer that they were given in: they are renewed no longer."""
+        for lease in leases:
+            self._state.let_run_out(lease)
+
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
         self._client_gone(client_id, now_ms + self._clock_offset_ms)

@@ -14,7 +14,7 @@ All transitions are here, made by the live table and by the replay of its journa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -461,6 +461,8 @@ class Received:
     """There are messages that may not be given before every member of the in-sync set holds them."""
     scan_cost: int = 0
     """What looking cost, in the unit of `max_scanned_per_receive`."""
+    leases: list[Lease] = field(default_factory=list)
+    """Those of the deliveries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -497,10 +497,12 @@ class TimerQueue:
         run.due_ms[index] = due_ms
         self._await(offset, due_ms, run.keys[index])
 
-    def put_back_all(self, due_ms: int) -> None:
-        """Whoever had entries gives them up: this broker is master no more."""
+    def put_back_all(self) -> None:
+        """Whoever had entries gives them up: this broker is master no more. Each keeps its time, which may be far: some
+        are given out to be put again, or for a recall."""
         for offset in list(self._out):
-            self.put_back(offset, due_ms)
+            run = self._runs[offset >> _RUN_BITS]
+            self.put_back(offset, run.due_ms[run.index(offset & (_RUN_PLACES - 1))])
 
     def _pull(self, horizon: int) -> None:
         pulled = 0

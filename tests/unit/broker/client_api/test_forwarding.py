@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,17 +14,21 @@ from unittest.mock import patch
 import grpc
 import pytest
 
+from support.http2_peer import unary_request
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api import forwarding
 from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Outcome, status_of
 from tandemmq.core.clock import Clock
+from tandemmq.http2 import frames
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.rpc import (
     FORWARDED_HEADER,
+    RECEIVE_HEADER,
+    UNREAD,
     BidiMethod,
     Call,
     MethodTable,
@@ -357,6 +363,56 @@ async def test_the_owner_of_a_call_answers_it() -> None:
             answers = [answer.status.message async for answer in receive(pb.ReceiveMessageRequest(), timeout=10)]
             assert answers == ["owner 0", "owner 1", "owner 2"]
             assert sender.calls.forwarded_counts == {"AckMessage": 1, "ReceiveMessage": 1}
+
+
+@pytest.mark.parametrize("step", ["by a member", "by a group"])
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_who_gave_messages_hears_that_the_caller_of_who_passed_them_on_may_not_have_read_them(
+    step: str, is_reset: bool
+) -> None:
+    names: list[str] = []
+
+    def receive(request: pb.ReceiveMessageRequest, call: Call) -> None:
+        names.append(call.header(RECEIVE_HEADER))
+        is_told = names[-1].startswith(UNREAD)
+        for _ in range(2 if is_told else 3):
+            call.send(pb.ReceiveMessageResponse(status=definition.Status(message="answer")))
+        call.finish()
+
+    giver = Http2Front("127.0.0.1", 0, clock=ManualTime())
+    giver.add(MethodTable(SERVICE, {"ReceiveMessage": ServerStreamMethod(receive, pb.ReceiveMessageRequest)}))
+    endpoint = f"127.0.0.1:{await giver.start()}"
+    sender = Sender({"broker-b": endpoint})
+    passes_on = Http2Front("127.0.0.1", 0, clock=ManualTime())
+    passes_on.add(sender.table())
+    forwarder = CallForwarder(lambda: endpoint, now_ms=ManualTime().monotonic_ms)
+    if step == "by a member":
+        passes_on.forward(forwarder)
+    port = await passes_on.start()
+    try:
+        peer = socket.create_connection(("127.0.0.1", port))
+        peer.sendall(frames.PREFACE + frames.settings({}))
+        peer.sendall(unary_request(1, b"", (":path", f"/{SERVICE}/ReceiveMessage")))
+        received = b""
+        async with asyncio.timeout(20):
+            while received.count(b"answer") < 3:
+                received += await asyncio.to_thread(peer.recv, 1 << 16)
+            await asyncio.sleep(0.05)  # Its last frame, and what the peer's kernel acknowledges.
+            peer.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                peer.recv(1 << 16)
+            if is_reset:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            while passes_on.connection_count or len(names) < 1 + is_reset:
+                await asyncio.sleep(0.01)
+        assert names[1:] == ([UNREAD + names[0]] if is_reset else [])
+        assert names[0]
+    finally:
+        await forwarder.close()
+        await sender.calls.close()
+        await passes_on.stop(limit_ms=100)
+        await giver.stop(limit_ms=100)
 
 
 async def test_an_owner_nobody_knows_is_refused_in_the_body() -> None:

@@ -558,3 +558,47 @@ def test_topic_config_of_another_type_is_never_followed(lite: BrokerAssembly) ->
     sent.system_properties.lite_topic = "a"
     assert refusal_of(lite, sent)[0] == Code.OK
     assert lite.lite_topics.count == 0
+
+
+def test_a_master_that_is_one_again_knows_no_subscriptions_of_before(lite: BrokerAssembly) -> None:
+    sync(lite, "a", action=definition.COMPLETE_ADD, version=1)
+    send(lite, "a", b"1", b"2")
+    first = received(lite, batch_size=1)
+    assert waits(receive(lite)), "the second one comes behind the first"
+    lite.api.drain(is_stopping=False)
+    # Another master takes over, whom the client tells that it has finished, and that it wants the same still.
+    (handle,) = first.handles
+    now_ms = lite.clock.monotonic_ms()
+    assert lite.leases.acknowledge(group="group", topic=lmq_name("sessions", "a"), handle=handle, now_ms=now_ms)
+    snapshot = lite.leases.snapshot()
+    lite.leases.clear()
+    lite.api.role_begins()
+    lite.leases.restore(snapshot, b"", now_ms=now_ms)
+    waiting = receive(lite)
+    assert sync(lite, "a", action=definition.COMPLETE_ADD, version=2) == Code.OK
+    lite.end_turn()
+    assert Answer.of(waiting).bodies == [b"2"]
+
+
+def test_a_client_that_begins_anew_under_its_id_is_heard_after_three_minutes(
+    lite: BrokerAssembly, time: ManualTime
+) -> None:
+    sync(lite, "a", action=definition.COMPLETE_ADD, version=100)
+    for version in range(1, 9):
+        time.advance(30_000)
+        sync(lite, "b", action=definition.COMPLETE_ADD, version=version)
+        lite.api.housekeep()
+    send(lite, "b", b"1")
+    assert received(lite).bodies == [b"1"]
+
+
+def test_a_message_behind_a_damaged_entry_comes_when_that_is_mended(
+    lite: BrokerAssembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync(lite, "a")
+    with monkeypatch.context() as damage:
+        send(lite, "a", b"1")
+        damage.setattr(lite.lite_topics, "messages", lambda *_: [])
+        assert waits(receive(lite))
+    lite.api.drain(is_stopping=False)
+    assert received(lite).bodies == [b"1"]

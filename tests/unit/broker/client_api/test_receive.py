@@ -14,7 +14,7 @@ from support.manual_time import ManualTime
 from tandemmq.core.delivery.queue_progress import Received
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import FORWARDED_HEADER
+from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD
 
 Code = definition.Code
 
@@ -255,6 +255,55 @@ def test_messages_given_back_go_to_whoever_waits(broker: BrokerAssembly) -> None
     waiting = call(broker, "ReceiveMessage", receive_request())
     lost.cancel()
     assert Answer.of(waiting).bodies == [b"a"]
+
+
+OF_A_BROKER = {"x-mq-client-id": "client@1", FORWARDED_HEADER: "2"}
+
+
+def push_receive(topic: str) -> pb.ReceiveMessageRequest:
+    request = receive_request(topic, batch_size=1)
+    request.auto_renew = True
+    return request
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_what_a_living_push_consumer_may_not_have_read_comes_again_after_its_minute(
+    broker: BrokerAssembly, time: ManualTime, is_ordered: bool
+) -> None:
+    broker.add_topic("one", queue_count=1)
+    broker.add_group("group", fifo=is_ordered)
+    send(broker, b"a", topic="orders")
+    send(broker, b"b", topic="one")
+    read, unread = (call(broker, "ReceiveMessage", push_receive(topic)) for topic in ("orders", "one"))
+    assert unread.unread is not None
+    unread.unread()
+    again = call(broker, "ReceiveMessage", push_receive("one"))
+    for _ in range(8):
+        time.advance(7_501)
+        if again.code is not None and not Answer.of(again).bodies:
+            again = call(broker, "ReceiveMessage", push_receive("one"))
+    assert Answer.of(again).bodies == [b"b"]
+    assert Answer.of(again).messages[0].system_properties.delivery_attempt == 2
+    assert ack(broker, *Answer.of(unread).handles, topic="one").status.code == Code.INVALID_RECEIPT_HANDLE
+    assert ack(broker, *Answer.of(read).handles).status.code == Code.OK, "its lease is renewed as ever"
+
+
+def test_what_a_broker_passed_on_and_may_be_unread_behind_it_comes_again_after_its_minute(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    broker.add_topic("one", queue_count=1)
+    send(broker, b"a", b"b", topic="one")
+    passed_on = [
+        call(broker, "ReceiveMessage", push_receive("one"), FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: name}))
+        for name in ("first", "second")
+    ]
+    assert [Answer.of(fake).bodies for fake in passed_on] == [[b"a"], [b"b"]]
+    for _ in range(2):
+        told = FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: UNREAD + "first"}, deadline_ms=5_000)
+        call(broker, "ReceiveMessage", push_receive("one"), told)
+        assert Answer.of(told).code == Code.MESSAGE_NOT_FOUND
+    time.advance(60_001)
+    assert receive(broker, receive_request("one")).bodies == [b"a"]
 
 
 # Attempts

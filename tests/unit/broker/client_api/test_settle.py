@@ -324,6 +324,18 @@ def test_what_is_consumed_anew_becomes_a_dead_letter_anew(broker: BrokerAssembly
     assert dead_letters(broker) == 2
 
 
+def test_a_master_that_is_one_again_remembers_no_dead_letters_of_before(broker: BrokerAssembly) -> None:
+    [handle] = delivered(broker, b"a")
+    assert forward(broker, handle) == Code.OK
+    for state in broker.leases.progress_of("group", "orders"):
+        # An operator told the master that there was meanwhile.
+        broker.leases.reset(group="group", topic="orders", queue_id=state.queue_id, offset=0)
+    broker.api.role_begins()
+    [again] = receive(broker, receive_request()).handles
+    assert forward(broker, again) == Code.OK
+    assert dead_letters(broker) == 2
+
+
 def test_a_dead_letter_under_way_is_not_remembered_when_its_group_begins_anew(broker: BrokerAssembly) -> None:
     [handle] = delivered(broker, b"a")
     broker.puts_held = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.api_requests import call, message, receive, receive_request, send_request
+from support.api_requests import ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
@@ -266,6 +266,27 @@ def test_goodbye_ends_the_session_and_the_leases_renewed_for_it(broker: BrokerAs
     assert len(broker.sessions) == 0
     time.advance(1_001)
     assert receive(broker, receive_request()).bodies == [b"a"]
+
+
+def test_a_master_that_is_one_again_takes_no_client_for_gone_that_called_another_broker_meanwhile(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    call(broker, "SendMessage", send_request(message(body=b"a")))
+    request = receive_request()
+    request.auto_renew = True
+    (handle,) = receive(broker, request).handles
+    snapshot = broker.leases.snapshot()
+    broker.leases.clear()  # The role ends. Others serve for a while, who renew the lease.
+    time.advance(200_000)
+    broker.api.role_begins()
+    now_ms = time.monotonic_ms()
+    broker.leases.restore(snapshot, b"", now_ms=now_ms, clock_offset_ms=time.wall_ms() - now_ms)
+    for _ in range(5):
+        broker.api.housekeep()
+        time.advance(1_000)
+    acknowledged = call(broker, "AckMessage", ack_request(handle))
+    broker.end_turn()
+    assert acknowledged.only(pb.AckMessageResponse).status.code == Code.OK
 
 
 # Assignments

@@ -505,6 +505,36 @@ def test_what_nobody_may_have_received_comes_again_though_its_client_lives() -> 
     assert broker.acknowledge(old, up_ms + 60_000), "it was given ten seconds before the last one, and read"
 
 
+def test_leases_of_a_former_term_are_not_written_into_the_journal_of_the_next() -> None:
+    broker = Broker()
+    broker.put(2)
+    former = broker.receive(auto_renew=True)
+    broker.leases.clear()
+    broker.leases.restore(b"", b"", now_ms=T0)
+    broker.receive(group="H", batch=1)
+    broker.leases.take_journal()
+    broker.leases.doubt(former.leases)
+    assert broker.leases.take_journal() == b""
+
+
+def test_leases_in_doubt_run_out_also_after_a_restart_in_order() -> None:
+    broker = Broker()
+    broker.put(4)
+    kept = broker.receive(auto_renew=True, batch=1)
+    doubted = broker.receive(auto_renew=True, batch=2)
+    simple = broker.receive()
+    assert broker.acknowledge(doubted.deliveries[0])
+    assert broker.acknowledge(simple.deliveries[0])
+    broker.leases.doubt([*doubted.leases, *simple.leases])
+    broker.restart(now_ms=T0 + 30_000)
+    broker.leases.client_seen("client")
+    broker.leases.expire(T0 + 30_000)
+    assert offsets(broker.receive(T0 + 59_999, client_id="other")) == []
+    broker.leases.expire(T0 + 60_000)
+    assert offsets(broker.receive(T0 + 60_000, client_id="other")) == [2]
+    assert broker.acknowledge(kept.deliveries[0], T0 + 60_000)
+
+
 # Ordered groups
 
 
