@@ -173,6 +173,17 @@ async def test_reads_across_the_end_of_a_file_arrive_whole(log: HeldLog) -> None
     assert log_bytes(log.store) == master.log[: master.sent]
 
 
+async def test_a_master_with_longer_files_ends_the_connection_and_not_the_broker(log: HeldLog) -> None:
+    log.held.set()
+    async with following(log) as (master, task):
+        await master.send(FILE_BYTES - 1100)
+        await master.reported(master.sent)
+        frame = TRANSFER_HEADER.pack(master.sent, 1000)
+        master.writer.write(frame + master.log[master.sent : master.sent + 1000])
+        assert "mappedFileSizeCommitLog" in await task
+    assert log_bytes(log.store) == master.log[: master.sent]
+
+
 async def test_small_reads_behind_a_large_one_keep_their_order(log: HeldLog) -> None:
     async with following(log) as (master, _):
         await master.send(3 << 20)

@@ -35,9 +35,10 @@ from tandemmq.core.storage.disk import (
     MappedSegment,
     RawWrite,
     SegmentSizeMismatch,
+    StorageError,
 )
 
-__all__ = ["COMMIT_LOG_FOLDER", "CommitLog", "MappedFileQueue", "file_name"]
+__all__ = ["COMMIT_LOG_FOLDER", "OTHER_FILES", "CommitLog", "MappedFileQueue", "file_name"]
 
 
 # Files of one length in one folder make one long range of bytes; each is named by the offset of its first byte
@@ -50,6 +51,9 @@ _CHANGED_SETTING: Final = (
     "set mappedFileSizeCommitLog back to what the store was created with; "
     f"if nobody changed it, the file is damaged: {FROM_A_REPLICA}"
 )
+
+OTHER_FILES: Final = "it is damaged, or the master's mappedFileSizeCommitLog is not ours: set it as the master has it"
+"""Why a record of a master has no place in our files. Only a Java master does not say first how long its files are."""
 
 
 def file_name(start_offset: int) -> str:
@@ -271,7 +275,8 @@ class CommitLog:
         self._enter(segment, self._file_end)
 
     def append_parts(self, parts: Sequence[memoryview]) -> None:
-        """Writes bytes of a master's log, each part of which lies within one file. DiskError: the rest is not there."""
+        """Writes bytes of a master's log, each part of which lies within one file. DiskError, and StorageError if one
+        does not: the rest is not there."""
         if len(parts) == 1 and self._segment is not None and self.end_offset + len(parts[0]) <= self._file_end:
             # What a slave reads that follows closely.
             self._segment.write_parts(self.end_offset - self._file_start, parts)
@@ -291,8 +296,9 @@ class CommitLog:
 
         Until it has run and `written` was told, nothing else may be appended, cut or moved.
         """
-        write = self._raw_write(parts, 0) if self.end_offset < self._file_end else None
-        return write if write is not None and len(write.parts) == len(parts) else None
+        if self.end_offset + sum(map(len, parts)) > self._file_end:
+            return None
+        return self._raw_write(parts, 0)
 
     def written(self, write: RawWrite) -> None:
         """The write has run: what it stored belongs to the log."""
@@ -306,7 +312,8 @@ class CommitLog:
         while end < len(parts) and size + len(parts[end]) <= left:
             size += len(parts[end])
             end += 1
-        assert end > first, f"{len(parts[first])} bytes at {self.end_offset} span two files"
+        if end == first:
+            raise StorageError(f"{len(parts[first])} bytes at {self.end_offset} go on in the next file: {OTHER_FILES}")
         assert not self._gathered, "behind puts there are no bytes of another's log"
         assert self._segment is not None, "the log has no file"
         return RawWrite(self._segment, self.end_offset - self._file_start, parts[first:end], size)

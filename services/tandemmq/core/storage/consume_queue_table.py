@@ -477,6 +477,11 @@ class ConsumeQueueTable:
             self.forget_ends()
 
     @property
+    def ends_are_there(self) -> bool:
+        """Whether a start would miss what goes of the queues from now on."""
+        return self._ends_are_there
+
+    @property
     def losses(self) -> int:
         """How often entries in files were deleted or erased; ends of before are not to be written down after it."""
         return self._losses

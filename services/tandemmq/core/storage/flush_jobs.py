@@ -251,6 +251,8 @@ class QueueFlush:
         """Every record that starts below has its entries in files; -1 before the first round, and after a cut."""
         self.checkpoint = StoreCheckpoint()
         """As last written."""
+        self._lowered_to = -1
+        """What the checkpoint was lowered to for a cut: a record before the last one."""
 
     @property
     def is_due(self) -> bool:
@@ -279,13 +281,17 @@ class QueueFlush:
         if self.is_out:
             return None
         if self._round is None:
-            if self.saved_offset == now.dispatched_offset:
+            is_saved = self.saved_offset == now.dispatched_offset
+            if is_saved and self._queues.ends_are_there:
                 return None
-            self._round_began_ms = self._clock.monotonic_ms()
+            now_ms = self._clock.monotonic_ms()
             ends = None
-            # After a cut the checkpoint names a record before the last one: ends would say more than it vouches for.
-            if now.last_record_offset != self.checkpoint.logics_physical_offset:
-                ends = self._queues.ends_at(now.last_record_offset, now_ms=self._round_began_ms)
+            # Behind a cut ends would say more than the checkpoint vouches for, until there is another record.
+            if now.last_record_offset != self._lowered_to:
+                ends = self._queues.ends_at(now.last_record_offset, now_ms=now_ms)
+            if is_saved and ends is None:
+                return None
+            self._round_began_ms = now_ms
             self._round = replace(now, ends=ends, losses=self._queues.losses)
             self._queues.begin_round()
         if self._index is not None:
@@ -343,6 +349,7 @@ class QueueFlush:
             lowered = lowered.vouching_for_nothing()
         else:
             lowered = replace(lowered, physic_message_timestamp_ms=stored_ms, logics_message_timestamp_ms=stored_ms)
+        self._lowered_to = lowered.logics_physical_offset
         self.save(lowered)
 
     def _partial_job(self) -> QueueFlushJob:

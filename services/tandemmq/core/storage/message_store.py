@@ -39,7 +39,7 @@ from tandemmq.core.message.record_decoder import (
     scan_record,
 )
 from tandemmq.core.message.record_layout import MalformedRecord, enters_consume_queue, enters_index
-from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
+from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER, OTHER_FILES, CommitLog
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueRun
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable, StopKind
 from tandemmq.core.storage.disk import (
@@ -93,6 +93,7 @@ _TOPIC_BYTES_MAX: Final = 255
 _TOPIC_CHARACTERS_MAX: Final = _TOPIC_BYTES_MAX // 4
 """A topic of so many characters has no more bytes than allowed, whatever they are."""
 _RECORD_HEAD_ROOM_BYTES: Final = 8
+_RECORD_SIZE_BYTES: Final = 4
 _DISK_FULL: Final = "the disk is full"
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
@@ -103,6 +104,22 @@ _PUT_OK: Final = PutStatus.PUT_OK
 
 _CHECKED_BYTES_MAX: Final = 1 << 20
 """Checked of a slave's log before one acknowledgement: some 200 us. What is farther behind is read in batches."""
+
+
+def _has_room(piece: memoryview, position: int, file_end: int) -> bool:
+    """Whether the record that begins at `position`, of which a part is there, can still end within its file, which ends
+    at `file_end` of the piece."""
+    if len(piece) - position < _RECORD_SIZE_BYTES:
+        return len(piece) < file_end
+    return position + int.from_bytes(piece[position : position + _RECORD_SIZE_BYTES]) <= file_end
+
+
+def _reason(found: ScanResult) -> str:
+    if isinstance(found, Corrupt):
+        return found.reason
+    if isinstance(found, Blank) or found is ScanStop.INCOMPLETE:
+        return OTHER_FILES
+    return str(found)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # the simulator watches a store from a subclass
@@ -482,7 +499,8 @@ class MessageStore:
         """Appends bytes of the master's log at the end, each part within one file; they need not end with a record.
 
         An empty store takes any file's start: its master no longer has what came before. LogGap: they do not follow.
-        DiskFull: no room for the next file, what lies before it is there.
+        DiskFull: no room for the next file, what lies before it is there. StorageError: a part does not lie within one
+        file; those before it are there.
         """
         log = self._log
         if start_offset != log.end_offset:
@@ -544,11 +562,10 @@ class MessageStore:
                 if log.end_offset < self._dispatched_offset + found.size:
                     break
                 self._dispatched_offset += found.size
-            elif found is ScanStop.INCOMPLETE:
+            elif found is ScanStop.INCOMPLETE and _has_room(piece, position, file_start + log.file_bytes - base):
                 break
             else:
-                reason = found.reason if isinstance(found, Corrupt) else str(found)
-                raise RecordCorrupt(self._dispatched_offset, reason)
+                raise RecordCorrupt(self._dispatched_offset, _reason(found))
         return done
 
     @property
@@ -579,10 +596,12 @@ class MessageStore:
                 if log.end_offset < offset + found.size:
                     break
                 offset += found.size
-            elif found is ScanStop.INCOMPLETE:
+            elif found is ScanStop.INCOMPLETE and _has_room(
+                piece, sound, sound + log.file_bytes - offset % log.file_bytes
+            ):
                 break
             else:
-                raise RecordCorrupt(offset, found.reason if isinstance(found, Corrupt) else str(found))
+                raise RecordCorrupt(offset, _reason(found))
             self._checked_offset = offset
         return offset
 

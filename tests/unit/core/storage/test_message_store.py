@@ -27,7 +27,7 @@ from tandemmq.core.message.record_layout import (
     TRANSACTION_ROLLBACK,
 )
 from tandemmq.core.storage.consume_queue import ENTRY
-from tandemmq.core.storage.disk import DiskError, LogGap, RecordCorrupt, SegmentSizeMismatch, StoreLocked
+from tandemmq.core.storage.disk import DiskError, LogGap, RecordCorrupt, SegmentSizeMismatch, StorageError, StoreLocked
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
@@ -548,6 +548,49 @@ class TestSlave:
         assert store.replicated_write(FILE - 100, pieces) is None, "two files"
         store.append_raw(FILE - 100, pieces[0])
         assert store.replicated_write(FILE, pieces[1:]) is None, "a new file"
+
+    @pytest.mark.parametrize("look", ["dispatch", "check_appended"])
+    @pytest.mark.parametrize("factor", [0.5, 2.0])
+    def test_a_master_with_files_of_another_length_is_told_of(
+        self, master: MessageStore, factor: float, look: str
+    ) -> None:
+        """A Java master does not say how long its files are, and its frames may end where ours do."""
+        store = new_store(
+            SimulatedDisk(random.Random(5)), options=with_options(commit_log_file_bytes=int(FILE * factor))
+        )
+        store.load()
+        piece = int(FILE * min(factor, 1.0))
+        for offset in range(0, 2 * FILE, piece):
+            store.append_raw(offset, master.read_log(offset, piece))
+
+        def look_at_all() -> None:
+            for _ in range(10):
+                getattr(store, look)()
+
+        with pytest.raises(RecordCorrupt, match="mappedFileSizeCommitLog"):
+            look_at_all()
+        assert 0 < store.checked_offset <= max(piece, FILE)
+
+    def test_bytes_that_go_on_in_the_next_file_are_refused(self, master: MessageStore) -> None:
+        store = new_store(SimulatedDisk(random.Random(5)), options=with_options(commit_log_file_bytes=FILE // 2))
+        store.load()
+        store.append_raw(0, master.read_log(0, 1000))
+        parts = [master.read_log(1000, 500), master.read_log(1500, 1000)]
+        assert store.replicated_write(1000, parts) is None
+        with pytest.raises(StorageError, match="mappedFileSizeCommitLog"):
+            store.append_replicated(1000, parts)
+        assert log_bytes(store) == log_bytes(master)[:1500]
+
+    def test_a_record_that_says_it_is_larger_than_its_file_is_not_waited_for(
+        self, master: MessageStore, store: MessageStore
+    ) -> None:
+        data = bytearray(master.read_log(0, 3000))
+        data[2] ^= 0x40
+        store.append_raw(0, bytes(data))
+        with pytest.raises(RecordCorrupt):
+            store.check_appended()
+        with pytest.raises(RecordCorrupt):
+            store.dispatch()
 
     def test_damaged_record_stops_dispatch(self, master: MessageStore, store: MessageStore) -> None:
         data = bytearray(master.read_log(0, 3000))

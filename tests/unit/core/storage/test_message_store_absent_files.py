@@ -283,6 +283,22 @@ def test_files_that_expired_are_not_missed(flush: str, are_removed: bool) -> Non
     assert queue_contents(store) == derived_queues(store)
 
 
+def test_ends_are_written_down_again_after_retention_though_nothing_is_put() -> None:
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = _store_with_an_expired_queue(disk, clock)
+    for _ in range(1000):
+        store.put(outgoing_message(body=b"b" * 100))
+    flush_all(store)
+    _expire_all(store, disk, clock)
+    assert QUEUE_ENDS_FILE not in disk.image()
+    flush_all(store)
+    assert QUEUE_ENDS_FILE in disk.image()
+    assert store.queue_flush_job() is None, "once is enough"
+    disk.crash(power_loss=False)
+    store = new_store(disk, clock, EXPIRING)
+    assert store.load().damaged_queues == ()
+
+
 def _copy_log(source: MessageStore, target: MessageStore, offset: int) -> None:
     while data := source.read_log(offset, source.segment_bytes):
         target.append_raw(offset, data)
