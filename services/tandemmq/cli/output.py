@@ -65,8 +65,7 @@ def status_tables(state: ClusterState, findings: Sequence[Finding]) -> Renderabl
         _brokers(state),
         "",
         *_failovers(state),
-        _replication(state),
-        "",
+        *_replication(state),
         _endpoints(state),
         "",
         findings_text(findings),
@@ -213,12 +212,13 @@ def _copies(status: BrokerStatus) -> str:
     return f"{in_sync} of {len(status.slaves)} in sync" if status.slaves else "no slave"
 
 
-def _replication(state: ClusterState) -> Table:
+def _replication(state: ClusterState) -> list[RenderableType]:
+    """A table and an empty line; nothing where nobody has a slave."""
     table = new_table("replication", "acknowledged", "lag bytes", "in sync", "verified", "state")
     for broker in state.brokers:
         for row in _replication_rows(broker):
             table.add_row(*row)
-    return table
+    return [table, ""] if table.row_count else []
 
 
 def _silence(silent_ms: int | None) -> str:

@@ -270,7 +270,7 @@ def _refused(problem: str) -> Iterator[None]:
 
 
 def _check_user(change: UserChange, *, creates: bool) -> None:
-    with _refused(f"user {change.username!r} cannot be so"):
+    with _refused(f"user {change.username!r} is refused"):
         CoreUser(change.username, "sealed").check()
         if change.password or creates:
             check_secret(change.password)
@@ -283,7 +283,7 @@ def _check_user(change: UserChange, *, creates: bool) -> None:
 
 
 def _check_acl(subject: str, entries: Sequence[AclEntry]) -> None:
-    with _refused(f"policies of {subject!r} cannot be so"):
+    with _refused(f"the policies of {subject!r} are refused"):
         CoreAcl(
             subject,
             tuple(

@@ -244,7 +244,7 @@ class GroupOperations:
         if problem is None and (len(delays) > _DELAYS_MAX or not all(1 <= one <= _DELAY_SECONDS_MAX for one in delays)):
             problem = f"retry delays: up to {_DELAYS_MAX}, each of 1 to {_DELAY_SECONDS_MAX:,} seconds"
         if problem is not None:
-            raise OperationFailed(FailureKind.INVALID, f"group {change.name!r} cannot be so", cause=problem)
+            raise OperationFailed(FailureKind.INVALID, f"group {change.name!r} is refused", cause=problem)
         masters = self._members.masters_to_change()
         answers = await self._questions.brokers(
             masters, lambda broker: broker.admin.groups(names=[change.name], without_progress=True)

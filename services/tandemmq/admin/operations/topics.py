@@ -619,9 +619,9 @@ class TopicOperations:
         if problems := topic_problems(change):
             raise OperationFailed(
                 FailureKind.INVALID,
-                f"topic {change.name!r} cannot be so",
+                f"topic {change.name!r} is refused",
                 cause="\n".join(problems),
-                remedy="correct what is named here",
+                remedy="change what the cause names, and try again",
             )
         masters = self._members.masters_to_change(change.broker_names)
         self._not_the_systems(change.name)

@@ -116,7 +116,7 @@ async def test_what_a_change_does_not_name_stays_as_each_master_has_it() -> None
     assert (a.retries, b.retries) == (3, 16)
     with pytest.raises(OperationFailed) as refused:
         await _groups(a, b).put_group(GroupChange("g", retry_max_times=-1), dry_run=False)
-    assert refused.value.kind is FailureKind.INVALID
+    assert (refused.value.kind, refused.value.problem) == (FailureKind.INVALID, "group 'g' is refused")
 
 
 async def test_a_reset_leaves_out_masters_without_the_topic_but_not_a_queue_that_is_named() -> None:

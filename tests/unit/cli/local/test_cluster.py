@@ -62,6 +62,14 @@ def test_status_says_what_is_wrong_and_what_to_do() -> None:
     assert lines[-1] == "  remedy: start the slave of this group"
 
 
+def test_status_has_no_empty_table_of_replication() -> None:
+    state = healthy_cluster()
+    alone = replace(state, brokers=tuple(replace(broker, status=None) for broker in state.brokers))
+    heads = [line.split()[0] for line in _text(status_tables(alone, ())).splitlines() if line.split()]
+    assert "NameServer" in heads
+    assert "replication" not in heads
+
+
 def test_json_holds_health_findings_and_every_field() -> None:
     state = with_broker(healthy_cluster(), replace(master(), status=None, error="UNAVAILABLE"))
     document = json.loads(json.dumps(status_document(state, diagnose(state))))
