@@ -461,7 +461,6 @@ class Broker:
         await asyncio.to_thread(parts.member.count_start)
         await asyncio.to_thread(self._audit.remove_leftover)
         self._tell_recovery(report)
-        parts.stopped_in_order = report.clean
         noted_end = await asyncio.to_thread(parts.log_end.open)
         parts.log_damage, parts.is_whole = report.damage, not report.may_have_lost
         if missing := missing_to_mark(report, noted_end):

@@ -138,7 +138,7 @@ class LeaseFiles:
         snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
         if snapshot:
             return read_frames(snapshot)[1] < len(snapshot)
-        return not read_frames(self._journals_since(generation))[0]
+        return not LeaseReplay.of_files(b"", self._journals_since(generation)).subscriptions
 
     @property
     def is_ahead(self) -> bool:
@@ -374,7 +374,7 @@ class LeaseStorage(LeaseFiles):
         end = replace(position, journal_bytes=self.written_bytes - self._base_bytes)
         return LeaseChange(end, None, bytes(tail[len(tail) - (self.written_bytes - start) :]))
 
-    def load(self, *, answers_were_lost: bool) -> None:
+    def load(self, *, answers_were_lost: bool | None) -> None:
         """Restores the table from the newest snapshot and the journals behind it, then opens the journal. For
         `answers_were_lost` see LeaseTable.restore."""
         snapshots, journals = self._files()
@@ -480,9 +480,10 @@ class LeaseStorage(LeaseFiles):
                 self._folded = None
 
     def close(self) -> None:
-        """Writes the rest and makes it durable."""
+        """Writes the rest, and that it is the rest, and makes it durable."""
         self.persist()
         if self._journal is not None:
+            self._journal.append(self._table.end_journal())
             self._journal.sync()
             self._journal.close()
             self._journal = None

@@ -374,8 +374,6 @@ class BrokerParts:
         self.ports: Final = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
         """Those that are open, by setting; 0 before."""
         self.ha_tls: Final = _ha_tls(settings, clock)
-        self.stopped_in_order: bool = False
-        """The process that ran before on this disk."""
         self.is_whole: bool = False
         """The last run of this disk lost nothing that its log held, as far as the disk knows."""
         self.log_damage: str = ""

@@ -54,7 +54,7 @@ def unloaded(
     return table, LeaseStorage(disk, table, clock or ManualClock(100_000))
 
 
-def receive(table: LeaseTable, *, now_ms: int, batch_size: int = 10) -> list[str]:
+def receive(table: LeaseTable, *, now_ms: int, batch_size: int = 10, auto_renew: bool = False) -> list[str]:
     """Handles of what there is."""
     everything = TagFilter.parse("*")
     assert everything is not None
@@ -67,7 +67,7 @@ def receive(table: LeaseTable, *, now_ms: int, batch_size: int = 10) -> list[str
         invisible_ms=30_000,
         now_ms=now_ms,
         max_attempts=17,
-        auto_renew=False,
+        auto_renew=auto_renew,
         client_id="client",
     )
     return [delivery.handle for delivery in received.deliveries]
@@ -435,6 +435,39 @@ def test_a_change_that_does_not_go_on_where_the_copy_ends_is_passed_over() -> No
     copy.take(change)
     assert copy.known == change.position
     assert follow(copy, storage).is_empty
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed", "stopped, and its copy", "started and killed"])
+def test_what_a_giver_gave_last_is_renewed_only_if_its_files_say_that_it_ended_in_order(ended: str) -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(5)
+    table, storage = loaded(disk, queues)
+    receive(table, now_ms=100_000, auto_renew=True)
+    storage.persist()
+    copy = LeaseCopy(SimulatedDisk(random.Random(2)))
+    follow(copy, storage)
+    if ended != "killed":
+        storage.close()
+    if ended == "stopped, and its copy":
+        # A master with a new disk begins with it: nobody told the slave how its master ended.
+        copy.close()
+        disk = cast(SimulatedDisk, copy.disk)
+    if ended == "started and killed":
+        unloaded(disk, queues)[1].load(answers_were_lost=None)
+    table, storage = unloaded(disk, queues)
+    storage.load(answers_were_lost=None)
+    for now_ms in range(100_000, 170_000, 10_000):
+        table.client_seen("client")
+        table.expire(now_ms)
+    assert len(receive(table, now_ms=170_000)) == (0 if ended == "stopped" else 5)
+
+
+def test_a_disk_on_which_nothing_happened_is_blank_also_after_a_stop_in_order() -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(5)
+    for _ in range(2):
+        _, storage = loaded(disk, queues)
+        assert storage.is_blank
+        storage.close()
+        assert storage.is_blank
 
 
 def test_files_that_cannot_be_read_are_as_good_as_none() -> None:

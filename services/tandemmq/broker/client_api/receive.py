@@ -455,7 +455,7 @@ class ReceiveHandler:
         given: list[str] = []
         for lmq in subscriber.given if again else list(ready):
             missing = receive.batch_size - len(whole.deliveries)
-            if missing <= 0 or whole.scan_cost >= _SCANNED_PER_TURN:
+            if (missing <= 0 and not again) or whole.scan_cost >= _SCANNED_PER_TURN:
                 break
             ready.pop(lmq, None)
             if not again and leases.backlog_of(receive.group, lmq).inflight_count:

@@ -113,7 +113,8 @@ class MasterRole:
         self._parts = parts
         self._seat = seat
         self._holds_all = holds_all
-        self._answers_were_lost = not (parts.stopped_in_order if seat is None else was_handed_over)
+        # Without a seat the files of the leases tell: they may be those of another master, copied from a slave.
+        self._answers_were_lost = None if seat is None else not was_handed_over
         self._is_given_up = False
         self._ahead: list[LeasesAhead] = []
         self._tasks: list[asyncio.Task[None]] = []

@@ -6,7 +6,7 @@ A queue that is consumed in order gives messages of those message groups that no
 messages of a group that is held are passed over: from then on they are pending like those whose lease ended, so that a
 restart and another master know them, and count towards `max_inflight_per_queue`, where the queue gives no new ones. A
 batch may hold several messages of a group; clients handle a batch in its order. Who asks again with the same attempt
-id gets what it holds, and nothing else: its answer was lost.
+id gets what it holds, and nothing else: its answer was lost. If it asks for fewer messages it holds no more than those.
 """
 
 from __future__ import annotations
@@ -236,8 +236,16 @@ class Handout:
         return queue.enter_order()
 
     def _take_again(self, queue: QueueProgress, order: MessageGroups) -> None:
-        """Gives what is still held of a batch again: attempts stay the same."""
-        for offset in order.batch(self.attempt_id)[: max(0, self.remaining)]:
+        """Gives what is still held of a batch again: attempts stay the same. What there is no room for waits."""
+        batch, room = order.batch(self.attempt_id), max(0, self.remaining)
+        for offset in batch[room:]:
+            before = queue.pending[offset]
+            self.state.let_go(before)
+            over = self._new_lease(queue, [offset], attempt=max(0, before.attempt - 1), auto_renew=False)
+            over.deadline_ms = self.now_ms
+            self.state.start(over, queue.next_offset)
+            self.state.end(over)
+        for offset in batch[:room]:
             found = self._message_at(queue, offset)
             if not found:
                 return

@@ -22,6 +22,7 @@ is one frame with the entries that lead to the state, so that one reader serves 
     TRIM           queue, offset i64               everything below `offset` is finished
     TRUNCATE       queue, offset i64               the queue ends at `offset`
     FORGET         number u32                      the subscription is gone
+    SKIP           of subscription 2^32 - 1        whoever wrote the journal ended in order, if nothing follows
     queue          subscription number u32, queue id u32
 
 Ends and renewals of leases are not written: the first follow from the deadline, and without the second a client that
@@ -76,6 +77,7 @@ class EntryKind(IntEnum):
     FORGET = 8
 
 
+_NO_SUBSCRIPTION: Final = (1 << 32) - 1
 _KIND_FINISH: Final = int(EntryKind.FINISH)
 _pack_at: Final = _AT.pack
 
@@ -158,6 +160,10 @@ class LeaseJournal:
             contiguous,
         )
         self._entries.append(head + client + (pack(">q", offsets[0]) if contiguous else pack(f">{count}q", *offsets)))
+
+    def end(self) -> None:
+        """Nothing follows. Older versions pass over it, like all that is of a subscription they do not know."""
+        self._entries.append(_pack_at(EntryKind.SKIP, _NO_SUBSCRIPTION, 0, 0))
 
     def take(self) -> bytes:
         """The entries since the last call as a frame; empty without any."""
@@ -250,10 +256,13 @@ class LeaseReplay:
         self.subscriptions: dict[int, Subscription] = {}
         self.last_grant_ms = 0
         """When the last lease was given that is known of, also one of a finished message."""
+        self.has_ended = False
+        """The last entry says that its writer ended in order."""
 
     def apply(self, entries: Iterable[JournalEntry]) -> None:
         """Makes the transitions the entries stand for."""
         for entry in entries:
+            self.has_ended = entry.number == _NO_SUBSCRIPTION
             if isinstance(entry, SubscriptionEntry):
                 self._apply_subscription(entry)
                 continue

@@ -510,6 +510,11 @@ class LeaseTable:
         self._journal_bytes += len(frame)
         return frame
 
+    def end_journal(self) -> bytes:
+        """The last changes, and that there are no more: for a process, or a master, that ends in order."""
+        self._state.journal.end()
+        return self.take_journal()
+
     def snapshot(self) -> bytes:
         """The whole state; a journal for it begins with the next `take_journal`, so the last one comes before."""
         frame = write_snapshot(self._state.subscriptions.values())
@@ -524,14 +529,14 @@ class LeaseTable:
         *,
         now_ms: int,
         clock_offset_ms: int = 0,
-        answers_were_lost: bool = False,
+        answers_were_lost: bool | None = False,
     ) -> RestoreReport:
         """Takes the state from the files of an earlier run; both may be empty. Only on a new table, its store loaded.
 
         `clock_offset_ms`: lease time minus monotonic time; that of the earlier run if the machine has run ever since.
         Progress that lies beyond the end of a queue, because the log lost its tail, goes back to that end, or messages
         put there from now on would never be delivered. With `answers_were_lost` the process that gave the leases was
-        cut off: the last ones are not renewed, as nobody may have them.
+        cut off: the last ones are not renewed, as nobody may have them. None: the files tell.
         """
         assert not self._state.subscriptions, "restore comes first"
         self._clock_offset_ms = clock_offset_ms
@@ -542,6 +547,8 @@ class LeaseTable:
         changes, journal_bytes = read_frames(journal)
         if snapshot_valid:
             replay.apply(changes)
+        if answers_were_lost is None:
+            answers_were_lost = not replay.has_ended
         doubted_ms = replay.last_grant_ms - _ON_THE_WAY_MS if answers_were_lost else sys.maxsize
         self._state.adopt(replay.subscriptions.values())
         for subscription in replay.subscriptions.values():

@@ -602,3 +602,15 @@ def test_a_message_behind_a_damaged_entry_comes_when_that_is_mended(
         assert waits(receive(lite))
     lite.api.drain(is_stopping=False)
     assert received(lite).bodies == [b"1"]
+
+
+def test_lost_answer_that_is_asked_for_in_smaller_parts_comes_in_parts(lite: BrokerAssembly) -> None:
+    sync(lite, "a", "b")
+    send(lite, "a", b"1", b"2")
+    send(lite, "b", b"3")
+    assert len(received(lite, attempt_id="lost").bodies) == 3
+    parts = [received(lite, attempt_id="lost", batch_size=1)]
+    for number in range(2):
+        ack(lite, parts[-1])
+        parts.append(received(lite, attempt_id=f"next {number}", batch_size=1))
+    assert sorted(body for part in parts for body in part.bodies) == [b"1", b"2", b"3"]

@@ -538,6 +538,20 @@ def test_leases_in_doubt_run_out_also_after_a_restart_in_order() -> None:
 # Ordered groups
 
 
+def test_who_asks_again_for_fewer_messages_gets_the_others_behind_them() -> None:
+    broker = Broker()
+    broker.put(5)
+    broker.receive(ordered=True, auto_renew=True, attempt_id="lost")
+    again = broker.receive(ordered=True, auto_renew=True, attempt_id="lost", batch=2)
+    assert offsets(again) == [0, 1]
+    assert offsets(broker.receive(ordered=True, client_id="other")) == []
+    for delivery in again.deliveries:
+        assert broker.acknowledge(delivery)
+    broker.restart(now_ms=T0)
+    behind = broker.receive(ordered=True)
+    assert [(one.queue_offset, one.attempt) for one in behind.deliveries] == [(2, 1), (3, 1), (4, 1)]
+
+
 def test_an_ordered_queue_gives_nothing_while_its_batch_is_leased() -> None:
     broker = Broker()
     broker.put(4)
