@@ -109,6 +109,20 @@ class Console:
         wider: bool = self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
         return wider
 
+    def tables_beyond_the_margin(self) -> list[str]:
+        """What ends to the right of the page's content."""
+        found: list[str] = self.page.evaluate(
+            """() => {
+                const main = document.querySelector('main');
+                if (!main) return [];
+                const right = main.getBoundingClientRect().right - parseFloat(getComputedStyle(main).paddingRight) + 1;
+                return [...main.querySelectorAll('table, .card, form')]
+                    .filter(each => each.getBoundingClientRect().right > right)
+                    .map(each => `${each.tagName} ${each.className}`);
+            }"""
+        )
+        return found
+
     def _said(self, message: ConsoleMessage) -> None:
         # Chromium counts an answer that refuses a form among the errors.
         refused = "the server responded with a status of 4" in message.text

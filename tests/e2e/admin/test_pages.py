@@ -38,6 +38,19 @@ def test_page(shown: Shown, view: tuple[str, Console], stage: Stage, pictures: P
     assert console.faults == []
     assert console.leaks() == []
     assert not console.is_wider_than_window(), "the page scrolls sideways"
+    assert console.tables_beyond_the_margin() == []
     assert violations(console.page) == []
     if pictures is not None:
         take_picture(console.page, pictures, shown.name, view=name)
+
+
+@pytest.mark.parametrize("width", [320, 900])
+def test_no_page_is_cut_between_the_widths(width: int, stage: Stage, browser: Browser) -> None:
+    viewport = {"width": width, "height": 900}
+    with open_console(browser, stage.cluster.admin_url, viewport=viewport, color_scheme="light") as console:
+        cut = []
+        for shown in PAGES:
+            shown.open(console, stage)
+            if console.is_wider_than_window() or console.tables_beyond_the_margin():
+                cut.append(shown.name)
+        assert cut == []

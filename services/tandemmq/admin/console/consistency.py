@@ -392,8 +392,8 @@ def _lines(reading: ConsistencyReading, now_wall_ms: int) -> list[str]:
     lines = [f"The results cannot be read: {reading.error}."] if reading.error else []
     if not reading.runs and not reading.error:
         lines.append(
-            "Start a first run: kubectl create job --from=cronjob/RELEASE-consistency-quick first-proof, or on one "
-            "machine: tandemmq verify."
+            "Start a first run: an operator by Verify now; on one machine by tandemmq verify; on Kubernetes by kubectl "
+            "create job --from=cronjob/RELEASE-consistency-quick first-proof."
         )
     for tier, meaning in ((Tier.QUICK, "what is new, by its digests"), (Tier.DEEP, "every record by itself")):
         run = reading.newest(tier)

@@ -112,7 +112,7 @@ def _figures(state: ClusterState, standings: Sequence[GroupStanding], history: C
         FigureView(
             "Groups",
             count_text(max((status.group_count for status in statuses), default=0)),
-            "of consumers",
+            "with those of the system",
             href="/groups",
         ),
         FigureView("Clients", count_text(sum(status.client_count for status in statuses)), "at masters"),
