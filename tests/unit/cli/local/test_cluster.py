@@ -157,6 +157,8 @@ async def test_a_cluster_whose_output_nobody_reads_stops_in_order_and_says_why_a
 
 
 def test_a_closed_terminal_ends_a_cluster_unless_nohup_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The tests themselves may run under nohup.
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)
     assert signal.SIGHUP in signals_to_end()
     monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_IGN)
     assert signals_to_end() == [signal.SIGINT, signal.SIGTERM]

@@ -84,6 +84,9 @@ class ConsumingInOrder(LeaseMachine):
             assert set(places) <= set(again)
             assert len(places) == min(batch_size, len(again))
             assert not received.dead_letters
+            for place in set(again).difference(places):
+                # There was no room for it: it waits as if this delivery had never been.
+                model.kept[place] = Kept(deliveries=model.kept[place].deliveries - 1)
         else:
             self.check_new_batch(received, expected, batch_size)
         self.check_order(group, places, is_again=bool(again))
