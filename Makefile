@@ -164,7 +164,7 @@ loss-rounds: setup ## disks emptied, rolled back, damaged, swapped, members late
 	@$(BIN)/python tools/loss_rounds.py --rounds $(or $(ROUNDS),20) $(if $(ONLY),--only "$(ONLY)") $(if $(PARALLEL),--parallel $(PARALLEL))
 
 audit-check: setup ## damage of every kind planted in real replicas: the consistency job must name each, and nothing else: SEEDS=500, ONLY="flipped-body-bit ...", KEEP=1
-	@$(BIN)/python tools/audit_check.py $(foreach damage,$(ONLY),--only $(damage)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KEEP),--keep)
+	@$(BIN)/python tools/audit_check.py $(foreach damage,$(ONLY),--only $(damage)) $(if $(filter-out file,$(origin SEEDS)),--seeds $(SEEDS)) $(if $(KEEP),--keep)
 
 bench-consistency: setup ## the consistency job beside md5sum, multiprocessing and a single reader on 20 GB: GIB=9.4
 	@$(BIN)/python benchmarks/consistency_cost.py $(if $(GIB),--gib $(GIB))

@@ -706,7 +706,7 @@ class _Comparer:
                 report.add(piece.piece)
         behind = replica.pieces.get(end)
         if behind is not None and behind.kind in _SOUND:
-            report.pass_sound()
+            report.pass_sound(end, behind.end_offset)
         for finding in report.findings():
             self._findings.add(finding)
 

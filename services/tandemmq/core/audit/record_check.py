@@ -18,7 +18,14 @@ from tandemmq.core.audit.findings import Finding, FindingKind, FindingList, Verd
 from tandemmq.core.audit.index_check import IndexCheck
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.queue_check import QueueCheck, QueueSpan
-from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_damaged_name, read_name
+from tandemmq.core.audit.record_columns import (
+    RecordCollector,
+    RecordName,
+    describe,
+    has_zero_text,
+    read_damaged_name,
+    read_name,
+)
 from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
 from tandemmq.core.replication.log_history import LogRange
 
@@ -38,9 +45,13 @@ class DamageReport:
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
         self._misplaced: list[LogPiece] = []
+        self._sound: LogRange | None = None
+        """The sound record before the next piece."""
         self._findings: list[Finding] = []
         self.damaged: list[LogRange] = []
         """Everything that is no sound record or padding, so far."""
+        self.half_zeroed: set[int] = set()
+        """Where those records start that zeros reach into, though no checksum is wrong."""
 
     def add(self, piece: LogPiece) -> None:
         """The next piece; sound ones too, as they end what came before."""
@@ -54,8 +65,15 @@ class DamageReport:
             return
         if self._misplaced:
             self._close_misplaced(followed_by=piece)
+        sound, self._sound = self._sound, None
         if piece.kind in (PieceKind.RECORD, PieceKind.PADDING):
+            if piece.kind is PieceKind.RECORD:
+                self._sound = LogRange(piece.start_offset, piece.end_offset)
             return
+        if piece.kind is PieceKind.ZEROED and sound is not None and self._ends_in_zeros(sound):
+            # Zeros do not end where records do: those of this one's properties are not under its checksum.
+            piece = replace(piece, start_offset=sound.start_offset)
+            self.half_zeroed.add(sound.start_offset)
         self._note(piece)
         if self._is_rest_of_shift(piece):
             last = self._findings.pop()
@@ -63,8 +81,9 @@ class DamageReport:
             return
         self._append(self._finding(piece))
 
-    def pass_sound(self) -> None:
-        """Sound records come next: what was misplaced ends here."""
+    def pass_sound(self, last_start: int, last_end: int) -> None:
+        """Sound records come next, the last of them there: what was misplaced ends here."""
+        self._sound = LogRange(last_start, last_end)
         if self._misplaced:
             last = self._misplaced[-1].end_offset
             self._close_misplaced(followed_by=LogPiece(PieceKind.RECORD, last, last))
@@ -79,6 +98,11 @@ class DamageReport:
             self.damaged[-1] = LogRange(self.damaged[-1].start_offset, piece.end_offset)
         else:
             self.damaged.append(LogRange(piece.start_offset, piece.end_offset))
+
+    def _ends_in_zeros(self, record: LogRange) -> bool:
+        """A record without properties ends in two, for their length."""
+        data = self._store.read_log(record.start_offset, record.end_offset)
+        return data[-1] == 0 and has_zero_text(data)
 
     def _append(self, finding: Finding) -> None:
         """Joins it to the one before, if that is of the same kind and adjoins."""
@@ -280,14 +304,15 @@ def check_records(
 
     def check_window() -> None:
         columns = collector.take()
-        findings.extend(queues.check(columns))
+        # What is zero contradicts its ConsumeQueue and index entries as well.
+        findings.extend(own for own in queues.check(columns) if own.start_offset not in report.half_zeroed)
         if index is not None:
-            findings.extend(index.check(columns))
+            findings.extend(own for own in index.check(columns) if own.start_offset not in report.half_zeroed)
 
     for piece in walk_log(store, start, end, in_batches=True):
         if not isinstance(piece, LogPiece):
             collector.add_batch(piece)
-            report.pass_sound()
+            report.pass_sound(int(piece.offsets[-1]), piece.end_offset)
             records += len(piece)
         else:
             report.add(piece)

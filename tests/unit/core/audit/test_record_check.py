@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from support.audit_stores import AUDIT_OPTIONS, copy_group, open_store
 from support.messages import STORE_HOST, changed, outgoing_message
 from support.replica_folders import open_replica
@@ -125,3 +127,17 @@ def test_count_of_an_inner_batch_without_end_is_none(tmp_path: Path) -> None:
     (span,) = check_records(replica, 0, replica.facts.end_offset).queue_spans
 
     assert span.next_queue_offset == 1
+
+
+@pytest.mark.parametrize("zeros", [1, 2, 3, 7, 20, 60])
+def test_zeros_that_begin_in_a_record_s_properties_are_one_finding_with_it(tmp_path: Path, zeros: int) -> None:
+    store = open_store(tmp_path, ManualClock())
+    keys = [(f"id-{number}", f"order-{number}", "of-the-day") for number in range(9)]
+    offsets = [store.put(outgoing_message(body=b"b" * 700, keys=key, tag="new")).physical_offset for key in keys]
+    store.close()
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(offsets[4] - zeros)
+        log.write(bytes(offsets[7] - offsets[4] + zeros))
+    replica = open_replica(tmp_path)
+    (finding,) = check_records(replica, 0, replica.facts.end_offset).findings
+    assert (finding.kind, finding.start_offset, finding.end_offset) == (FindingKind.ZEROED, offsets[3], offsets[7])
