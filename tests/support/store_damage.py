@@ -566,6 +566,11 @@ def _lose_newest_files(folders: Sequence[Path], chance: random.Random) -> Expect
     lost = [record for record in victim.records if record.start_offset >= int(segments[kept].name)]
     for path in segments[kept:]:
         path.unlink()
+    ahead = victim.folder / "commitlog" / f"{int(segments[-1].name) + victim.store.facts.segment_bytes:020d}"
+    if chance.random() < 0.5 and not ahead.exists():
+        # As a broker may have made it when it was stopped.
+        ahead.touch()
+        os.truncate(ahead, victim.store.facts.segment_bytes)
     kinds = (FindingKind.SEGMENT_MISSING, FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS)
     return victim.expected(*kinds, records=[lost[0], lost[-1]] if lost else [])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tandemmq.core.audit.equality import NO_LOG
+from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG
 from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
@@ -219,7 +219,8 @@ def _without_repeated_topics(findings: list[Finding]) -> list[Finding]:
 
 
 def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
-    """What speaks of messages that a replica lost needs no finding of its own; nor do the tables of an empty disk."""
+    """What speaks of messages that a replica lost needs no finding of its own; nor do the tables of an empty disk, nor
+    the file that was made ahead of what is lost."""
     lost = {own.broker_id for own in findings if own.kind in _BOUNDS}
     is_lost_by_all = any(own.kind is FindingKind.TAIL_MISSING and own.source_broker_id is None for own in findings)
     if is_lost_by_all:
@@ -230,7 +231,12 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         for own in findings
         if not (own.kind in _OF_ENDS and own.broker_id in lost)
         and not (own.kind in _OF_EMPTY_DISKS and own.broker_id in empty)
+        and not (_is_behind_a_gap(own) and own.broker_id in lost)
     ]
+
+
+def _is_behind_a_gap(finding: Finding) -> bool:
+    return finding.kind is FindingKind.SEGMENT_EXTRA and finding.detail.startswith(BEHIND_A_GAP)
 
 
 def _without_impossible_offsets(findings: list[Finding]) -> list[Finding]:

@@ -35,6 +35,7 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = [
+    "BEHIND_A_GAP",
     "NO_LOG",
     "BoundRules",
     "Layer",
@@ -48,6 +49,8 @@ __all__ = [
     "with_messages",
 ]
 
+BEHIND_A_GAP: Final = "the file before it"
+"""How the finding begins of a file that stands alone behind the log."""
 NO_LOG: Final = "the replica has no CommitLog"
 """How the finding begins of one that has lost all of it."""
 _COMPARED_TAIL_BYTES: Final = 4 << 10
@@ -441,7 +444,7 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
         if (start - facts.min_offset) % length:
             detail = f"files begin at multiples of {length}"
         elif start >= facts.end_offset and start > due:
-            detail = f"the file before it, {due:020d}, is not there"
+            detail = f"{BEHIND_A_GAP}, {due:020d}, is not there"
         elif start >= facts.end_offset and size not in (length, 0 if name == found[-1][0] else length):
             detail = f"the file has {size} bytes instead of {length}, and the log ends before it"
         elif start > facts.end_offset and any(store.read_file(f"commitlog/{name}", 0, _MADE_AHEAD_BYTES)):

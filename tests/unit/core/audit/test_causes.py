@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from tandemmq.core.audit.causes import collate, one_for_each_cause
+from tandemmq.core.audit.equality import BEHIND_A_GAP
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.repair_plan import RepairAction, plan_repair
 
@@ -58,6 +59,13 @@ def test_what_speaks_of_lost_messages_follows_from_their_loss() -> None:
     checkpoint = found(FindingKind.CHECKPOINT_IMPOSSIBLE, file="checkpoint")
     elsewhere = found(FindingKind.CHECKPOINT_IMPOSSIBLE, 0, file="checkpoint")
     assert set(one_for_each_cause([lost, checkpoint, elsewhere])) == {lost, elsewhere}
+
+
+def test_the_file_made_ahead_of_what_is_lost_is_no_cause_of_its_own() -> None:
+    lost = found(FindingKind.SEGMENT_MISSING, start_offset=100, end_offset=200)
+    ahead = found(FindingKind.SEGMENT_EXTRA, file="commitlog/300", detail=f"{BEHIND_A_GAP}, 200, is not there")
+    elsewhere, full = replace(ahead, broker_id=0), replace(ahead, detail="it holds bytes, and the log ends before it")
+    assert set(one_for_each_cause([lost, ahead, elsewhere, full])) == {lost, elsewhere, full}
 
 
 def test_table_of_another_time_is_one_finding_and_few_differences_are_told_apart() -> None:
