@@ -249,6 +249,12 @@ def _problem(drawn: Drawn, damage: Damage | None, expected: Expected, report: Au
     return f"{problem}: {told}" if problem else ""
 
 
+_FILES_GONE: Final = frozenset(
+    {"missing-segment", "short-segment", "lost-log", "lost-newest-files", "lost-oldest-file"}
+)
+"""Seen without reading, also by a quick run of a log that was verified."""
+
+
 def _may_be_missed(drawn: Drawn, expected: Expected) -> bool:
     """Without memory by who has nothing to compare with; by a quick run what it does not read."""
     if expected.needs_memory and drawn.kind == "damaged-leases":
@@ -260,7 +266,13 @@ def _may_be_missed(drawn: Drawn, expected: Expected) -> bool:
     deep_only = {kind for kind in expected.kinds if is_of_deep_runs(kind, Verdict.OWN_EVIDENCE)}
     # Of a log that was verified it reads a share.
     is_log = any(KINDS[kind].severity in (Severity.LOSS, Severity.DAMAGE) for kind in expected.kinds)
-    return bool(deep_only) or drawn.replicas == 1 or (is_log and bool(drawn.seen_by)) or expected.everywhere
+    is_read_again = drawn.kind in _FILES_GONE
+    return (
+        bool(deep_only)
+        or drawn.replicas == 1
+        or (is_log and bool(drawn.seen_by) and not is_read_again)
+        or expected.everywhere
+    )
 
 
 def _wrong_verdict(drawn: Drawn, expected: Expected, findings: Sequence[Finding]) -> str:

@@ -178,10 +178,12 @@ class GroupAudit:
             {broker_id: found.side for broker_id, found in described.items()},
             {broker_id: replica.facts for broker_id, replica in holding.items()},
         )
+        # A file that is gone is seen without reading, also where it was verified before.
+        holes = [hole for replica in holding.values() for hole in replica.facts.holes]
         plan = plan_ranges(
             self._options.tier,
             self._common,
-            replace(memory, differing=(*memory.differing, *doubtful)),
+            replace(memory, differing=(*memory.differing, *doubtful, *holes)),
             memory.watermark(holding),
             scrub=self._options.scrub,
             now_s=self._now.timestamp(),

@@ -39,7 +39,7 @@ class SparkCluster:
         try:
             with urllib.request.urlopen(f"{self._page}/json/", timeout=5) as answer:
                 return dict(json.load(answer))
-        except OSError:
+        except (OSError, ValueError):  # ValueError: its page is not there yet.
             return {}
 
 
