@@ -126,19 +126,19 @@ class AuditExport:
         is_last = False
         while not is_last:
             is_last = self._closing.wait(self._retry_pause_s if self._is_failing else self._pause_s)
-            while batch := self._next_batch():
+            while True:
+                with self._lock:
+                    batch, lost_before = list(islice(self._lines, _BATCH_LINES)), self._lost_count
+                if not batch:
+                    break
                 problem = self._attempt(batch)
                 self._judge(problem)
                 if problem:
                     break
                 with self._lock:
                     # What had no room meanwhile went from the front, too.
-                    while self._lines and self._lines[0] in batch:
+                    for _ in range(len(batch) - (self._lost_count - lost_before)):
                         self._lines.popleft()
-
-    def _next_batch(self) -> list[AuditLine]:
-        with self._lock:
-            return list(islice(self._lines, _BATCH_LINES))
 
     def _attempt(self, batch: Sequence[AuditLine]) -> str:
         try:
