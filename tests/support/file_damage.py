@@ -206,6 +206,18 @@ def _older_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
     return Expected(frozenset({FindingKind.QUEUE_ENTRY_MISSING}), broker_id, findings_max=1)
 
 
+def _exchanged_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Two topics have each other's ConsumeQueues, or two queues."""
+    broker_id, folder = _any(folders, chance)
+    paths = (folder / "consumequeue").glob(chance.choice(("*", "*/*")))
+    one, other = chance.sample(sorted(path for path in paths if any(path.rglob("0*"))), 2)
+    one.rename(folder / "aside")
+    other.rename(one)
+    (folder / "aside").rename(other)
+    kinds = {FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA}
+    return Expected(frozenset(kinds), broker_id, findings_max=2)
+
+
 def _config_gone(folders: Sequence[Path], chance: random.Random) -> Expected:
     broker_id, folder = _any(folders, chance)
     shutil.rmtree(folder / "config")
@@ -256,9 +268,9 @@ def _number_without_end(folders: Sequence[Path], chance: random.Random) -> Expec
 
 
 def _wild_offsets(folders: Sequence[Path], chance: random.Random) -> Expected:
-    """A consumer group's offset that no queue has: it is further than the others', and no better."""
+    """A consumer group's offset that no queue has, or that this one has not reached: further, and no better."""
     broker_ids = sorted(chance.sample(range(len(folders)), max(1, len(folders) - 1)))
-    offset = chance.choice((1 << 40, (1 << 63) - 1))
+    offset = chance.choice((10_000, chance.randrange(10_000, 1 << 40), 1 << 40, (1 << 63) - 1))
     for broker_id in broker_ids:
         path = folders[broker_id] / "config" / "consumerOffset.json"
         path.write_bytes(re.sub(rb"(\d\"? *: *)\d+", rb"\g<1>%d" % offset, path.read_bytes(), count=1))
@@ -346,6 +358,7 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "no-file": _no_file,
     "epochs-gone-everywhere": _epochs_gone_everywhere,
     "older-queues": _older_queues,
+    "exchanged-queues": _exchanged_queues,
     "config-gone": _config_gone,
     "null-entry": _null_entry,
     "no-json": _no_json,

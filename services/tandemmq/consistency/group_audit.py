@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from tandemmq.consistency.extent_reading import ExtentReading, Questions, extent_map
@@ -40,13 +41,14 @@ from tandemmq.consistency.tasks import (
     DerivedTask,
     DescribeTask,
     NameTask,
+    QueueEndsTask,
     Replica,
     TaskAnswer,
     TaskRunner,
 )
 from tandemmq.core.audit.causes import collate, ranges_of, with_sources
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
-from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict, is_of_deep_runs
+from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_than_seen, table_marks
 from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.replica_store import ReplicaFacts
@@ -78,8 +80,7 @@ _OF_TABLES: Final = frozenset(
         FindingKind.GROUP_MISSING,
         FindingKind.GROUP_DIFFERS,
         FindingKind.ACCESS_DIFFERS,
-        FindingKind.CONSUMER_OFFSET_STALE,
-        FindingKind.DELAY_OFFSET_STALE,
+        *OF_OFFSETS,
     }
 )
 
@@ -556,10 +557,31 @@ class GroupAudit:
             findings += _tables_gone(self._group, described, seen)
         if self._master_id in texts:
             master = texts.pop(self._master_id)
-            findings += compare_metadata(
-                self._group, master, texts, settled=True, master_id=self._master_id, seen=seen.values()
+            compare = partial(
+                compare_metadata,
+                self._group,
+                master,
+                texts,
+                settled=True,
+                master_id=self._master_id,
+                seen=seen.values(),
             )
+            differing = compare()
+            queues = {(own.topic, own.queue_id) for own in differing if own.kind in OF_OFFSETS}
+            findings += compare(queue_ends=self._queue_ends(described, queues)) if queues else differing
         return findings
+
+    def _queue_ends(
+        self, described: Mapping[int, _Described], queues: Iterable[tuple[str | None, int | None]]
+    ) -> dict[tuple[str, int], int]:
+        """The furthest end of each queue on any replica; without those that nobody has files of."""
+        named = tuple(sorted((topic, number) for topic, number in queues if topic is not None and number is not None))
+        ends: dict[tuple[str, int], int] = {}
+        for answer in self._questions.ask([QueueEndsTask(found.replica, named) for found in described.values()]):
+            for queue, end in zip(named, answer.values.get("ends", ())):
+                if end is not None:
+                    ends[queue] = max(end, ends.get(queue, 0))
+        return ends
 
     def _master_changed(self) -> bool:
         """Whether a running group has another master, or another history, than when the run began: then what was told

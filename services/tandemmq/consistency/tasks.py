@@ -45,6 +45,7 @@ __all__ = [
     "DigestTask",
     "FingerprintTask",
     "NameTask",
+    "QueueEndsTask",
     "Replica",
     "RereadTask",
     "Task",
@@ -565,6 +566,39 @@ class NameTask(_ReplicaTask):
 
 
 @dataclass(frozen=True, slots=True)
+class QueueEndsTask(_ReplicaTask):
+    """Where some ConsumeQueues of one replica end."""
+
+    kind: ClassVar[str] = "queue-ends"
+
+    replica: Replica
+    queues: tuple[tuple[str, int], ...]
+    """Topic and queue id."""
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return f"{self.kind}:{self.replica.facts.broker_id}:{self.queues}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {"replica": self.replica.to_json(), "queues": self.queues}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        queues = tuple((topic, queue_id) for topic, queue_id in values["queues"])
+        return cls(Replica.from_json(values["replica"]), queues)
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task. The position behind the last entry of each; None where the replica has no files of it."""
+        with open_source(self.replica.spec) as source:
+            store = ReplicaStore(source.files, self.replica.facts)
+            ends = [store.queue_end(topic, queue_id) for topic, queue_id in self.queues]
+        return {"ends": ends}, store.bytes_read
+
+
+@dataclass(frozen=True, slots=True)
 class FingerprintTask(_RangesTask):
     """One digest of each of some ranges, which need not begin or end with an extent: what a repair plan expects."""
 
@@ -588,6 +622,7 @@ _KINDS: Final = {
         BoundsTask,
         DerivedTask,
         NameTask,
+        QueueEndsTask,
         FingerprintTask,
     )
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG
-from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict
+from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
 
@@ -50,13 +50,14 @@ _OF_EMPTY_DISKS: Final = (
 )
 _QUEUES_APART_MAX: Final = 2
 """That lack entries, told apart."""
+_MANY_ENTRIES: Final = 16
+"""Of a queue, that are wrong: more than a damage of single entries."""
 _SET_BACK: Final = (
     FindingKind.TAIL_MISSING,
     FindingKind.TABLE_OLDER,
     FindingKind.EPOCHS_WRONG,
     FindingKind.DISK_ID_WRONG,
 )
-_OF_OFFSETS: Final = (FindingKind.CONSUMER_OFFSET_STALE, FindingKind.DELAY_OFFSET_STALE)
 _OF_ENDS: Final = frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.OFFSET_BEYOND_END})
 
 
@@ -74,7 +75,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
-    return _set_back(_tables(_without_folder(_queues_set_back(rest))))
+    return _set_back(_tables(_without_folder(_queues_of_another(rest))))
 
 
 def _gaps_of_one_stretch(findings: list[Finding]) -> list[Finding]:
@@ -140,37 +141,53 @@ def _is_gone(finding: Finding) -> bool:
     return is_beside and (is_lost or finding.kind is FindingKind.MESSAGE_GROUP_HOMES_DIFFER)
 
 
-def _queues_set_back(findings: list[Finding]) -> list[Finding]:
-    """Many queues of a replica that lack entries: its ConsumeQueues are older than its log."""
+def _queues_of_another(findings: list[Finding]) -> list[Finding]:
+    """Many queues of a replica that lack entries, or have many wrong ones: its ConsumeQueues are older than its log, or
+    those of other queues."""
     groups: dict[int | None, list[Finding]] = {}
     for own in findings:
-        if own.kind is FindingKind.QUEUE_ENTRY_MISSING and own.topic is not None and own.queue_id is not None:
+        is_many = own.kind is FindingKind.QUEUE_ENTRY_WRONG and own.messages >= _MANY_ENTRIES
+        if (is_many or own.kind is FindingKind.QUEUE_ENTRY_MISSING) and _positions(own):
             groups.setdefault(own.broker_id, []).append(own)
-    for lacking in groups.values():
-        if len({(own.topic, own.queue_id) for own in lacking}) <= _QUEUES_APART_MAX:
+    for broker_id, wrong in groups.items():
+        queues = tuple(position for own in wrong for position in _positions(own))
+        if len({queue[:2] for queue in queues}) <= _QUEUES_APART_MAX:
             continue
-        lacking.sort(key=lambda own: own.start_offset or 0)
-        first, last = lacking[0], lacking[-1]
-        messages = sum(own.messages for own in lacking)
+        wrong.sort(key=lambda own: own.start_offset or 0)
+        first, last = wrong[0], wrong[-1]
+        messages = sum(own.messages for own in wrong)
+        kind = min((own.kind for own in wrong), key=_OF_QUEUES.index)
+        what = "lack" if kind is FindingKind.QUEUE_ENTRY_MISSING else "have wrong or lack"
         whole = replace(
             first,
-            detail=f"{len(lacking)} queues lack {messages} entries, the first: {first.detail}",
+            kind=kind,
+            detail=f"{len(queues)} queues {what} {messages} entries, the first: {first.detail}",
             queue_id=None,
             queue_offset=None,
             end_queue_offset=None,
-            queues=tuple(_positions(own) for own in lacking if own.queue_offset is not None),
+            queues=queues,
             messages=messages,
             last_message_id=last.last_message_id or last.message_id,
-            end_offset=max((own.end_offset for own in lacking if own.end_offset is not None), default=None),
+            end_offset=max((own.end_offset for own in wrong if own.end_offset is not None), default=None),
             file="consumequeue",
         )
-        findings = [*_without(findings, lacking), whole]
+        topics = {queue[0] for queue in queues}
+        # Of a topic whose folder is that of another one.
+        empty = [own for own in findings if own.broker_id == broker_id and own.topic in topics and _holds_nothing(own)]
+        findings = [*_without(findings, [*wrong, *empty]), whole]
     return findings
 
 
-def _positions(finding: Finding) -> tuple[str, int, int, int]:
-    first = finding.queue_offset or 0
-    return finding.topic or "", finding.queue_id or 0, first, finding.end_queue_offset or first + finding.messages
+def _holds_nothing(finding: Finding) -> bool:
+    return finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and not finding.messages and finding.queue_offset is None
+
+
+def _positions(finding: Finding) -> tuple[tuple[str, int, int, int], ...]:
+    """See Finding.queues; nothing of a finding that does not say where in a queue it is."""
+    if finding.queues or finding.topic is None or finding.queue_id is None or finding.queue_offset is None:
+        return finding.queues
+    first = finding.queue_offset
+    return ((finding.topic, finding.queue_id, first, finding.end_queue_offset or first + finding.messages),)
 
 
 def _set_back(findings: list[Finding]) -> list[Finding]:
@@ -246,9 +263,9 @@ def _without_impossible_offsets(findings: list[Finding]) -> list[Finding]:
     rest: list[Finding] = []
     told: list[Finding] = []
     for own in findings:
-        if own.kind in _OF_OFFSETS and _offset_place(own, own.source_broker_id) in beyond:
+        if own.kind in OF_OFFSETS and _offset_place(own, own.source_broker_id) in beyond:
             continue
-        if own.kind in _OF_OFFSETS and (other := beyond.get(_offset_place(own, own.broker_id))) is not None:
+        if own.kind in OF_OFFSETS and (other := beyond.get(_offset_place(own, own.broker_id))) is not None:
             told.append(other)
             own = replace(own, detail=f"{own.detail}; {other.detail.rpartition('; ')[2]}")
         rest.append(own)
@@ -362,9 +379,8 @@ def _one_of(findings: list[Finding], kinds: Sequence[FindingKind]) -> Finding:
         several = sum(own.messages for own in findings if own.messages > 1 or own.message_id is None)
         messages = several + len({own.message_id for own in findings if own.messages <= 1 and own.message_id})
     rewritten = [own for own in findings if own.kind is not FindingKind.QUEUE_ENTRY_EXTRA] or findings
-    ends = [
-        own.end_queue_offset or own.queue_offset + own.messages for own in rewritten if own.queue_offset is not None
-    ]
+    # Who writes entries again erases what is behind the end of the queue.
+    ends = [own.end_queue_offset or own.queue_offset + own.messages for own in findings if own.queue_offset is not None]
     return replace(
         first,
         kind=kind,
@@ -372,6 +388,7 @@ def _one_of(findings: list[Finding], kinds: Sequence[FindingKind]) -> Finding:
         queue_id=first.queue_id if len(queues) == 1 else None,
         queue_offset=rewritten[0].queue_offset if len(queues) == 1 else None,
         end_queue_offset=max(ends, default=None) if len(queues) == 1 else None,
+        queues=tuple(position for own in rewritten for position in _positions(own)) if len(queues) > 1 else (),
         end_offset=last.end_offset if last.end_offset is not None else first.end_offset,
         messages=messages,
         last_message_id=last.last_message_id or (last.message_id if last is not first else first.last_message_id),

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 __all__ = [
     "FINDINGS_MAX",
     "KINDS",
+    "OF_OFFSETS",
     "Finding",
     "FindingKind",
     "FindingList",
@@ -312,7 +313,7 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
     ),
 }
 
-
+OF_OFFSETS: Final = frozenset({FindingKind.CONSUMER_OFFSET_STALE, FindingKind.DELAY_OFFSET_STALE})
 _OF_DEEP_RUNS: Final = frozenset(
     {
         FindingKind.QUEUE_ENTRY_WRONG,

@@ -5,9 +5,9 @@ A slave copies its master's tables every few seconds, by DataVersion. A table wi
 copied; one with the same version and other content never will be. The files of offsets are written every few seconds on
 either side, so that either may be the newer one; only what lies a minute apart says something.
 
-A master is not right by being master: its disk may have been set back. Offsets that no queue ever has are wrong. Else
-this tells, in this order: a table that an earlier run saw with this very version; the newer version, since a slave has
-none that no master had; of one version the table that has more, since an entry may get lost and none comes from
+A master is not right by being master: its disk may have been set back. Offsets beyond all that a queue has are wrong.
+Else this tells, in this order: a table that an earlier run saw with this very version; the newer version, since a slave
+has none that no master had; of one version the table that has more, since an entry may get lost and none comes from
 nothing, and the offset that went further. Else a person decides.
 
 With the entries belong the marks of what operators removed or set: without them a starting master takes back what was
@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
@@ -46,7 +47,7 @@ MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
 ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig, User, Acl)
 
 _OFFSETS_APART_MS: Final = 60_000
-_OFFSETS_END: Final = 1 << 40
+_OFFSETS_MAX: Final = (1 << 40) - 1
 """A queue of so many messages would fill 100 TB with their heads alone."""
 _MESSAGES_MAX: Final = (1 << 63) - 1
 """What a report holds; offsets may be as far apart as no queue is long."""
@@ -95,6 +96,8 @@ class TableMark(NamedTuple):
 
 Marks: TypeAlias = Mapping[str, TableMark]
 """By file name, of one replica."""
+QueueEnds: TypeAlias = Mapping[tuple[str, int], int]
+"""By topic and queue id: the position behind the last entry that any replica has."""
 
 
 def table_marks(texts: MetadataTexts) -> dict[str, TableMark]:
@@ -121,14 +124,15 @@ def compare_metadata(
     settled: bool,
     master_id: int = MASTER_ID,
     seen: Iterable[Marks] = (),
+    queue_ends: QueueEnds = MappingProxyType({}),
 ) -> list[Finding]:
     """What slaves and their master have otherwise; texts are those of the files, None: no file.
 
     `settled`: what differs now will stay so: the caller waited for longer than slaves take to copy and has read again,
     or the stores were ended in order. Without it only what no copying will mend is reported. `seen`: what an earlier
-    run remembers of the tables of each replica.
+    run remembers of the tables of each replica. `queue_ends`: of queues that were looked up, read after the texts.
     """
-    comparer = _Comparer(group, master, master_id, settled=settled, seen=list(seen))
+    comparer = _Comparer(group, master, master_id, settled=settled, seen=list(seen), queue_ends=queue_ends)
     # A master that is wrong is so in the eyes of each of its slaves.
     once: dict[tuple[object, ...], Finding] = {}
     holders: dict[tuple[object, ...], list[int]] = {}
@@ -229,12 +233,22 @@ class _Side(NamedTuple):
 class _Comparer:
     """One call of compare_metadata."""
 
-    def __init__(self, group: str, master: MetadataTexts, master_id: int, *, settled: bool, seen: list[Marks]) -> None:
+    def __init__(
+        self,
+        group: str,
+        master: MetadataTexts,
+        master_id: int,
+        *,
+        settled: bool,
+        seen: list[Marks],
+        queue_ends: QueueEnds,
+    ) -> None:
         self._group = group
         self._master = master
         self._master_id = master_id
         self._settled = settled
         self._seen = seen
+        self._queue_ends = queue_ends
         self._side = _Side(master_id, master_id, Verdict.MASTER_RULE)
         """Of the table that is compared now."""
 
@@ -298,7 +312,7 @@ class _Comparer:
         """Who is wrong; see the head of the module. Undecided ones name the slave, and nobody in the end."""
         slave_is_wrong = _Side(broker_id, self._master_id, Verdict.MASTER_RULE)
         master_is_wrong = _Side(self._master_id, broker_id, Verdict.OWN_EVIDENCE)
-        if file in _OF_OFFSETS and (is_wild := _has_wild(file, slave)) != _has_wild(file, master):
+        if file in _OF_OFFSETS and (is_wild := self._has_wild(file, slave)) != self._has_wild(file, master):
             return (slave_is_wrong if is_wild else master_is_wrong)._replace(verdict=Verdict.OWN_EVIDENCE)
         held, due = _mark(slave), _mark(master)
         known = [mark for marks in self._seen if (mark := marks.get(file.value)) is not None]
@@ -318,6 +332,14 @@ class _Comparer:
         if is_newer and (file not in _OF_OFFSETS or _which_has_more(file, slave, master) == 1):
             return master_is_wrong
         return slave_is_wrong
+
+    def _has_wild(self, file: MetadataFile, text: str) -> bool:
+        """Whether an offset is one that no queue ever has, or that its queue has not reached."""
+        if file is MetadataFile.DELAY_OFFSETS:
+            offsets = [((SCHEDULE_TOPIC, level - 1), offset) for level, offset in _delay_offsets(text).items()]
+        else:
+            offsets = [((topic, number), offset) for (_, topic, number), offset in _consumer_offsets(text).items()]
+        return any(not 0 <= offset <= self._queue_ends.get(queue, _OFFSETS_MAX) for queue, offset in offsets)
 
     def _counts(self, file: MetadataFile, ours: DataVersion, theirs: DataVersion) -> bool:
         """Whether a difference between tables of these versions would be one that stays."""
@@ -524,12 +546,6 @@ def _which_is_further(file: MetadataFile, slave: str, master: str) -> int:
     if 1 in signs and _marks_of_operators(slave) != _marks_of_operators(master):
         return -1
     return sum(signs)
-
-
-def _has_wild(file: MetadataFile, text: str) -> bool:
-    """Whether an offset is one that no queue ever has."""
-    offsets = _delay_offsets(text) if file is MetadataFile.DELAY_OFFSETS else _consumer_offsets(text)
-    return any(not 0 <= offset < _OFFSETS_END for offset in offsets.values())
 
 
 def _marks_of_operators(text: str) -> str:

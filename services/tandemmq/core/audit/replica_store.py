@@ -246,6 +246,10 @@ class ReplicaStore:
             return 0, 0
         return int(found[0].name) // ENTRY_BYTES, (int(found[-1].name) + found[-1].size) // ENTRY_BYTES
 
+    def queue_end(self, topic: str, queue_id: int) -> int | None:
+        """The position behind the last entry of a queue; None without files."""
+        return _QueueTail(self, topic, queue_id).end if self._queue_files_up_to(topic, queue_id, 0) else None
+
     def queue_file(self, topic: str, queue_id: int, queue_offset: int) -> str | None:
         """The file that holds, or would hold, an entry; None if the queue has no file."""
         found = self._queue_files_up_to(topic, queue_id, 0)
@@ -377,7 +381,7 @@ def _segment_bytes(segments: list[StoreEntry]) -> int:
 class _QueueTail:
     """The newest entries of one ConsumeQueue."""
 
-    __slots__ = ("_end", "_first", "_queue_id", "_store", "_topic")
+    __slots__ = ("_first", "_queue_id", "_store", "_topic", "end")
 
     def __init__(self, store: ReplicaStore, topic: str, queue_id: int) -> None:
         self._store = store
@@ -392,11 +396,11 @@ class _QueueTail:
         block_start = self._first + first_false(0, blocks, has_more) * _PROBE_ENTRIES
         entries = self._read(block_start, _PROBE_ENTRIES)
         used = next((number for number in range(len(entries), 0, -1) if entries[number - 1].size > 0), 0)
-        self._end = block_start + used
+        self.end = block_start + used
 
     def lowest(self) -> int | None:
         """Where the first message lies that an entry leads to: in a ConsumeQueue offsets never go back."""
-        for entry in self._read(self._first, min(_PROBE_ENTRIES, self._end - self._first)):
+        for entry in self._read(self._first, min(_PROBE_ENTRIES, self.end - self._first)):
             if not entry.is_filler and entry.size > 0 and entry.physical_offset >= 0:
                 return entry.physical_offset
         return None
@@ -407,7 +411,7 @@ class _QueueTail:
 
     def backwards(self) -> Iterator[QueueEntry]:
         """Entries, newest first."""
-        end = self._end
+        end = self.end
         while end > self._first:
             start = max(self._first, end - _PROBE_ENTRIES)
             yield from reversed(self._read(start, end - start))

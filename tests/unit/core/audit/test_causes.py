@@ -110,6 +110,15 @@ def test_many_queues_that_lack_entries_are_one_finding_with_a_step_for_each() ->
     assert one_for_each_cause(lacking[:2]) == lacking[:2]
 
 
+def test_queues_of_exchanged_topics_are_one_finding_and_single_wrong_entries_are_not() -> None:
+    wrong = [replace(entry(0, queue_id=number), messages=40, end_queue_offset=40) for number in range(3)]
+    empty = found(FindingKind.QUEUE_ENTRY_EXTRA, topic="orders", queue_id=3, messages=0, file="consumequeue/orders/3")
+    (whole,) = one_for_each_cause([*wrong, empty])
+    assert (whole.kind, whole.messages) == (FindingKind.QUEUE_ENTRY_WRONG, 120)
+    assert whole.queues == tuple(("orders", number, 0, 40) for number in range(3))
+    assert len(one_for_each_cause([entry(7, queue_id=number) for number in range(3)])) == 3
+
+
 def test_disk_that_was_set_back_is_one_finding() -> None:
     older = [
         found(FindingKind.TABLE_OLDER, file=f"config/{name}.json", verdict=Verdict.STORED_DIGEST)

@@ -126,6 +126,17 @@ def test_a_master_whose_offset_went_back_by_no_operator_is_wrong() -> None:
     assert "30 messages would be consumed again" in finding.detail
 
 
+def test_an_offset_that_its_queue_has_not_reached_is_wrong_though_it_went_further() -> None:
+    """On whichever side; an offset at the very end is none of these."""
+    sound, wild = {MetadataFile.CONSUMER_OFFSETS: moved_on(50)}, {MetadataFile.CONSUMER_OFFSETS: moved_on(51)}
+    for master, slave, victim in ((sound, wild, 1), (wild, sound, 0)):
+        (finding,) = compare_metadata(
+            "broker-a", master, {1: slave}, settled=True, queue_ends={("orders", 2): 50, ("orders", 1): 9}
+        )
+        assert (finding.broker_id, finding.source_broker_id) == (victim, 1 - victim)
+        assert "offset 51 instead of 50; 1 messages would be skipped" in finding.detail
+
+
 def moved_on(offset: int) -> str:
     """A table that came to an offset by commits alone."""
     table = ConsumerOffsetTable()
