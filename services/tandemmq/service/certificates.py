@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
@@ -65,6 +66,7 @@ _FILES: Final = (CERTIFICATE_FILE, KEY_FILE, CA_FILE)
 _FILE_BYTES_MAX: Final = 1 << 20
 _CHAIN_MAX: Final = 8
 _LOOK_INTERVAL_MS: Final = 1_000
+_FORMER_MAX: Final = 8
 
 
 FileMarks: TypeAlias = tuple[tuple[int, int, int] | None, ...]
@@ -158,6 +160,22 @@ def judged(folder: Path, chain: bytes, key: bytes, authorities: bytes, *, now: d
     )
 
 
+@lru_cache(maxsize=1_024)
+def _leaf_problem(leaf: bytes, authorities: bytes, former: tuple[bytes, ...], now: datetime) -> str | None:
+    """Why no handshake would take at `now` what one has taken while `authorities` or the former ones were believed, in
+    words; None: one would, as far as the leaf tells: who is above its issuer is not known."""
+    (certificate,) = x509.load_pem_x509_certificates(leaf)
+    believed = _parsed(Path(CA_FILE), authorities)
+    known = [*believed, *(each for own in former for each in _parsed(Path(CA_FILE), own))]
+    try:
+        _check_time(Path(CERTIFICATE_FILE), certificate, now)
+        if any(_issued(each, certificate) for each in known):
+            _check_issuer(Path(), [certificate], believed, now)
+    except CertificateUnusable as error:
+        return str(error)
+    return None
+
+
 class CertificateFolder:
     """A folder's certificates as they are now. Safe on any thread.
 
@@ -172,6 +190,8 @@ class CertificateFolder:
         self._certificates = read_certificates(folder, now=self._now())
         self._looked_ms = clock.monotonic_ms()
         self._problem = ""
+        self._former: tuple[bytes, ...] = ()
+        """What else has been in the CA's file since the start, the latest first."""
 
     def current(self) -> Certificates:
         """The same object as long as nothing changed. Looks at the files once a second at most."""
@@ -204,6 +224,8 @@ class CertificateFolder:
                 log.warning("certificates_not_taken", folder=str(self.folder), reason=str(error))
             self._problem = str(error)
             return
+        if fresh.authorities != self._certificates.authorities:
+            self._former = (self._certificates.authorities, *self._former)[:_FORMER_MAX]
         self._seen, self._certificates, self._problem = marks, fresh, ""
         log.info(
             "certificates_taken",
@@ -215,6 +237,11 @@ class CertificateFolder:
 
     def _marks(self) -> FileMarks:
         return file_marks(self.folder / name for name in _FILES)
+
+    def caller_problem(self, leaf: bytes) -> str | None:
+        """Why a caller that came with this certificate would not be taken any more, in words. Judged once a second."""
+        authorities = self.current().authorities
+        return _leaf_problem(leaf, authorities, self._former, self._now().replace(microsecond=0))
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1_000, tz=UTC)

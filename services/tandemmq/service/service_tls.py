@@ -175,6 +175,12 @@ class ServerTls:
 
         return grpc.dynamic_ssl_server_credentials(_configuration(latest), fetch, require_client_authentication=True)
 
+    def connection_problem(self, context: _Context) -> str | None:
+        """Why the caller's connection, which may be old, would not be taken now; None: it would, or has no TLS."""
+        leaf = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
+        problem = leaf and self.folder.caller_problem(leaf)
+        return problem and f"this connection's certificate is not taken any more: {problem}"
+
 
 def server_tls_of(settings: ServiceTlsSettings, *, clock: Clock, group: str = "") -> ServerTls | None:
     """As the settings say; None: the port takes plain calls only. Raises CertificateUnusable."""
@@ -246,6 +252,10 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         except IdentityUnusable as error:
             self.refused["unusable_certificate"] += 1
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+            return
+        if problem := self._tls.connection_problem(context):
+            self.refused["unusable_certificate"] += 1
+            await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, problem)
             return
         if identity is None and self._tls.mode is TlsMode.PERMISSIVE:
             self._tell_plain(path, peer_of(context))

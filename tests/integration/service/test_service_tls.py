@@ -46,9 +46,13 @@ class Server:
 
     @asynccontextmanager
     async def serving(
-        self, folder: Path, mode: TlsMode = TlsMode.ENFORCING, address: str = "127.0.0.1"
+        self,
+        folder: Path,
+        mode: TlsMode = TlsMode.ENFORCING,
+        address: str = "127.0.0.1",
+        clock: SystemClock | None = None,
     ) -> AsyncIterator[None]:
-        clock = SystemClock()
+        clock = clock or SystemClock()
         tls = ServerTls(mode, CertificateFolder(folder, clock=clock), CLUSTER, GROUP)
         server = GrpcServer(address, 0, clock=clock, tls=tls)
         by_service: dict[str, list[str]] = {}
@@ -259,6 +263,43 @@ async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(cer
     old = certificates.issue(identity, folder="old")
     async with server.serving(certificates.root / "server"), server.caller(old) as channel:
         assert (await _call(channel)).startswith("UNAVAILABLE")
+
+
+class LaterClock(SystemClock):
+    """Its wall clock shows `hours` more."""
+
+    hours = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.hours * 3_600_000
+
+
+@pytest.mark.parametrize("mode", [TlsMode.PERMISSIVE, TlsMode.ENFORCING])
+@pytest.mark.parametrize("change", ["it expires", "its CA is not believed any more"])
+async def test_calls_on_an_open_connection_end_with_its_certificate(
+    certificates: TestCertificates, mode: TlsMode, change: str
+) -> None:
+    clock, server, admin = LaterClock(), Server(), ADMIN[AdminLevel.OPERATOR]
+    other = CertificateAuthority.new("next CA", now=now(), days=30)
+    both = certificates.authority.pem + other.pem
+    folder = certificates.issue(broker(), by=other, believes=both)
+    certificates.issue(admin, folder="caller", days=1, believes=both)
+    async with (
+        server.serving(folder, mode, clock=clock),
+        server.caller(certificates.root / "caller") as channel,
+        server.caller(certificates.issue(admin, by=other, believes=other.pem)) as renewed,
+    ):
+        assert await _call(channel) == await _call(renewed) == "here"
+        if change == "it expires":
+            clock.hours = 25
+        else:
+            certificates.issue(broker(), by=other, believes=other.pem)
+        async with asyncio.timeout(LIMIT_S):
+            while (told := await _call(channel)) == "here":
+                await asyncio.sleep(0.1)
+        assert told.startswith("UNAUTHENTICATED this connection's certificate is not taken any more: tls.crt: ")
+        assert ("has expired at" if change == "it expires" else "is of another CA, CN=test CA") in told
+        assert await _call(renewed) == "here"
 
 
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00"], ids=["silent", "half a handshake"])
