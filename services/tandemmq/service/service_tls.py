@@ -178,7 +178,7 @@ class ServerTls:
     def connection_problem(self, context: _Context) -> str | None:
         """Why the caller's connection, which may be old, would not be taken now; None: it would, or has no TLS."""
         leaf = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
-        problem = leaf and self.folder.caller_problem(leaf)
+        problem = None if leaf is None else self.folder.caller_problem(leaf)
         return problem and f"this connection's certificate is not taken any more: {problem}"
 
 
