@@ -137,6 +137,7 @@ class _Failovers:
         """The master goes without an orderly stop, and comes back with its disk as it was some hundred sends before."""
         master, pod = self._master()
         owner = master.rpartition("-")[0]
+        process = self._cluster.process_of(pod)
         self._installation.copy_store(master)
         target = self._client.count(LOAD) + MISSED
         until(lambda: "" if self._client.count(LOAD) >= target else "not yet", 120, "more is sent than the copy holds")
@@ -147,6 +148,8 @@ class _Failovers:
 
         def act() -> None:
             self._kubectl("scale", "statefulset", owner, "--replicas=0")
+            # A process that is still about to stop would write its checkpoint beside the older log.
+            self._cluster.kill(process)
             self._kubectl("delete", "pod", master, "--force", "--grace-period=0", "--wait=false")
             until(self._changed(master), CHANGE_LIMIT_S, f"{HIT} has another master")
             until(gone, CHANGE_LIMIT_S, f"{master} is gone")
