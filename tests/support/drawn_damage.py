@@ -163,7 +163,16 @@ _TOLD_BY_ONE: Final = frozenset(
         *FILE_DAMAGES,
         *LOG_DAMAGES,
     }
-    - {"other-homes", "config-gone", "copied-disk-id", "fork", "older-offsets", "flipped-both-sides", "lost-marks"}
+    - {
+        "other-log",
+        "other-homes",
+        "config-gone",
+        "copied-disk-id",
+        "fork",
+        "older-offsets",
+        "flipped-both-sides",
+        "lost-marks",
+    }
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""
 _NEVER_SEEN: Final = frozenset({"behind"})

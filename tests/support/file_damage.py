@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from support.audit_stores import make_master
 from support.replica_folders import open_replica
 from support.store_damage import Damage, Expected, write_at
 from tandemmq.core.audit.findings import FindingKind
@@ -218,6 +219,20 @@ def _exchanged_queues(folders: Sequence[Path], chance: random.Random) -> Expecte
     return Expected(frozenset(kinds), broker_id, findings_max=2)
 
 
+def _other_log(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A replica has the store of another broker group, at its place in this one."""
+    broker_id, folder = _any(folders, chance)
+    other = folder.with_name("other")
+    make_master(other, messages=800, seed=1 + chance.randrange(1 << 16))
+    for place in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(folder / place)
+        (other / place).rename(folder / place)
+    shutil.rmtree(other)
+    kinds = {FindingKind.RECORD_EXTRA, FindingKind.RECORD_MISSING, FindingKind.FIELD_DIFFERS, FindingKind.TAIL_MISSING}
+    kinds |= {FindingKind.TAIL_EXTRA, FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.CHANGED_EVERYWHERE}
+    return Expected(frozenset(kinds), broker_id, undecidable=True, findings_max=8)
+
+
 def _config_gone(folders: Sequence[Path], chance: random.Random) -> Expected:
     broker_id, folder = _any(folders, chance)
     shutil.rmtree(folder / "config")
@@ -359,6 +374,7 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "epochs-gone-everywhere": _epochs_gone_everywhere,
     "older-queues": _older_queues,
     "exchanged-queues": _exchanged_queues,
+    "other-log": _other_log,
     "config-gone": _config_gone,
     "null-entry": _null_entry,
     "no-json": _no_json,

@@ -1,7 +1,9 @@
 """Compares the replicas of a group where their digests differ, and names every difference down to the message.
 
 Theory of operation. The log is cut into spans. A span is one record, or the padding of one file; any replica with a
-sound record at a place may define it. Where replicas differ in a span, the right one is found in this order:
+sound record at a place may define it. Where replicas have sound records of different lengths, other messages, the span
+goes on to where their records end together: what is right about one half of a log is right about the other. Where
+replicas differ in a span, the right one is found in this order:
 
 1. the version that carries its own checksum and fits it, if another one does not;
 2. what an earlier run saw: versions are tried in all mixtures until the digest it stored comes out, so that it also
@@ -9,7 +11,7 @@ sound record at a place may define it. Where replicas differ in a span, the righ
 3. the only version that is sound: a whole record whose body fits its CRC. It is not believed where a broken version
    differs in a second place, of which no checksum speaks: each may have been changed once;
 4. the only one that the ConsumeQueues and the index beside it do not contradict;
-5. the only one that fits the records before and behind it;
+5. the only one that fits the records before and behind it which all have alike;
 6. else nobody knows, and a person decides. More replicas that hold one version are no proof of it: a slave that was
    made anew from a damaged one holds the same.
 
@@ -148,10 +150,30 @@ class _Replica:
             for place, size in zip(found.offsets.tolist(), found.sizes.tolist()):
                 self.pieces[place] = _Piece(PieceKind.RECORD, place + size, None)
             offset = found.end_offset
+        self._take_rest_of_record(start)
         self.sound_starts = [place for place, piece in self.pieces.items() if piece.kind in _SOUND]
         self._misplaced = []
         self._note_misplaced(misplaced)
         return offset
+
+    def _take_rest_of_record(self, start: int) -> None:
+        """A record that began before `start` is sound in its rest as well: other replicas' records end there."""
+        first = self.pieces.get(start)
+        if first is None or first.kind in _SOUND:
+            return
+        facts = self.store.facts
+        low = max(facts.min_offset, start - start % facts.segment_bytes, start - MAX_RECORD_BYTES)
+        place, is_sound = _last_boundary(self.store, low, start) or (start, False)
+        if is_sound and place < start:
+            end = place + int.from_bytes(self.store.read_log(place, place + 4), "big")
+            if end > start:
+                rest = {own: piece for own, piece in self.pieces.items() if own >= end}
+                self.pieces = {start: _Piece(PieceKind.RECORD, end, None)} | rest
+
+    def records_in(self, start: int, end: int) -> list[int]:
+        """Where the records begin, ascending, whose starts are in [start, end)."""
+        found = self.sound_starts[bisect_right(self.sound_starts, start - 1) : bisect_right(self.sound_starts, end - 1)]
+        return [place for place in found if self.pieces[place].kind is PieceKind.RECORD]
 
     def load_bytes(self, end: int) -> None:
         """Takes the window's bytes up to `end`."""
@@ -342,12 +364,27 @@ class _Comparer:
 
     def _span_end(self, offset: int) -> int | None:
         """Where the span at `offset` ends, as most replicas say that have something sound there; None: none has."""
-        ends = Counter(
-            replica.pieces[offset].end_offset
-            for replica in self._replicas
-            if offset in replica.pieces and replica.pieces[offset].kind in _SOUND
-        )
+        holders = [
+            replica for replica in self._replicas if offset in replica.pieces and replica.pieces[offset].kind in _SOUND
+        ]
+        ends = Counter(replica.pieces[offset].end_offset for replica in holders)
+        if len(ends) > 1 and all(replica.pieces[offset].kind is PieceKind.RECORD for replica in holders):
+            return self._where_records_meet(holders, offset)
         return ends.most_common(1)[0][0] if ends else None
+
+    @staticmethod
+    def _where_records_meet(replicas: list[_Replica], offset: int) -> int:
+        """The first place behind `offset` where a record of each of them ends, or up to which all of them have sound
+        records and one has something else, or nothing in this window."""
+        reached = [offset] * len(replicas)
+        while True:
+            hindmost = reached.index(min(reached))
+            piece = replicas[hindmost].pieces.get(reached[hindmost])
+            if piece is None or piece.kind not in _SOUND:
+                return reached[hindmost]
+            reached[hindmost] = piece.end_offset
+            if len(set(reached)) == 1:
+                return reached[0]
 
     def _is_equal(self, start: int, end: int) -> bool:
         first = self._replicas[0].content(start, end)
@@ -374,9 +411,13 @@ class _Comparer:
         assert right is not None, "a replica holds it, or an earlier run saw it"
         name = read_name(right, 0, start)
         source = None if judgement.right is None else judgement.right.broker_id
+        records = [] if judgement.right is None else judgement.right.records_in(start, end)
         for replica in judgement.wrong:
-            for finding in self._differences(replica, start, right, name):
+            for finding in self._differences(replica, start, right, name, len(records)):
                 found = replace(finding, verdict=judgement.verdict, source_broker_id=source)
+                if judgement.right is not None and len(records) > 1 and found.messages:
+                    last = read_name(judgement.right.content(records[-1], end), 0, records[-1])
+                    found = replace(found, messages=len(records), last_message_id=last and last.message_id)
                 self._findings.add(found)
                 if judgement.right is not None and len(judgement.wrong) == 1 and found.kind in _RUN_KINDS:
                     self._run = _Run(found.kind, judgement.right, replica, end)
@@ -468,20 +509,11 @@ class _Comparer:
         return False
 
     def _fits_neighbours(self, replica: _Replica, start: int, end: int) -> bool:
-        """Whether a record's times and its broker fit those of the records before and behind it, on all replicas."""
+        """Whether a record's times and its broker fit those of the records before and behind it."""
         own = _marks(replica.content(start, end))
-        around = []
-        for other in self._replicas:
-            at = bisect_right(other.sound_starts, start - 1) - 1
-            before = other.sound_starts[at] if at >= 0 else None
-            for place in (before, end):
-                piece = other.pieces.get(place) if place is not None else None
-                if place is None or piece is None or piece.kind is not PieceKind.RECORD:
-                    continue
-                marks = _marks(other.content(place, piece.end_offset)) if place >= other.start else None
-                if marks is not None:
-                    around.append((place, marks))
-        if own is None or len({place for place, _ in around}) < 2:
+        before = replica.sound_starts[: bisect_right(replica.sound_starts, start - 1)][-1:]
+        around = [(place, marks) for place in (*before, end) if (marks := self._common_marks(place))]
+        if own is None or len(around) < 2:
             return True
         for place, marks in around:
             is_in_order = marks.stored_ms <= own.stored_ms if place < start else own.stored_ms <= marks.stored_ms
@@ -489,6 +521,19 @@ class _Comparer:
             if not is_in_order or not is_alike or own.store_host != marks.store_host:
                 return False
         return True
+
+    def _common_marks(self, place: int) -> _Marks | None:
+        """Of the record there, which all replicas have alike that are not damaged there: where they differ it says
+        nothing for either."""
+        pieces = [(own, own.pieces.get(place)) for own in self._replicas]
+        contents = [
+            own.content(place, piece.end_offset)
+            for own, piece in pieces
+            if piece is not None and piece.kind is PieceKind.RECORD
+        ]
+        if not contents or any(piece is None for _, piece in pieces) or any(own != contents[0] for own in contents):
+            return None
+        return _marks(contents[0])
 
     def _is_consistent(self, group: list[_Replica], start: int, end: int) -> bool:
         """Whether the ConsumeQueue and the index of a replica say of these records what they say themselves.
@@ -572,7 +617,9 @@ class _Comparer:
         """Several versions are sound and differ, and nothing tells which is right."""
         first, second = versions[0][0], versions[1][0]
         between = " and ".join(_replica_names(version) for version in versions)
-        differences = field_differences(first.content(start, end), second.content(start, end))
+        contents = first.content(start, end), second.content(start, end)
+        records = max((version[0].records_in(start, end) for version in versions), key=len)
+        differences = "" if len(records) > 1 or _are_other_messages(*contents) else field_differences(*contents)
         if differences:
             detail = (
                 f"{between} differ, and nothing tells who is right: {_replica_names(versions[0])} has {differences}"
@@ -580,16 +627,17 @@ class _Comparer:
             finding = self._new(FindingKind.FIELD_DIFFERS, first, start, end, detail)
         else:
             detail = f"{between} hold different messages from here on"
-            finding = self._new(FindingKind.RECORD_EXTRA, first, start, end, detail)
-        names = (read_name(replica.content(start, end), 0, start) for replica in (first, second))
+            finding = self._new(FindingKind.RECORD_EXTRA, first, start, end, detail, messages=max(1, len(records)))
+        names = (read_name(content, 0, start) for content in contents)
         known = sorted((name for name in names if name is not None), key=lambda name: not name.has_unique_key)
         self._findings.add(replace(describe(finding, known[0] if known else None), broker_id=None, file=None))
 
     # What a replica has instead
 
     def _differences(
-        self, replica: _Replica, start: int, right: memoryview, name: RecordName | None
+        self, replica: _Replica, start: int, right: memoryview, name: RecordName | None, records: int
     ) -> Iterator[Finding]:
+        """`records` that lie in what is right."""
         end = start + len(right)
         held = replica.content(start, end)
         messages = int(name is not None)
@@ -615,7 +663,8 @@ class _Comparer:
             return
         piece = replica.pieces.get(start)
         is_sound = piece is not None and piece.kind is PieceKind.RECORD and not has_broken_text(held)
-        if piece is not None and is_sound and name is not None:
+        is_other = records > 1 or _are_other_messages(held, right)
+        if piece is not None and is_sound and name is not None and not is_other:
             yield from self._other_record(replica, start, piece.end_offset, right, name)
             return
         if name is not None and replica.is_sound(start, end) and not has_broken_text(held):
@@ -792,6 +841,17 @@ def _one_damage_each(stretches: list[tuple[int, int]], held: bytes) -> list[tupl
         else:
             joined.append((start, end))
     return joined
+
+
+def _are_other_messages(held: memoryview, right: memoryview) -> bool:
+    """Whether two records differ in id and body: no damage makes one of the other."""
+    try:
+        ours, theirs = decode_record(held, check_crc=False), decode_record(right, check_crc=False)
+    except MalformedRecord:
+        return False
+    names = read_name(held, 0, ours.physical_offset), read_name(right, 0, theirs.physical_offset)
+    ids = {name.message_id for name in names if name is not None}
+    return len(ids) > 1 and bytes(ours.body) != bytes(theirs.body)
 
 
 def _is_whole_record(content: bytes, offset: int) -> bool:
