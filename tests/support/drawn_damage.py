@@ -259,7 +259,7 @@ def _problem(drawn: Drawn, damage: Damage | None, expected: Expected, report: Au
 
 
 _FILES_GONE: Final = frozenset(
-    {"missing-segment", "short-segment", "lost-log", "lost-newest-files", "lost-oldest-file"}
+    {"missing-segment", "short-segment", "lost-log", "lost-newest-files", "lost-oldest-file", "other-log"}
 )
 """Seen without reading, also by a quick run of a log that was verified."""
 

@@ -121,6 +121,8 @@ class _Described:
     replica: Replica
     metadata: Mapping[MetadataFile, str | None]
     side: SideFacts
+    heads: Mapping[int, str]
+    """See ReplicaStore.file_heads."""
 
 
 class GroupAudit:
@@ -179,8 +181,9 @@ class GroupAudit:
             {broker_id: found.side for broker_id, found in described.items()},
             {broker_id: replica.facts for broker_id, replica in holding.items()},
         )
-        # A file that is gone is seen without reading, also where it was verified before.
+        # A file that is gone, or is another one, is seen almost without reading, also where it was verified before.
         holes = [hole for replica in holding.values() for hole in replica.facts.holes]
+        doubtful += _other_files(described[broker_id] for broker_id in holding)
         plan = plan_ranges(
             self._options.tier,
             self._common,
@@ -280,7 +283,8 @@ class GroupAudit:
                     facts = ReplicaFacts.from_json(answer.values["facts"])
                     texts = {MetadataFile(name): text for name, text in answer.values["metadata"].items()}
                     side = SideFacts.from_json(answer.values["side"])
-                    described[spec.broker_id] = _Described(Replica(spec, facts), texts, side)
+                    heads = dict(answer.values.get("heads", ()))
+                    described[spec.broker_id] = _Described(Replica(spec, facts), texts, side, heads)
         return described
 
     def _with_last_master(self, described: dict[int, _Described]) -> dict[int, _Described]:
@@ -856,6 +860,17 @@ def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described])
             )
         )
     return kept
+
+
+def _other_files(described: Iterable[_Described]) -> list[LogRange]:
+    """CommitLog files that do not begin alike in all replicas that have them."""
+    heads: dict[int, set[str]] = {}
+    size = 0
+    for found in described:
+        size = max(size, found.replica.facts.segment_bytes)
+        for offset, head in found.heads.items():
+            heads.setdefault(offset, set()).add(head)
+    return [LogRange(offset, offset + size) for offset, versions in heads.items() if len(versions) > 1]
 
 
 def _table_place(finding: Finding) -> tuple[FindingKind, int | None, str | None, int | None]:

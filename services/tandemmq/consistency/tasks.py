@@ -169,8 +169,10 @@ class DescribeTask:
                 metadata[MetadataFile.USERS] = without_secrets(users)
             side = read_side_facts(source.files, self.spec.broker_id)
             facts = source.facts()
+            heads = ReplicaStore(source.files, facts).file_heads()
         return {
             "facts": facts.to_json(),
+            "heads": [list(head) for head in heads.items()],
             "metadata": {file.value: text for file, text in metadata.items()},
             "side": side.to_json(),
         }, 0

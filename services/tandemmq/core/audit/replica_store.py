@@ -164,6 +164,9 @@ _PROBE_ENTRIES: Final = 200
 """Read at once while the end of a ConsumeQueue is looked for: about a page."""
 _WALK_BYTES: Final = 4 << 20
 _HEAD_BYTES: Final = 8
+_FILE_HEADS_MAX: Final = 16
+_FILE_HEAD_BYTES: Final = 88
+"""Of a record, up to its body."""
 _SHORT_BATCH: Final = 16
 _PAUSE_BYTES: Final = 64 << 10
 """Walked over one by one after a batch that was shorter, or none."""
@@ -209,6 +212,19 @@ class ReplicaStore:
     def is_in_hole(self, offset: int) -> bool:
         """Whether no file holds this byte."""
         return any(hole.start_offset <= offset < hole.end_offset for hole in self.facts.holes)
+
+    def file_heads(self) -> dict[int, str]:
+        """By the offset at which a CommitLog file begins, its first bytes in hex: of some files, the same in replicas
+        that are about as long."""
+        size, end = self.facts.segment_bytes, self.facts.end_offset - _FILE_HEAD_BYTES
+        numbers = range(-(-self.facts.min_offset // size), end // size + 1)
+        step = 1
+        while len(numbers) > step * _FILE_HEADS_MAX:
+            step *= 2
+        chosen = sorted({number for number in numbers if number % step == 0} | {*numbers[:1], *numbers[-1:]})
+        return {
+            number * size: self.read_log(number * size, number * size + _FILE_HEAD_BYTES).hex() for number in chosen
+        }
 
     # Derived files
 

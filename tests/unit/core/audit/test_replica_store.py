@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
 from support.replica_folders import open_replica
-from tandemmq.core.audit.replica_store import ReplicaFacts
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 
@@ -33,7 +34,24 @@ def test_store_that_was_ended_in_order(equal_group: list[Path]) -> None:
     assert ReplicaFacts.from_json(facts.to_json()) == facts
 
 
+def test_few_heads_are_read_of_many_files_and_the_same_of_replicas_that_differ_in_length(folder: Path) -> None:
+    store = open_replica(folder)
+    assert list(store.file_heads()) == [number * SEGMENT_BYTES for number in range(4)]
+    end = store.facts.end_offset
+    for size in (256, 1024, 4096):
+        chosen = []
+        for held in (LogRange(0, end), LogRange(2 * size, end - 3 * size), LogRange(size, end // 2 + 5)):
+            facts = replace(store.facts, min_offset=held.start_offset, end_offset=held.end_offset, segment_bytes=size)
+            heads = ReplicaStore(store.files, facts).file_heads()
+            assert len(heads) <= 18
+            assert all(held.start_offset <= offset <= held.end_offset - 88 for offset in heads)
+            chosen.append(heads)
+        assert len(chosen[0].keys() & chosen[1].keys()) >= 8
+        assert len(chosen[0].keys() & chosen[2].keys()) >= 4
+
+
 def test_folder_without_a_log(tmp_path: Path) -> None:
+    assert not open_replica(tmp_path).file_heads()
     facts = open_replica(tmp_path).facts
     assert (facts.min_offset, facts.end_offset, facts.holes) == (0, 0, ())
 
