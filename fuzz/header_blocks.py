@@ -19,8 +19,7 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from fuzz.source import Source, any_bytes, run_all
-from tandemmq.http2.errors import HeaderBlockError
-from tandemmq.http2.hpack import ENTRY_OVERHEAD_BYTES, TABLE_BYTES, HeaderDecoder
+from tandemmq.http2.hpack import ENTRY_OVERHEAD_BYTES, TABLE_BYTES, HeaderBlockError, HeaderDecoder
 
 __all__ = ["run_one", "seeds"]
 
