@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc import StatusCode
 
 __all__ = [
+    "CALLER_HEADER",
     "CLIENT_ID_HEADER",
     "FORWARDED_HEADER",
     "MESSAGE_BYTES_MAX",
@@ -46,6 +47,8 @@ CLIENT_ID_HEADER: Final = "x-mq-client-id"
 """In which RocketMQ's clients say who they are."""
 FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
 """Other brokers passed the call on, and say here by which steps."""
+CALLER_HEADER: Final = "x-tandemmq-caller"
+"""Address of the caller of a call that was passed on, when that was, and the mark of who says so."""
 RECEIVE_HEADER: Final = "x-tandemmq-receive"
 """The name of a receive that another broker passed on; behind UNREAD, that its caller may not have read the answer."""
 UNREAD: Final = "unread "

@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
-from tandemmq.broker.client_api.forwarding import CALLER_HEADER
 from tandemmq.broker.client_api.send import refuse_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
@@ -47,6 +46,7 @@ from tandemmq.core.quotas import counted_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import (
+    CALLER_HEADER,
     BidiMethod,
     Call,
     MethodTable,
