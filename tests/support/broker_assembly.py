@@ -30,11 +30,7 @@ from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.lite_topics import LiteTopics
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import (
-    ATTRIBUTE_MESSAGE_TYPE,
-    TopicConfig,
-    TopicTable,
-)
+from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 from tandemmq.core.routing.values import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
 from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.message_store import MessageStore

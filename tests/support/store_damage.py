@@ -27,11 +27,11 @@ from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.delivery.queue_progress import QueueProgress
 from tandemmq.core.delivery.timer_queue import TimerQueue
-from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemmq.core.message.record_layout import CRC_MASK
 from tandemmq.core.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory, ReplicaRecord
 
 __all__ = ["DAMAGES", "SIDE_DAMAGES", "Damage", "Expected"]

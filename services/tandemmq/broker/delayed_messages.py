@@ -39,9 +39,9 @@ from tandemmq.core.message.properties import (
     java_map_order,
     tags_code,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage
+from tandemmq.core.message.record import TIMER_TOPIC, MessageRecord, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
 __all__ = ["LATENESS_BOUNDS_S", "DelayedMessages", "RecallRefusal", "delivered_copy", "timer_message"]

@@ -37,8 +37,7 @@ from tandemmq.core.message.properties import (
     encode_properties,
     tags_code,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
+from tandemmq.core.message.record import TIMER_OP_TOPIC, TIMER_TOPIC, Host, MessageRecord, OutgoingMessage
 from tandemmq.core.storage.consume_queue import ConsumeQueue, first_false
 from tandemmq.core.storage.disk import Disk, DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult

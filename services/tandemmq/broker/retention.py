@@ -17,8 +17,9 @@ from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lite_topics import LiteTopics, parent_of_lmq, split_lmq_name
 from tandemmq.core.delivery.timer_queue import TimerQueue
+from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.disk import Disk, DiskError

@@ -41,10 +41,8 @@ from tandemmq.admin.operations.values import (
     Transaction,
     Unseen,
 )
-from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.message import properties as names
-from tandemmq.core.message.record import SCHEDULE_TOPIC
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC
+from tandemmq.core.message.record import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, bytes_text, count_text, read_moment
 
 if TYPE_CHECKING:

@@ -42,15 +42,9 @@ from tandemmq.broker.delayed_messages import DelayedMessages, RecallRefusal, tim
 from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.deduplication import Deduplication, Window
-from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.message.properties import InvalidProperty
-from tandemmq.core.message.record import OutgoingMessage
-from tandemmq.core.metadata.topic_table import (
-    DEDUPLICATION_TOPIC,
-    TIMER_TOPIC,
-    TopicConfig,
-    deduplication_window_ms,
-)
+from tandemmq.core.message.record import DEDUPLICATION_TOPIC, HALF_TOPIC, TIMER_TOPIC, OutgoingMessage
+from tandemmq.core.metadata.topic_table import TopicConfig, deduplication_window_ms
 from tandemmq.core.routing.queue_choice import queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.span_data import TRACEPARENT

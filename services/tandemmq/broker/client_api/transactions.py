@@ -32,9 +32,6 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.half_messages import (
-    GIVEN_UP_TOPIC,
-    HALF_TOPIC,
-    OP_TOPIC,
     BadTransactionId,
     Half,
     HalfMessages,
@@ -52,7 +49,7 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage
+from tandemmq.core.message.record import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, MessageRecord, OutgoingMessage
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import (
     ATTRIBUTE_TRANSACTION_CHECK_INTERVAL,

@@ -29,7 +29,8 @@ from tandemmq.broker.metrics import LagAge, MasterRoleMetrics
 from tandemmq.broker.retention import MasterFloor
 from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
 from tandemmq.broker.write_path import WritePath
-from tandemmq.core.delivery.half_messages import HALF_TOPIC, TRANSACTION_GROUP
+from tandemmq.core.delivery.half_messages import TRANSACTION_GROUP
+from tandemmq.core.message.record import HALF_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import ReplicaMemory

@@ -31,10 +31,10 @@ from tandemmq.core.audit.record_columns import RecordCollector, RecordName, desc
 from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore, is_number, is_queue_id
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames
 from tandemmq.core.delivery.timer_queue import TimerQueue
-from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, QueueEnds

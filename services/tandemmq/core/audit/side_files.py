@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry
+from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC
 from tandemmq.core.replication.log_history import (
     EPOCH_FILE,
     REPLICA_FILE,

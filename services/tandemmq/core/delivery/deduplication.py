@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import (
     PROPERTY_REAL_TOPIC,
@@ -30,8 +29,9 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     raw_property,
 )
+from tandemmq.core.message.record import HALF_TOPIC, TIMER_TOPIC
 from tandemmq.core.message.stored_message import StoredMessage
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicConfig, TopicTable, deduplication_window_ms
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, deduplication_window_ms
 from tandemmq.core.storage.consume_queue import first_false
 
 __all__ = ["Deduplication", "Window"]

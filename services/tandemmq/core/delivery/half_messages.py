@@ -42,13 +42,10 @@ from tandemmq.core.message.properties import (
     index_terms,
     tags_code,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage
+from tandemmq.core.message.record import HALF_TOPIC, OP_TOPIC, Host, MessageRecord, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS, TRANSACTION_COMMIT
 
 __all__ = [
-    "GIVEN_UP_TOPIC",
-    "HALF_TOPIC",
-    "OP_TOPIC",
     "TRANSACTION_GROUP",
     "BadTransactionId",
     "Half",
@@ -62,10 +59,6 @@ __all__ = [
     "op_record",
 ]
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where halves go that nobody decided."""
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """RocketMQ keeps under this name how far it has got in the half topic."""
 

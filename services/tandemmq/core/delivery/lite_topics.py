@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "LITE_TOPIC_CHARACTERS_MAX",
     "LMQ_PREFIX",
     "LiteTopics",
     "LiteView",
     "lite_message",
-    "lite_topic_problem",
     "lmq_name",
     "parent_of_lmq",
     "split_lmq_name",
@@ -52,8 +50,6 @@ __all__ = [
 
 LMQ_PREFIX: Final = "%LMQ%$"
 _SEPARATOR: Final = "$"
-LITE_TOPIC_CHARACTERS_MAX: Final = 64
-"""RocketMQ's maxLiteTopicSize."""
 _MULTI_DISPATCH: Final = PROPERTY_MULTI_DISPATCH.encode()
 _MULTI_QUEUE_OFFSET: Final = PROPERTY_MULTI_QUEUE_OFFSET.encode()
 _OFFSET_DIGITS_MAX: Final = 18
@@ -92,17 +88,6 @@ def waits_on(client_id: str, parent: str) -> str:
 def parent_of_lmq(name: str) -> str | None:
     """The parent of a logical queue; None for any other topic."""
     return split_lmq_name(name)[0] if name.startswith(LMQ_PREFIX) else None
-
-
-def lite_topic_problem(lite_topic: str) -> str | None:
-    """Why a lite topic may not have the name; None if it may."""
-    if not lite_topic.strip():
-        return "lite_topic: it is blank; name the lite topic"
-    if len(lite_topic) > LITE_TOPIC_CHARACTERS_MAX:
-        return f"lite_topic: {len(lite_topic)} characters; use {LITE_TOPIC_CHARACTERS_MAX} at most"
-    if not lite_topic.isprintable() or "," in lite_topic:
-        return f"lite_topic {lite_topic!r}: it must have neither a comma nor a control character"
-    return None
 
 
 def lite_message(message: OutgoingMessage, lite_topic: str, offset: int) -> OutgoingMessage:

@@ -40,8 +40,8 @@ from tandemmq.core.message.properties import (
     PROPERTY_TIMER_DELIVER_MS,
     raw_property,
 )
+from tandemmq.core.message.record import TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.message.stored_message import StoredMessage
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.queue_reader import QueueReader

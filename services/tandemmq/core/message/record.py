@@ -27,7 +27,13 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.offsets import PhysicalOffset, QueueOffset
 
 __all__ = [
+    "DEDUPLICATION_TOPIC",
+    "GIVEN_UP_TOPIC",
+    "HALF_TOPIC",
+    "OP_TOPIC",
     "SCHEDULE_TOPIC",
+    "TIMER_OP_TOPIC",
+    "TIMER_TOPIC",
     "Host",
     "MessageRecord",
     "OutgoingMessage",
@@ -193,10 +199,23 @@ def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
     return Host(raw[:address_bytes], port), PhysicalOffset(physical_offset)
 
 
-# The third field of a ConsumeQueue entry: what a broker filters by, or when a delayed message is due.
+# Topics in which brokers keep messages that are not yet for consumers, and what became of them.
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""Internal topic of messages waiting for their delay level; queue id = level - 1."""
+"""Messages waiting for their delay level; queue id = level - 1."""
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""Delayed messages wait in its one queue, as in RocketMQ."""
+TIMER_OP_TOPIC: Final = "rmq_sys_wheel_timer_op"
+"""Names those that were delivered or recalled. RocketMQ has none: it keeps that in local files."""
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where halves go that nobody decided; made when the first one is given up."""
+DEDUPLICATION_TOPIC: Final = "rmq_sys_deduplication"
+"""A record in its one queue means: all that lies before it outlives a failure once it does. RocketMQ has none."""
+
+
+# The third field of a ConsumeQueue entry: what a broker filters by, or when a delayed message is due.
 
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 """RocketMQ's ScheduleMessageService.computeDeliverTimestamp for a level that has no delay configured."""

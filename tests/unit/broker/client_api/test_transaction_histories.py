@@ -17,7 +17,7 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.transactions import TOPIC, Producer, bodies_in, end, send_half
-from tandemmq.core.delivery.half_messages import GIVEN_UP_TOPIC
+from tandemmq.core.message.record import GIVEN_UP_TOPIC
 from tandemmq.core.message.record_decoder import RecordFound, scan_record
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus
