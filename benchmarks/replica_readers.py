@@ -16,7 +16,7 @@ from typing import Final
 
 import xxhash
 
-from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
+from tandemmq.core.message.record import Blank, RecordFound, scan_record
 
 __all__ = ["log_files"]
 

@@ -56,7 +56,7 @@ from support.store_damage import DAMAGES
 from support.topic_admin import broker_status, create_topic
 from tandemmq.core.audit.findings import FindingKind, Verdict
 from tandemmq.core.audit.run_summary import ExitCode, Outcome
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import RecordFound, scan_record
 
 FOLDER: Final = ROOT / "build" / "audit-check"
 REPORT: Final = ROOT / "build" / "audit-check.json"

@@ -8,8 +8,7 @@ from typing import Final
 
 from support.messages import STORE_HOST
 from tandemmq.core.message.properties import decode_properties, index_terms
-from tandemmq.core.message.record import MessageRecord, record_tags_code
-from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
+from tandemmq.core.message.record import Blank, MessageRecord, RecordFound, record_tags_code, scan_record
 from tandemmq.core.message.record_layout import enters_consume_queue
 from tandemmq.core.storage.consume_queue import QueueEntry
 from tandemmq.core.storage.disk import Disk, RecordCorrupt

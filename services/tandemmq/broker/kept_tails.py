@@ -26,8 +26,13 @@ from tandemmq.core.message.properties import (
     index_terms,
     tags_code,
 )
-from tandemmq.core.message.record import SCHEDULE_TOPIC, MessageRecord, OutgoingMessage, offset_message_id
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import (
+    SCHEDULE_TOPIC,
+    MessageRecord,
+    OutgoingMessage,
+    decode_record,
+    offset_message_id,
+)
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group
 from tandemmq.core.storage.disk import Disk

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.replication.common_prefix import CommonPrefixSearch
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import ReplicaMemory

@@ -39,8 +39,7 @@ from tandemmq.core.message.properties import (
     decode_properties,
     raw_property,
 )
-from tandemmq.core.message.record import Host, offset_message_id
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import Host, decode_record, offset_message_id
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.record_batch import RecordBatch, read_heads
 

@@ -44,7 +44,7 @@ RECEIVE_LIMIT_S: Final = 300.0
 _IDS: Final = """
 import pathlib, sys
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import RecordFound, scan_record
 for path in sorted(path for path in pathlib.Path(sys.argv[1], "commitlog").iterdir() if path.name.isdigit()):
     data, position = path.read_bytes(), 0
     first = int(path.name)

@@ -42,8 +42,15 @@ from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record import MessageRecord, record_tags_code
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import (
+    Blank,
+    Corrupt,
+    MessageRecord,
+    RecordFound,
+    ScanStop,
+    record_tags_code,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import enters_consume_queue
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry

@@ -19,8 +19,7 @@ from tandemmq.broker.queries.values import (
 )
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import PROPERTY_TAGS, decode_properties, index_terms, tags_code
-from tandemmq.core.message.record import SCHEDULE_TOPIC
-from tandemmq.core.message.record_decoder import RecordOutline
+from tandemmq.core.message.record import SCHEDULE_TOPIC, RecordOutline
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tandemmq.broker.audit.store_files import OpenFile
 from tandemmq.broker.queries.values import Body
-from tandemmq.core.message.record import MessageRecord
-from tandemmq.core.message.record_decoder import (
+from tandemmq.core.message.record import (
     RECORD_HEAD_BYTES_MAX,
     RECORD_TAIL_BYTES_MAX,
+    MessageRecord,
     RecordOutline,
     decode_record,
     read_record_outline,

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from tandemmq.core.message.record_decoder import RecordOutline
+from tandemmq.core.message.record import RecordOutline
 
 __all__ = [
     "Body",

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.audit.replica_store import ReplicaStore
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import Blank, Corrupt, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import BLANK, SMALLEST_RECORD_BYTES
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.replica_store import is_number
 from tandemmq.core.message.properties import PROPERTY_INNER_COUNT, PROPERTY_UNIQUE_KEY, decode_properties, index_terms
-from tandemmq.core.message.record import MessageRecord, offset_message_id, record_tags_code
-from tandemmq.core.message.record_decoder import RecordFound, decode_record
+from tandemmq.core.message.record import MessageRecord, RecordFound, decode_record, offset_message_id, record_tags_code
 from tandemmq.core.message.record_layout import (
     BLANK,
     CRC_MASK,

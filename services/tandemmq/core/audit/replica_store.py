@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
-from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord

@@ -24,7 +24,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tandemmq.core.message.record_decoder import RECORD_HEAD_BYTES_MAX
+from tandemmq.core.message.record import RECORD_HEAD_BYTES_MAX
 from tandemmq.core.message.record_layout import encode_blank
 from tandemmq.core.message.stored_message import read_store_timestamp_ms
 from tandemmq.core.storage.disk import (

@@ -24,8 +24,15 @@ from tandemmq.core.message.properties import (
     java_hash,
     tags_code,
 )
-from tandemmq.core.message.record import SCHEDULE_TOPIC, record_tags_code
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanResult, scan_record
+from tandemmq.core.message.record import (
+    SCHEDULE_TOPIC,
+    Blank,
+    Corrupt,
+    RecordFound,
+    ScanResult,
+    record_tags_code,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import (
     CRC_MASK,
     HOST_FLAGS,

@@ -27,8 +27,15 @@ from struct import Struct
 from typing import Final
 
 from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
-from tandemmq.core.message.record import offset_message_id
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, decode_record, scan_record
+from tandemmq.core.message.record import (
+    Blank,
+    Corrupt,
+    RecordFound,
+    ScanStop,
+    decode_record,
+    offset_message_id,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import (
     BLANK,
     BLANK_MAGIC,

@@ -23,19 +23,17 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import MAX_PROPERTIES_BYTES
 from tandemmq.core.message.record import (
     SCHEDULE_TOPIC,
+    Blank,
+    Corrupt,
     Host,
     MessageRecord,
     OutgoingMessage,
     RecordEncoder,
-    delay_tags_code,
-)
-from tandemmq.core.message.record_decoder import (
-    Blank,
-    Corrupt,
     RecordFound,
     ScanResult,
     ScanStop,
     decode_record,
+    delay_tags_code,
     scan_record,
 )
 from tandemmq.core.message.record_layout import MalformedRecord, enters_consume_queue, enters_index

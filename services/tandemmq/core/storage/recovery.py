@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tandemmq.core.message.record_decoder import RecordFound
+from tandemmq.core.message.record import RecordFound
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, ConsumeQueueTable, QueueEnds, StopKind
 from tandemmq.core.storage.disk import FROM_A_REPLICA, Disk, DiskFull, LogGap
