@@ -18,8 +18,6 @@ import xxhash
 
 from tandemmq.core.message.record import Blank, RecordFound, scan_record
 
-__all__ = ["log_files"]
-
 PIECE_BYTES: Final = 4 << 20
 
 

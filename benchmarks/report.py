@@ -18,8 +18,6 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["JSON_PATH", "MARKDOWN_PATH", "Row", "Samples", "markdown", "print_rows", "write"]
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 JSON_PATH: Final = ROOT / "build" / "bench.json"
 MARKDOWN_PATH: Final = ROOT / "build" / "bench.md"

@@ -30,17 +30,6 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
 
-__all__ = [
-    "ROOT",
-    "Member",
-    "Progress",
-    "SystemUnderTest",
-    "TandemPair",
-    "brokers_memory",
-    "make_certificate",
-    "tls_settings",
-]
-
 START_LIMIT_S: Final = 120.0
 IN_SYNC_LIMIT_S: Final = 60.0
 RPC_LIMIT_S: Final = 10.0

@@ -11,8 +11,6 @@ from typing import Final
 
 from rich.table import Table
 
-__all__ = ["Row", "compared", "result_table", "verdict", "write_rows"]
-
 _COMPARISONS: Final = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
 
 

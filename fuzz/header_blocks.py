@@ -21,8 +21,6 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from fuzz.source import Source, any_bytes, run_all
 from tandemmq.http2.hpack import ENTRY_OVERHEAD_BYTES, TABLE_BYTES, HeaderBlockError, HeaderDecoder
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 500
 BLOCKS_MAX: Final = 12
 FIELDS_MAX: Final = 20

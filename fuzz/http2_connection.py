@@ -22,8 +22,6 @@ from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header, literal
 from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 
-__all__ = ["run_one", "seeds"]
-
 LIMITS: Final = Limits(
     message_bytes=2_000,
     concurrent_streams=6,

@@ -21,8 +21,6 @@ from plan import Plan
 from processes import MeasurementFailed
 from system_under_test import SystemUnderTest, TandemPair, make_certificate, tls_settings
 
-__all__ = ["CLUSTER", "LOCAL", "OURS", "OURS_TLS", "REMOTING", "SideBySide"]
-
 # Labels in rows. RocketMQ stands in three ways: proxy in the broker, proxy apart, its own protocol.
 OURS: Final = "tandemmq"
 OURS_TLS: Final = "tandemmq_tls"

@@ -18,8 +18,6 @@ from peer.remoting import RemotingAdmin
 from processes import ChildProcess, MeasurementFailed, free_port, wait_for
 from system_under_test import Member, Progress
 
-__all__ = ["ProxyMode", "RocketPair"]
-
 START_LIMIT_S: Final = 120.0
 IN_SYNC_LIMIT_S: Final = 60.0
 NAMESRV, PROXY = "namesrv", "proxy"

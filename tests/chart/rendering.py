@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["CHART", "CI_VALUES", "PRESETS", "ROOT", "Rendered", "conform", "helm", "refusal", "render", "upgrade"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "tandemmq"
 # By name; deploy/helm has nothing else at its top.

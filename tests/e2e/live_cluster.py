@@ -17,8 +17,6 @@ from typing import Any, Final, Self
 from e2e.programs import fetch_json
 from support.cluster_processes import wait_until
 
-__all__ = ["METRICS_PORT", "LiveCluster"]
-
 METRICS_PORT: Final = "metricsPromExporterPort"
 _START_LIMIT_S: Final = 300.0
 # `tandemmq up` stops its members in waves of at most 20 s.

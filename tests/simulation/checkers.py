@@ -20,24 +20,6 @@ from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.storage.consume_queue import QueueEntry
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = [
-    "Violation",
-    "WalkedLog",
-    "check_acknowledged",
-    "check_delivered",
-    "check_prefix",
-    "check_queues",
-    "check_tables",
-    "end_of_filler",
-    "last_boundary",
-    "log_place",
-    "read_whole_log",
-    "readable_end",
-    "stored_progress",
-    "table_holds",
-    "walk_log",
-]
-
 DELAY_LEVELS_MS: Final = (1_000,)
 
 

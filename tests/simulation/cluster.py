@@ -43,8 +43,6 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["Cluster", "RunReport", "run"]
-
 T = TypeVar("T")
 
 WARM_UP_MS: Final = 3_000

@@ -25,8 +25,6 @@ from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["BrokerNode", "Member"]
-
 RESTART_AFTER_FAILURE_MS: Final = 1_000
 
 

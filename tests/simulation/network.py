@@ -19,8 +19,6 @@ from typing import Any, Final, Generic, TypeVar
 from simulation.process import Process
 from simulation.virtual_time import US_PER_MS, Timeline
 
-__all__ = ["NORMAL_DELAY_US", "Connection", "Network", "PeerUnavailable", "ServiceKey"]
-
 ServiceT = TypeVar("ServiceT")
 ResultT = TypeVar("ResultT")
 

@@ -30,8 +30,6 @@ from tandemmq.core.storage.flush_jobs import LogFlushJob
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["FAILOVER_PLANTS", "STEERED_PLANTS", "Plant", "planted", "steered"]
-
 
 class Plant(Enum):
     """A planted bug; the value is its name on the command line."""

@@ -10,17 +10,6 @@ from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.storage.options import FlushDiskType
 
-__all__ = [
-    "BROKER_NAME",
-    "CLUSTER_NAME",
-    "HA_PORT",
-    "MASTER",
-    "METADATA_PORT",
-    "NAME_SERVER",
-    "TOPIC",
-    "RunSettings",
-]
-
 TOPIC: Final = "Orders"
 CLUSTER_NAME: Final = "DefaultCluster"
 BROKER_NAME: Final = "broker-a"

@@ -22,8 +22,6 @@ from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.core.storage.retention import BelievedTime, RetentionFloor
 
-__all__ = ["STORE_HOST", "RunningStore"]
-
 STORE_HOST: Final = Host.parse("10.0.0.1", 10_911)
 FLUSH_INTERVAL_MS: Final = 500
 QUEUE_FLUSH_INTERVAL_MS: Final = 1_000

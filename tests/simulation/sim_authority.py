@@ -15,8 +15,6 @@ from simulation.process import Process
 from tandemmq.broker.failover.authority import CALL_LIMIT_S, AuthorityUnavailable, Held, SwapLost
 from tandemmq.core.replication.mastership import GroupRecord
 
-__all__ = ["AUTHORITY", "AuthorityHost", "AuthorityState", "SimAuthority"]
-
 AUTHORITY: Final = "authority"
 LATE_MS: Final = (200, 9_000)
 """Also after the call's second, and after a lease."""

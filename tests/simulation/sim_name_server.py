@@ -29,8 +29,6 @@ from tandemmq.core.routing.values import (
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.name_server_link import ClusterView
 
-__all__ = ["NAME_SERVER_PLANE", "BrokerRegistration", "NameServerService", "SimNameServer"]
-
 AnswerT = TypeVar("AnswerT")
 
 MEMORY_FILE: Final = "groupMemory.json"

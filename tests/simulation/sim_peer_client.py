@@ -15,8 +15,6 @@ from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.replication.log_history import LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity
 
-__all__ = ["SimPeerClient"]
-
 CALL_TIMEOUT_MS: Final = 3_000
 VERIFY_TIMEOUT_MS: Final = 10_000
 LEASES_TIMEOUT_MS: Final = 30_000

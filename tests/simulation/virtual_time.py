@@ -20,8 +20,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["LoopSocket", "ProcessLoop", "Timeline", "Timer", "VirtualClock", "bury_all"]
-
 T = TypeVar("T")
 
 BURIAL_ATTEMPTS: Final = 5

@@ -13,8 +13,6 @@ from tandemmq.admin.cluster_state import ClusterState, ExpectedBroker, Finding
 from tandemmq.admin.consistency_runs import ConsistencyRuns, ResultsUnavailable
 from tandemmq.core.audit.run_summary import RunSummary
 
-__all__ = ["FakeReader", "FakeResults", "cached", "consistency_of"]
-
 
 class FakeReader:
     """Gives `state`; keeps what it was asked to remember."""

@@ -14,8 +14,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 
-__all__ = ["Answer", "ack_request", "call", "message", "receive", "receive_request", "send_request"]
-
 _message_ids = count(1)
 
 

@@ -53,18 +53,6 @@ from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 
-__all__ = [
-    "AUDIT_OPTIONS",
-    "GROUP",
-    "append_messages",
-    "copy_group",
-    "make_group",
-    "make_master",
-    "open_group",
-    "replicate",
-    "write_side_files",
-]
-
 GROUP: Final = "broker-a"
 AUDIT_OPTIONS: Final = StoreOptions(
     commit_log_file_bytes=256 << 10,

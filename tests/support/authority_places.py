@@ -23,8 +23,6 @@ from tandemmq.broker.failover.authority import RECORD_ANNOTATION, Authority, ope
 from tandemmq.proto.etcdserverpb import kv_pb2 as pb
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
 
-__all__ = ["AuthorityPlace", "EtcdPlace", "FakeEtcd", "FilePlace", "LeasePlace", "etcd_place", "lease_place", "patient"]
-
 CLUSTER: Final = "DefaultCluster"
 LEASE: Final = "mq-broker-a"
 

@@ -38,8 +38,6 @@ from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.rpc import Call
 
-__all__ = ["BrokerAssembly", "message_timers"]
-
 _STORE_OPTIONS = StoreOptions(
     commit_log_file_bytes=16 << 20,
     consume_queue_file_bytes=20_000,

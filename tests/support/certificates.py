@@ -9,8 +9,6 @@ from typing import Final
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
 from tandemmq.service.certificates import CertificateAuthority, write_certificates
 
-__all__ = ["ADMIN", "CALLERS", "CLUSTER", "CONSISTENCY", "GROUP", "HOOK", "TestCertificates", "broker", "now"]
-
 CLUSTER: Final = "DefaultCluster"
 GROUP: Final = "broker-a"
 

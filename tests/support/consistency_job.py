@@ -16,8 +16,6 @@ import pyarrow.parquet as parquet
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.run_summary import ExitCode, GroupSummary, RunSummary
 
-__all__ = ["JobRun", "run_job"]
-
 JOB_LIMIT_S: Final = 600.0
 
 

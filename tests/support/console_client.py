@@ -26,8 +26,6 @@ from tandemmq.admin.metrics import ClusterMetrics
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.trace_reader import TraceFindings, TraceList
 
-__all__ = ["ConsoleClient", "console_client"]
-
 # Compiled once for all tests of a process.
 _TEMPLATES = PageTemplates()
 

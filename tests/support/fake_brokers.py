@@ -13,8 +13,6 @@ from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.operations.questions import Answer, BrokerPlanes, CallFailure, Questions
 from tandemmq.admin.rpc import Channels
 
-__all__ = ["FakeQuestions", "rpc_error"]
-
 AnswerT = TypeVar("AnswerT")
 
 

@@ -10,8 +10,6 @@ from google.protobuf.message import Message
 
 from tandemmq.service.rpc import StatusCode
 
-__all__ = ["FakeCall"]
-
 MessageT = TypeVar("MessageT", bound=Message)
 
 

@@ -59,8 +59,6 @@ WAITS = AcceptedLoss(
 )
 """Of a master whose slave is away."""
 
-__all__ = ["FakeCluster"]
-
 
 def _undecided(now_ms: int) -> list[Transaction]:
     return [

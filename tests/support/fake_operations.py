@@ -71,8 +71,6 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.core.audit.run_summary import Tier
 
-__all__ = ["FakeOperations"]
-
 _ItemT = TypeVar("_ItemT")
 
 _MASTERS = tuple(broker for broker in BROKERS if broker.endswith(":0"))

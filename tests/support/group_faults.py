@@ -23,8 +23,6 @@ from support.cluster_processes import ServiceProcess, wait_until
 from support.group_under_fault import BrokerGroup, Verdict
 from tandemmq.core.message.record import RecordFound, scan_record
 
-__all__ = ["FAULTS", "Fault", "play_round"]
-
 PAGE_BYTES: Final = 4096
 # Of a body in a record of a host with an IPv4 address.
 BODY_START: Final = 88

@@ -39,8 +39,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
-__all__ = ["BrokerGroup", "Verdict"]
-
 NAME: Final = "broker-a"
 TOPIC, OTHER_TOPIC = "orders", "payments"
 # One reads what it is asked to and has a backlog at every fault; the other has read its topic to the end.

@@ -18,21 +18,6 @@ from tandemmq.http2.errors import Limits, Usage
 from tandemmq.http2.hpack import Header, HeaderDecoder, literal
 from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 
-__all__ = [
-    "GRPC_HEADERS",
-    "Frame",
-    "H2Pair",
-    "RecordedCall",
-    "ServerRig",
-    "block",
-    "data",
-    "decoded",
-    "message",
-    "open_request",
-    "parse_frames",
-    "unary_request",
-]
-
 GRPC_HEADERS: Final = (
     (":method", "POST"),
     (":scheme", "http"),

@@ -11,8 +11,6 @@ from tandemmq.cli.kube.release import ClaimState, DisruptionBudgetState, PodStat
 from tandemmq.cli.kube.rollout import CopyState, MasterCopies
 from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
 
-__all__ = ["CLOSED", "FakePod", "FakeRelease", "FakeSet", "pod", "stateful_set"]
-
 CLOSED = 1_000_000
 _READY_TURNS = 2
 _SYNC_TURNS = 4

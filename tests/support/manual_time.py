@@ -8,8 +8,6 @@ from itertools import count
 
 from tandemmq.core.clock import Clock
 
-__all__ = ["ManualTime", "OffsetClock"]
-
 
 class _Timer:
     def __init__(self, callback: Callable[[], object]) -> None:

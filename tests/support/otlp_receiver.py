@@ -25,8 +25,6 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-__all__ = ["Manner", "OtlpReceiver", "ReceivedEvent", "ReceivedLine", "ReceivedLink", "ReceivedMetric", "ReceivedSpan"]
-
 Value: TypeAlias = str | int | float | bool | tuple[object, ...]
 
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Network", "NetworkUnavailable", "Node", "can_make_networks", "own_network"]
-
 _CLONE_NEWNET: Final = 0x4000_0000
 
 

@@ -12,8 +12,6 @@ from support.damaged_groups import GroupFolder
 from support.store_damage import Damage, Expected
 from tandemmq.core.audit.findings import Finding, Verdict
 
-__all__ = ["Judgement", "Planted", "judge", "plant"]
-
 
 @dataclass(frozen=True, slots=True)
 class Planted:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tandemmq.core.audit.replica_store import ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
 
-__all__ = ["FolderFiles", "open_replica"]
-
 
 class FolderFiles(ReplicaFiles):
     """Reads plainly; counts what it was asked for."""

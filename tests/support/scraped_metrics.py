@@ -9,8 +9,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.cluster_processes import ServiceProcess
 
-__all__ = ["ScrapedMetrics", "scrape"]
-
 
 class ScrapedMetrics:
     """What one scrape gave."""

@@ -25,8 +25,6 @@ from tandemmq.core.storage.disk import (
     StoreLocked,
 )
 
-__all__ = ["UNLIMITED_BYTES", "SimulatedCrash", "SimulatedDisk"]
-
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
 PAGE_BYTES: Final = 4096

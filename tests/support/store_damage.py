@@ -34,8 +34,6 @@ from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, GroupOffse
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory, ReplicaRecord
 
-__all__ = ["DAMAGES", "SIDE_DAMAGES", "Damage", "Expected"]
-
 _PAGE_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 20
 _SLOT_WITH_ENTRIES_BYTES: Final = 4 + 4 * _ENTRY_BYTES

@@ -16,22 +16,6 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.retention import BelievedTime
 
-__all__ = [
-    "FILLING_OPTIONS",
-    "SMALL_OPTIONS",
-    "ManualClock",
-    "derived_queues",
-    "flush_all",
-    "keys_in",
-    "log_bytes",
-    "messages_by_key",
-    "new_store",
-    "queue_contents",
-    "records_in",
-    "right_time",
-    "with_options",
-]
-
 SMALL_OPTIONS: Final = StoreOptions(
     commit_log_file_bytes=4096,
     consume_queue_file_bytes=400,

@@ -13,19 +13,6 @@ from tandemmq.admin.trace_reader import (
     TracingState,
 )
 
-__all__ = [
-    "MASTER",
-    "SLAVE",
-    "FakeTraces",
-    "consumer_spans",
-    "findings",
-    "master_spans",
-    "replica_spans",
-    "stored_copy",
-    "trace_list",
-    "tracing",
-]
-
 MASTER, SLAVE = "broker-a:0", "broker-a:1"
 _START_MS = START_NS // 1_000_000
 

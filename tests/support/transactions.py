@@ -9,8 +9,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import BidiMethod, StreamHandler
 
-__all__ = ["TOPIC", "Producer", "bodies_in", "end", "half_message", "send_half"]
-
 TOPIC = "payments"
 
 

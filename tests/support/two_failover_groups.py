@@ -14,8 +14,6 @@ from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
 
-__all__ = ["GROUPS", "TwoFailoverGroups", "client_endpoint", "two_failover_groups"]
-
 GROUPS: Final = ("broker-a", "broker-b")
 _REPLICAS: Final = 2
 _LEASE_MS: Final = 3_000

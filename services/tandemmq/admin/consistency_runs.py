@@ -37,29 +37,6 @@ from tandemmq.service.kubernetes_api import (
     api_of_pod,
 )
 
-__all__ = [
-    "CONFIG_MAP_PREFIX",
-    "RUNS_MAX",
-    "ConfigMapResults",
-    "ConsistencyReading",
-    "ConsistencyRuns",
-    "FolderResults",
-    "GroupStanding",
-    "JobStarter",
-    "ProcessStarter",
-    "ResultsPlace",
-    "ResultsUnavailable",
-    "Starter",
-    "diagnose_consistency",
-    "finished_at_ms",
-    "remedy_of",
-    "results_place",
-    "standings",
-    "starter_of",
-    "subject_of",
-]
-
-
 # Where the consistency job leaves its runs for this service: a folder, or a ConfigMap of the release.
 #
 # The job and this service share no code but the summary's format and no connection: a run is written once and read

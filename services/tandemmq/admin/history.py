@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.cluster_reader import ClusterReading
 
 
-__all__ = [
-    "USAGE_INTERVAL_MS",
-    "USAGE_NAMES_MAX",
-    "ClusterHistory",
-    "Figure",
-    "Samples",
-    "UsageHistory",
-    "between",
-    "quantile_s",
-    "slave_key",
-]
-
-
 # Quantiles of latencies from what brokers count.
 
 

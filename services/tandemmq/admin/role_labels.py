@@ -33,8 +33,6 @@ from tandemmq.service.kubernetes_api import (
     api_of_pod,
 )
 
-__all__ = ["KubernetesPods", "Pod", "Pods", "RoleLabels", "roles_by_pod"]
-
 _PAUSE_S: Final = 5.0
 _PAUSE_AFTER_FAILURE_MAX_S: Final = 60.0
 

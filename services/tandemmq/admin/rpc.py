@@ -26,20 +26,6 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_p
 from tandemmq.service.rpc import cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
-__all__ = [
-    "BrokerAdminCalls",
-    "BrokerOperationsCalls",
-    "Channels",
-    "FailoverCalls",
-    "MessageQueryCalls",
-    "NameServerCalls",
-    "ReplicaCalls",
-    "ReplicaRepairCalls",
-    "TraceCalls",
-    "error_text",
-    "serving",
-]
-
 ReplyT = TypeVar("ReplyT", bound=Message)
 
 # Deadlines in seconds, from the comments in proto/tandemmq.

@@ -35,25 +35,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.cluster_reader import CachedCluster
 
 
-__all__ = [
-    "BrokerSpan",
-    "ClusterTraces",
-    "SlaveHolding",
-    "StoredCopy",
-    "TraceFindings",
-    "TraceLine",
-    "TraceList",
-    "TraceReader",
-    "TraceSource",
-    "TracingState",
-    "spans_of",
-    "stored_copies",
-    "trace_id_of",
-    "trace_lines",
-    "tracing_state",
-]
-
-
 # What brokers say about traces and single messages, as values.
 
 

@@ -36,8 +36,6 @@ from tandemmq.service.settings import (
     stop_requested,
 )
 
-__all__ = ["main", "run_broker"]
-
 _DESCRIPTION: Final = "A TandemMQ broker: one member of a broker group. Settings have RocketMQ's names."
 
 

@@ -41,9 +41,6 @@ from tandemmq.core.clock import Clock
 if TYPE_CHECKING:
     from tandemmq.broker.metadata_tables import MetadataTables
 
-
-__all__ = ["AccessChanges", "Seeds", "SeedsUnreadable", "read_keys", "read_seeds"]
-
 log = structlog.get_logger(__name__)
 
 _FILE_BYTES_MAX: Final = 4 << 20

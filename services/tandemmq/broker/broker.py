@@ -61,8 +61,6 @@ from tandemmq.service.metrics import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.service_tls import server_tls_of
 
-__all__ = ["Broker"]
-
 log = structlog.get_logger(__name__)
 
 # The event names each; a disk that lost them all says so in as many lines.

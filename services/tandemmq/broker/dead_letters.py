@@ -55,19 +55,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
     from tandemmq.broker.queries.message_queries import MessageQueries
 
-
-__all__ = [
-    "KEPT_FLAGS",
-    "PUT_LIMIT_S",
-    "DeadLetterQueues",
-    "DeadLetterResend",
-    "StoredAgain",
-    "dead_letter_topic",
-    "put_again",
-    "topic_problem",
-    "wait_for_puts",
-]
-
 _PREFIX: Final = "%DLQ%"
 _QUEUE_COUNT: Final = 1
 # Clients repeat a forward until it succeeds; a repetition comes within seconds. Bounds the memory of past ones.

@@ -44,8 +44,6 @@ from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MAS
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
-__all__ = ["LATENESS_BOUNDS_S", "DelayedMessages", "RecallRefusal", "delivered_copy", "timer_message"]
-
 log = structlog.get_logger(__name__)
 
 LATENESS_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0)

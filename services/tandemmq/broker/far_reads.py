@@ -32,8 +32,6 @@ from tandemmq.broker.queries import stored_records
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.replication.master_replica import SlaveView
 
-__all__ = ["FarLog", "FarReads", "SlaveLogs", "memory_bytes"]
-
 log = structlog.get_logger(__name__)
 
 WINDOW_BYTES: Final = 1 << 20

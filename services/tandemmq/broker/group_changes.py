@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = [
-    "Edge",
-    "FindOffsets",
-    "GroupChanges",
-    "GroupProgressView",
-    "GroupRemoval",
-    "InvalidOffsets",
-    "OffsetMove",
-    "QueueStanding",
-    "ResetTarget",
-    "StoreTime",
-]
-
 log = structlog.get_logger(__name__)
 
 

@@ -43,9 +43,6 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import MessageQueries
 
-
-__all__ = ["KeptTails", "TailUnknown"]
-
 log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 8

@@ -21,8 +21,6 @@ from tandemmq.core.routing.queue_choice import home_of_message_group
 from tandemmq.core.routing.values import PERMISSION_WRITE, TopicRoute
 from tandemmq.core.storage.disk import Disk, DiskError
 
-__all__ = ["MESSAGE_GROUP_HOMES_FILE", "ORDERED_TYPES", "MessageGroupHomes"]
-
 log = structlog.get_logger(__name__)
 
 ORDERED_TYPES: Final = frozenset({"FIFO", "MIXED"})

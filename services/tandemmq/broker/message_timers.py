@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.queries.stored_records import Pages
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = ["RELEASE_BYTES_MAX", "MessageTimers"]
-
 log = structlog.get_logger(__name__)
 
 RELEASE_BYTES_MAX: Final = 1 << 20

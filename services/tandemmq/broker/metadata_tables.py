@@ -35,18 +35,6 @@ from tandemmq.core.storage.disk import Disk
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
 
-
-__all__ = [
-    "ChangeSignal",
-    "FollowedTable",
-    "KeptTable",
-    "MetadataTables",
-    "MetadataWrite",
-    "NotSpread",
-    "PrintedTable",
-    "VersionedTable",
-]
-
 log = structlog.get_logger(__name__)
 
 _WRITING_ORDER: Final = (

@@ -47,21 +47,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = [
-    "BrokerMetrics",
-    "ClientMetrics",
-    "ConsumerMetrics",
-    "LagAge",
-    "MasterMetrics",
-    "MasterRoleMetrics",
-    "MessageMetrics",
-    "RetentionFigures",
-    "SlaveMetrics",
-    "StoreMetrics",
-    "flag",
-    "tell_failover",
-]
-
 
 # When a message was stored, read from its record's head alone.
 

@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.runtime_settings import Applier
     from tandemmq.service.event_loop import TurnLimit
 
-__all__ = ["BrokerParts", "Role", "StoreWorkers"]
-
 # Topic, properties and fixed fields of a record beside its body.
 LITE_FOLLOWED_AT_ONCE: Final = 256
 UNKNOWN_END: Final = 1 << 62

@@ -36,17 +36,6 @@ from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
-__all__ = [
-    "EpochPromise",
-    "MemberLogs",
-    "PeerClient",
-    "PeerLog",
-    "PeerUnavailable",
-    "ReplicaClaim",
-    "SourceLog",
-    "history_messages",
-]
-
 _TABLES: Final = {
     MetadataFile.TOPICS: metadata_service_pb2.METADATA_TABLE_TOPICS,
     MetadataFile.SUBSCRIPTION_GROUPS: metadata_service_pb2.METADATA_TABLE_SUBSCRIPTION_GROUPS,

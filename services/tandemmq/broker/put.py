@@ -14,21 +14,6 @@ from tandemmq.core.tracing.span_data import TraceContext
 from tandemmq.service.metrics import OTHER
 from tandemmq.service.rpc import Call
 
-__all__ = [
-    "LATENCY_BOUNDS_S",
-    "DeliveryCounts",
-    "DeliveryMeter",
-    "Place",
-    "Put",
-    "PutAnswer",
-    "PutDone",
-    "PutMessages",
-    "PutMeter",
-    "TopicPuts",
-    "answer_of",
-]
-
-
 # Who is told what became of a put.
 
 # For those that put now and then: the write path makes a `PutAnswer` of it.

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.message_store import MessageStore
 
 
-__all__ = ["CommonEnd", "LocalLog", "ProvingRole", "ReplicaProof", "digest_of", "find_common_end"]
-
-
 class LocalLog(Protocol):
     """The part of the store that replicas ask about."""
 

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = ["MasterFloor", "Retention", "SlaveFloor"]
-
 log = structlog.get_logger(__name__)
 
 _INTERVAL_S: Final = 10.0

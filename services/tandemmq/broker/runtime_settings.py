@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = [
-    "Applier",
-    "RuntimeSettings",
-    "SettingChange",
-    "SettingState",
-    "SettingsRefused",
-    "master_setting_appliers",
-    "setting_appliers",
-]
-
 log = structlog.get_logger(__name__)
 
 Applier: TypeAlias = Callable[[BrokerSettings], None]

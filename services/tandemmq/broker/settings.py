@@ -28,8 +28,6 @@ from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporte
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX
 from tandemmq.service.service_tls import ServicePortSettings
 
-__all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
-
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")

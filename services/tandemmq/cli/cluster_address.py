@@ -22,19 +22,6 @@ from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ExpectedBroker
 
-__all__ = [
-    "NAMESRV_VARIABLES",
-    "ClusterAddress",
-    "ClusterContext",
-    "ClusterTarget",
-    "ContextFile",
-    "Contexts",
-    "KubernetesPlace",
-    "find_address",
-    "find_place",
-    "find_target",
-]
-
 
 # Names for clusters: what `tandemmq context` keeps, so that a command need not be told where each time.
 #

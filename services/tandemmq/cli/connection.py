@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from tandemmq.client import Credentials, Producer
     from tandemmq.core.clock import Clock
 
-__all__ = [
-    "BrokerRates",
-    "ClusterChoice",
-    "ClusterConnection",
-    "certificates_of",
-    "connection_on",
-    "open_connection",
-    "own_credentials",
-    "read_with_rates",
-    "refuse_blindness",
-    "with_cluster",
-]
-
 
 class ClusterConnection(Protocol):
     """What a command has of a cluster for as long as it runs."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
-__all__ = ["LazyCommand", "LazyGroup", "QuickGroup", "lazy_group"]
-
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:

@@ -23,30 +23,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.values import PageRequest
     from tandemmq.cli.connection import ClusterChoice, ClusterConnection
 
-__all__ = [
-    "MOMENT_HELP",
-    "ContextOption",
-    "DryRunOption",
-    "GroupArgument",
-    "JsonOption",
-    "LimitOption",
-    "OutputOption",
-    "SearchOption",
-    "TopicArgument",
-    "YesOption",
-    "aged_text",
-    "at_terminal",
-    "complete_broker",
-    "complete_broker_group",
-    "complete_context",
-    "complete_group",
-    "complete_topic",
-    "moment_text",
-    "parse_duration_s",
-    "parse_moment_ms",
-    "standard_input",
-]
-
 
 def standard_input() -> TextIO:
     """CommandError when it was closed before we started."""

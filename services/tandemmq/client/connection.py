@@ -22,16 +22,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
 
-__all__ = [
-    "ClientOptions",
-    "Connection",
-    "ConnectionPool",
-    "Credentials",
-    "TelemetryStream",
-    "check_status",
-    "parse_access_points",
-]
-
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),

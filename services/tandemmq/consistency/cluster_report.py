@@ -31,25 +31,6 @@ from tandemmq.service.kubernetes_api import (
 )
 from tandemmq.service.logging import get_logger
 
-__all__ = [
-    "EVENTS_MAX",
-    "RUNS_KEPT",
-    "Announcement",
-    "ApiServerObjects",
-    "BrokerStatefulSet",
-    "KubernetesObjects",
-    "announce",
-    "broker_stateful_set",
-    "event_document",
-    "kept_runs",
-    "outcome_events",
-    "push",
-    "run_registry",
-    "short_summary",
-    "shortened",
-]
-
-
 # What `kubectl describe statefulset` and `kubectl get events` say of a run.
 
 # A release has two StatefulSets for each group; one run must not flood the events of its namespace.

@@ -46,23 +46,6 @@ from tandemmq.core.storage.record_batch import RecordBatch, read_heads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "COMMIT_LOG_SCHEMA",
-    "CONSUME_QUEUE_SCHEMA",
-    "CommitLogSource",
-    "ConsumeQueueSource",
-    "DataLost",
-    "OptionsRefused",
-    "RememberingFiles",
-    "StoreOptions",
-    "Wanted",
-    "columns_of",
-    "facts_of",
-    "register",
-    "schema_of",
-    "wanted_of",
-]
-
 
 # Which rows are read at all. Options say it, not the filters of a query: Spark 4.3 keeps what one query pushed down
 # for the next ones that ask the same table, so that they lack rows.

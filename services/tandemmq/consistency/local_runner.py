@@ -23,8 +23,6 @@ from typing import Final
 from tandemmq.consistency.settings import TasksFailed, TooLarge
 from tandemmq.consistency.tasks import Task, TaskAnswer, TaskRunner, encode_task, run_tasks
 
-__all__ = ["Engine", "LocalRunner"]
-
 _PROCESS_KINDS: Final = frozenset({"check", "compare", "name"})
 """They hold Python's lock while they work; the others wait for disks and networks, or hash."""
 _WORTH_PROCESSES_BYTES: Final = 128 << 20

@@ -16,18 +16,6 @@ from tandemmq.core.audit.replica_store import extents_of
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = [
-    "GroupMemory",
-    "RangePlan",
-    "ScrubOptions",
-    "chunks",
-    "differing_to_remember",
-    "in_waves",
-    "merged",
-    "plan_ranges",
-    "total_bytes",
-]
-
 _DIFFERING_RANGES_MAX: Final = 1_000
 """Remembered of one group; beyond it neighbours are joined, and the next run reads what lies between as well."""
 _BY_BROKER_ID: Final = ("replica_watermarks", "seen_at_s", "seen")

@@ -13,8 +13,6 @@ from rich.console import Console
 from tandemmq.consistency.settings import ProgressKind
 from tandemmq.service.logging import get_logger
 
-__all__ = ["Progress"]
-
 _LINE_INTERVAL_S: Final = 0.5
 _TEXT_INTERVAL_S: Final = 5.0
 """Where nothing can be drawn over."""

@@ -34,9 +34,6 @@ from tandemmq.consistency.tasks import TaskAnswer
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.service.logging import get_logger
 
-__all__ = ["GroupStore", "ResultsStore"]
-
-
 _COMPRESSION: Final = "zstd"
 
 

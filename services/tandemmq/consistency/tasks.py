@@ -36,25 +36,6 @@ from tandemmq.core.audit.side_files import read_side_facts
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = [
-    "BoundsTask",
-    "CheckTask",
-    "CompareTask",
-    "DerivedTask",
-    "DescribeTask",
-    "DigestTask",
-    "FingerprintTask",
-    "NameTask",
-    "QueueEndsTask",
-    "Replica",
-    "RereadTask",
-    "Task",
-    "TaskAnswer",
-    "TaskRunner",
-    "encode_task",
-    "run_tasks",
-]
-
 _PIECE_BYTES: Final = 4 << 20
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-__all__ = ["Exemplar", "Histogram", "HistogramReading"]
-
 
 class Exemplar(NamedTuple):
     """One observation that somebody can look at: its value, the trace it belongs to, when it was made (wall ms)."""

@@ -23,21 +23,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-__all__ = [
-    "ANY_NAME",
-    "NAMES_MAX",
-    "OverQuota",
-    "Quantity",
-    "QuotaKind",
-    "QuotaRule",
-    "QuotaRules",
-    "Quotas",
-    "Share",
-    "address_of_peer",
-    "counted_host",
-    "parse_quotas",
-]
-
 KeyT = TypeVar("KeyT")
 
 ANY_NAME: Final = "*"

@@ -49,8 +49,6 @@ from tandemmq.http2.output import IdleBudget, Output
 from tandemmq.http2.requests import Requests
 from tandemmq.http2.stream import KeptBytes, Stream, StreamMaker, Timers
 
-__all__ = ["Connection"]
-
 # Settings that one SETTINGS frame may make us walk through.
 _SETTINGS_PER_CHARGE: Final = 32
 _KEEPALIVE_PING: Final = b"mq-alive"

@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-__all__ = ["ConnectionFailure", "ErrorCode", "Limits", "StreamFailure", "TlsMode", "Usage"]
-
 
 class ErrorCode(IntEnum):
     """What RST_STREAM and GOAWAY say."""

@@ -13,19 +13,6 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 from mypy_extensions import i64, mypyc_attr
 
-__all__ = [
-    "ENTRY_OVERHEAD_BYTES",
-    "TABLE_BYTES",
-    "Header",
-    "HeaderBlockError",
-    "HeaderDecoder",
-    "HeaderEncoder",
-    "decode",
-    "literal",
-    "measure",
-]
-
-
 # Size of the dynamic tables, the protocol's default, which we neither raise nor lower.
 TABLE_BYTES: Final = 4_096
 # What an entry counts beside its name and value (RFC 7541, 4.1).

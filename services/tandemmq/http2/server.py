@@ -34,8 +34,6 @@ from tandemmq.http2.sockets import (
 )
 from tandemmq.http2.stream import Stream
 
-__all__ = ["ConnectionGate", "Server"]
-
 # One read may hold 100 usual requests, some 1.5 ms of the loop; more at once would make other connections wait. Larger
 # requests fill it: of half the size, batches of 32 KiB take 1.6 times the system calls and 4 % more instructions.
 _READ_BYTES: Final = 128 << 10

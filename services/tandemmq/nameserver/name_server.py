@@ -48,8 +48,6 @@ from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 from tandemmq.service.service_tls import caller_of, claim_problem_of, peer_of, server_tls_of
 from tandemmq.service.settings import VERSION
 
-__all__ = ["NAME_SERVER_METRICS", "SERVICE_NAME", "NameServerMetrics", "NameServerServicer", "client_api", "serving"]
-
 SERVICE_NAME: Final = "tandemmq.nameserver.v1.NameServerService"
 
 

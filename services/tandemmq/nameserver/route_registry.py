@@ -30,9 +30,6 @@ from tandemmq.core.routing.values import (
     TopicRoute,
 )
 
-__all__ = ["Activity", "GroupMemoryFile", "RouteRegistry", "StoreFolderError"]
-
-
 # The file of the group memory, which outlives the process:
 #
 #     DIR/groupMemory.json               the memory, replaced as a whole; a reader sees the old or the new one

@@ -38,25 +38,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, group_server_name, identity_of, server_name
 from tandemmq.core.clock import Clock
 
-__all__ = [
-    "CA_FILE",
-    "CA_KEY_FILE",
-    "CERTIFICATE_FILE",
-    "KEY_FILE",
-    "CertificateAuthority",
-    "CertificateFolder",
-    "CertificateNames",
-    "CertificateUnusable",
-    "Certificates",
-    "FileMarks",
-    "file_marks",
-    "judged",
-    "names_of",
-    "read_certificates",
-    "write_certificates",
-]
-
-
 log = structlog.get_logger(__name__)
 
 CERTIFICATE_FILE: Final = "tls.crt"

@@ -30,8 +30,6 @@ from tandemmq.service.rpc import (
     UnaryMethod,
 )
 
-__all__ = ["HealthService", "Http2Front", "reflection_table"]
-
 _HEALTH: Final = "grpc.health.v1.Health"
 _WATCHES_MAX: Final = 1_000
 

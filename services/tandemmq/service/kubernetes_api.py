@@ -20,27 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote, urlencode
 
-__all__ = [
-    "COMPONENT_LABEL",
-    "GROUP_LABEL",
-    "HOME_ROLE_LABEL",
-    "INSTANCE_LABEL",
-    "NAME_LABEL",
-    "ROLE_LABEL",
-    "AccessDenied",
-    "Document",
-    "Kind",
-    "KubernetesApi",
-    "KubernetesUnavailable",
-    "ObjectConflict",
-    "ObjectMissing",
-    "PodStream",
-    "annotations_of",
-    "api_of_pod",
-    "api_of_user",
-    "is_in_pod",
-]
-
 # Labels of the chart's objects.
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"

@@ -33,31 +33,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
-__all__ = [
-    "RouteQueryHandler",
-    "broker_message",
-    "broker_value",
-    "client_id_problem",
-    "identity_message",
-    "identity_value",
-    "is_master_value",
-    "memory_message",
-    "memory_value",
-    "message_queue",
-    "refusal_text",
-    "registration_message",
-    "registration_value",
-    "replica_message",
-    "route_message",
-    "route_value",
-    "rows_or_problem",
-    "snapshot_message",
-    "superseded_reason",
-    "takes_one_address",
-    "version_message",
-    "version_value",
-]
-
 # How the message of a refused registration begins; see the contract of RegisterBroker.
 _SUPERSEDED: Final = "superseded: "
 # What a broker waits for is a sentence.

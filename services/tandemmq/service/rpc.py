@@ -14,31 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from grpc import StatusCode
-
-__all__ = [
-    "CALLER_HEADER",
-    "CLIENT_ID_HEADER",
-    "FORWARDED_HEADER",
-    "MESSAGE_BYTES_MAX",
-    "RECEIVE_HEADER",
-    "UNREAD",
-    "BidiMethod",
-    "Call",
-    "ListenError",
-    "Method",
-    "MethodTable",
-    "RequestDecoder",
-    "RequestTooLong",
-    "ServerStreamMethod",
-    "ShortRequests",
-    "StatusCode",
-    "StreamHandler",
-    "UnaryHandler",
-    "UnaryMethod",
-    "cancellation_wins",
-    "undecoded",
-]
+from grpc import StatusCode as StatusCode
 
 # RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
 MESSAGE_BYTES_MAX: Final = 130 << 20

@@ -15,8 +15,6 @@ from support.fake_call import FakeCall
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["CLIENT_ID", "RawClient"]
-
 CLIENT_ID: Final = "host@1@0@abc"
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 

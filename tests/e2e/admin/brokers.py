@@ -20,8 +20,6 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
-__all__ = ["MASTERS", "Brokers"]
-
 ResultT = TypeVar("ResultT")
 # Asks one address.
 Question = Callable[[Channels, str], Awaitable[ResultT]]

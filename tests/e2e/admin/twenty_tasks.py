@@ -9,8 +9,6 @@ from typing import Final
 
 from e2e.programs import ROOT
 
-__all__ = ["DOCUMENT", "Task", "preparation", "tasks"]
-
 DOCUMENT: Final = ROOT / "docs" / "operations" / "twenty-tasks.md"
 _TASK: Final = re.compile(r"(\d+)\. (.+)")
 _COMMANDS: Final = re.compile(r"```sh\n(.*?)```", re.DOTALL)

@@ -17,8 +17,6 @@ from e2e.kubernetes.cluster import ROOT, CommandFailed
 from e2e.kubernetes.installation import RELEASE, Installation
 from e2e.kubernetes.report import Report
 
-__all__ = ["Answer", "Operator", "use_command_line"]
-
 TOPIC: Final = "by-command-line"
 QUEUES: Final = 4
 SETTING: Final = "fileReservedTime"

@@ -21,8 +21,6 @@ from e2e.kubernetes.installation import PUT_BACK, RELEASE, STORE, Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 
-__all__ = ["DISK_FAULTS", "VALUES", "lose_disks"]
-
 DISK_FAULTS: Final = ("claim", "slave-late", "nameservers-late", "copy", "both")
 # A group that is not known begins at the newest message, as the presets have it: a forgotten one loses its backlog. And
 # nobody takes over: what a master does that comes back without its disk is the question here.

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from e2e.kubernetes.cluster import ROOT, Cluster, CommandFailed, NotInTime, until
 
-__all__ = ["CHART", "PRESETS", "PUT_BACK", "RELEASE", "STORE", "Broker", "Installation"]
-
 CHART: Final = ROOT / "charts" / "tandemmq"
 PRESETS: Final = ROOT / "deploy" / "helm"
 # What differs from the preset on a test cluster: small files, images that are already on the nodes.

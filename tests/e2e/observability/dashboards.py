@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from e2e.observability.prometheus_api import PrometheusApi, QueryRefused, Series
 
-__all__ = ["Curve", "Dashboard", "FilledPanel", "Panel", "Target", "metric_names", "read_dashboard"]
-
 _KINDS: Final = frozenset(
     {"row", "text", "stat", "gauge", "bargauge", "timeseries", "table", "heatmap", "state-timeline"}
 )

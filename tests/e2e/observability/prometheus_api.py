@@ -10,8 +10,6 @@ from typing import Any
 
 from e2e.programs import fetch_json
 
-__all__ = ["PrometheusApi", "QueryRefused", "Sample", "Series"]
-
 
 class QueryRefused(Exception):
     """Prometheus understands the query not, or not on this data; its words."""

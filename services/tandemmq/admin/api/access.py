@@ -35,32 +35,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
 from tandemmq.service.rpc import Call
 
-__all__ = [
-    "BODY_LIMIT_S",
-    "OPERATOR_ONLY",
-    "SESSION_COOKIE",
-    "SESSION_LIFE_S",
-    "Access",
-    "AccessRules",
-    "App",
-    "Guard",
-    "Problem",
-    "Receive",
-    "Refusal",
-    "RefusedTokens",
-    "Request",
-    "Scope",
-    "Send",
-    "SessionTable",
-    "current_actor",
-    "operator_only",
-    "peer_host_of",
-    "plain_problem",
-    "problem_of",
-    "problem_response",
-    "request_of",
-]
-
 SESSION_COOKIE: Final = "tandemmq_session"
 
 _NO_TOKEN: Final = SecretStr("")

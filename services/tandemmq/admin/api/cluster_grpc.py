@@ -29,9 +29,6 @@ from tandemmq.service.rpc import (
     UnaryMethod,
 )
 
-__all__ = ["ClusterServicer", "ConsistencyServicer", "cluster_message", "full_run_message", "guarded", "run_message"]
-
-
 # A reading of the cluster as protobuf messages. The edge: nothing deeper knows them.
 
 _SEVERITIES: Final = {

@@ -41,8 +41,6 @@ from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1.broker_access_service_pb2 import AclEntry as AclEntryMessage
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 
-__all__ = ["OperationsServicer"]
-
 log = structlog.get_logger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["ClusterOperationsService"]

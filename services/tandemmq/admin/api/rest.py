@@ -71,9 +71,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
 from tandemmq.service.texts import MomentUnreadable, read_moment
 
-__all__ = ["add_rest", "add_traces"]
-
-
 # What values become on their way out where JSON has another shape
 
 

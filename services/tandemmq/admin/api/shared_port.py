@@ -26,9 +26,6 @@ from tandemmq.http2.errors import Limits
 from tandemmq.service.http2_front import Http2Front, reflection_table
 from tandemmq.service.rpc import ListenError
 
-__all__ = ["GrpcSide", "SharedPort"]
-
-
 # The gRPC half of the admin's port, on connections that `shared_port` accepts.
 
 # The longest request is a test message of 4 MiB; answers are a cluster's state or pages of messages.

@@ -28,30 +28,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations, OperationsDesk
 
 
-__all__ = [
-    "AddPages",
-    "ChangeForm",
-    "ChangePage",
-    "Deletion",
-    "Form",
-    "Name",
-    "PageNumber",
-    "Pages",
-    "RangeName",
-    "add_deletion",
-    "change_flash",
-    "count_text_of",
-    "failure_page",
-    "form_of",
-    "form_status",
-    "go_to",
-    "page_html",
-    "problem_page",
-    "refuse_existing",
-    "usage_plots",
-]
-
-
 # What every page of the console is given, and how pages are added to the HTTP side.
 #
 #     def add_topic_pages(app: FastAPI, pages: Pages) -> None:

@@ -28,20 +28,6 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text, wall_text
 
-__all__ = [
-    "BrokerRow",
-    "BrokerView",
-    "EventFilter",
-    "EventRow",
-    "add_broker_pages",
-    "add_event_pages",
-    "broker_view",
-    "brokers_page",
-    "events_page",
-    "sources_of",
-]
-
-
 _PAGE_SIZE: Final = 50
 _UNKNOWN: Final = "not known"
 # Longer pauses than this are felt by clients.

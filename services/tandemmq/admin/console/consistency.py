@@ -20,22 +20,6 @@ from tandemmq.core.audit.findings import KINDS, Finding
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
 from tandemmq.service.texts import age_text, bytes_text, count_text, counted, duration_text
 
-__all__ = [
-    "ConsistencySection",
-    "FindingRow",
-    "GroupRow",
-    "MapPart",
-    "RunRow",
-    "RunView",
-    "add_consistency_pages",
-    "consistency_section",
-    "finding_row",
-    "run_rows",
-    "run_view",
-    "tone_of",
-]
-
-
 _FINDINGS_MAX: Final = 200
 _GROUPS_MAX: Final = 200
 _MAP_TONES: Final = {".": "never", "o": "earlier", "=": "now", "x": "differs"}

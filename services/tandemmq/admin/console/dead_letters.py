@@ -35,16 +35,6 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.service.texts import count_text
 
-__all__ = [
-    "DeadLetterRow",
-    "ResendView",
-    "add_dead_letter_pages",
-    "dead_letter_rows",
-    "resend_lines",
-    "resend_view",
-    "was_sent",
-]
-
 _LINES_MAX: Final = 20
 
 

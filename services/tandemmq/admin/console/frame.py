@@ -37,35 +37,6 @@ from tandemmq.service.texts import (
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_reader import ClusterReading
 
-
-__all__ = [
-    "NAVIGATION",
-    "UNFRAMED",
-    "ZONE_COOKIE",
-    "Actor",
-    "Flash",
-    "Flashes",
-    "Frame",
-    "NavigationEntry",
-    "PageTemplates",
-    "StaticFile",
-    "address",
-    "dead_letters_address",
-    "frame_of",
-    "group_address",
-    "message_address",
-    "messages_address",
-    "place_address",
-    "segment",
-    "topic_address",
-    "trace_address",
-    "use_zone",
-    "zone_name",
-    "zone_names",
-    "zone_of",
-    "zoned",
-]
-
 # Long enough for a slow redirect and a few renewals; whoever keeps the address longer sees the page without it.
 _FLASH_MS: Final = 120_000
 _FLASHES_MAX: Final = 500

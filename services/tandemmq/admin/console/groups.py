@@ -52,26 +52,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
 
 
-__all__ = [
-    "ClientRow",
-    "GroupForm",
-    "GroupRow",
-    "GroupView",
-    "ResetForm",
-    "ResetView",
-    "add_group_pages",
-    "blank_group",
-    "blank_reset",
-    "client_rows",
-    "group_form_of",
-    "group_rows",
-    "group_view",
-    "read_group_form",
-    "read_reset_form",
-    "reset_view",
-]
-
-
 # Connected clients as tables show them.
 
 

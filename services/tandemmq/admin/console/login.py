@@ -16,8 +16,6 @@ from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
 
-__all__ = ["add_login"]
-
 _NO_STORE: Final = {"cache-control": "no-store"}
 # A token has 16 characters or more and is not guessed at this pace; a person who mistypes it does not notice.
 _FAILURES_MAX: Final = 10

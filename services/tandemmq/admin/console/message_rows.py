@@ -17,9 +17,6 @@ from tandemmq.service.texts import bytes_text
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
 
-
-__all__ = ["PREVIEW_BYTES", "MessageRow", "NewestMessages", "message_rows"]
-
 PREVIEW_BYTES: Final = 256
 """As much of each body is asked for."""
 

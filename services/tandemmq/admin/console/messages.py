@@ -48,29 +48,6 @@ from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, bytes_text
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
 
-
-__all__ = [
-    "BODY_BYTES",
-    "FIELDS",
-    "SEARCH_LIMIT",
-    "MessageForm",
-    "MessageSearch",
-    "MessageView",
-    "QueuePlace",
-    "TransactionRow",
-    "WaitingKind",
-    "add_message_pages",
-    "add_transaction_pages",
-    "blank_message",
-    "message_view",
-    "next_address",
-    "read_message_form",
-    "read_search",
-    "transaction_row",
-    "waiting_kind",
-]
-
-
 _FORM_NAMES: Final = {BodyForm.JSON: "JSON", BodyForm.TEXT: "Text", BodyForm.HEX: "Hex"}
 BODY_BYTES: Final = 65_536
 """As much of a body is shown; a download has more."""

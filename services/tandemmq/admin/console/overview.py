@@ -17,9 +17,6 @@ from tandemmq.admin.console.replication import GroupStanding, group_standings
 from tandemmq.admin.history import ClusterHistory, Figure, Samples
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, rate_text, seconds_text
 
-__all__ = ["ApiOperation", "ApiSection", "GroupRow", "Overview", "add_overview_pages", "api_sections", "overview"]
-
-
 _GROUPS_MAX: Final = 20
 _NAME_SERVERS_MAX: Final = 20
 _UNKNOWN: Final = "not known"

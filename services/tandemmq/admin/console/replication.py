@@ -25,19 +25,6 @@ from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Page
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, counted, duration_text, seconds_text
 
-__all__ = [
-    "DepartureRow",
-    "GroupReplication",
-    "GroupStanding",
-    "SlaveRow",
-    "add_replication_pages",
-    "group_replication",
-    "group_standings",
-    "groups_page",
-    "groups_text",
-]
-
-
 _PAGE_SIZE: Final = 20
 # So many groups are shown whole below the list; with more of them the list links to each.
 WHOLE_MAX: Final = 3

@@ -17,8 +17,6 @@ from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.values import Setting, Unseen
 
-__all__ = ["SettingRow", "add_settings_pages", "setting_rows"]
-
 _ACTIVE: Final = "settings"
 # Each is asked for all of its settings; beyond that a broker's own page tells.
 _BROKERS_MAX: Final = 40

@@ -71,26 +71,6 @@ from tandemmq.admin.operations.values import (
 from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
 from tandemmq.service.texts import age_text, count_text, duration_text, rate_text
 
-__all__ = [
-    "CATEGORY_CHOICES",
-    "PERMISSIONS",
-    "QUEUES_SHOWN",
-    "REFUSED_TYPES",
-    "LiteTopicRow",
-    "TopicForm",
-    "TopicRow",
-    "TopicView",
-    "add_topic_pages",
-    "blank_topic",
-    "lite_topic_row",
-    "permission_text",
-    "read_topic_form",
-    "topic_form_of",
-    "topic_rows",
-    "topic_types",
-    "topic_view",
-]
-
 CATEGORY_CHOICES: Final = (
     (ORDINARY, "topics"),
     (RETRY, "retry topics"),

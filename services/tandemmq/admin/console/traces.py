@@ -32,8 +32,6 @@ from tandemmq.admin.trace_trees import (
 from tandemmq.core.tracing.span_data import RetainedFor
 from tandemmq.service.texts import nanoseconds_text, wall_text
 
-__all__ = ["TraceView", "TracesView", "add_trace_pages", "trace_view", "traces_view"]
-
 BAR_UNITS: Final = 1_000
 """Width of a bar's drawing; the browser stretches it."""
 _BAR_MIN: Final = 3

@@ -14,8 +14,6 @@ from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Acl, AclEntry, ChangeResult, User, UserChange
 
-__all__ = ["UserRow", "add_user_pages", "user_rows"]
-
 _ACTIVE: Final = "users"
 _OWN: Final = "/users"
 

@@ -40,8 +40,6 @@ from tandemmq.core.access.users_and_policies import (
 from tandemmq.core.access.users_and_policies import User as CoreUser
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
 
-__all__ = ["AccessOperations"]
-
 _ViewT = TypeVar("_ViewT")
 _GONE: Final = "deleted"
 

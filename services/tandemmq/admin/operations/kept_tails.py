@@ -31,8 +31,6 @@ from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.storage.kept_tail import TailPart, TailWalk
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
-__all__ = ["KeptTailOperations"]
-
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 

@@ -57,20 +57,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.groups import GroupOperations
 
 
-__all__ = [
-    "CLIENT_COMMANDS",
-    "TRANSACTION_ENDS",
-    "MakeSendClient",
-    "MessageOperations",
-    "MessageSending",
-    "SendClient",
-    "TransactionOperations",
-    "copies_of",
-    "judged_copies",
-    "message_again",
-]
-
-
 # Whether the members of a broker group hold the same bytes of one message.
 
 _DIGEST_BYTES_MAX: Final = 8 << 20

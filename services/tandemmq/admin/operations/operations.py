@@ -69,8 +69,6 @@ from tandemmq.admin.rpc import Channels
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 
-__all__ = ["CHANGES", "NotPermitted", "Operations", "OperationsDesk", "Verifier", "refuse_unknown_group"]
-
 ResultT = TypeVar("ResultT")
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[object]])
 

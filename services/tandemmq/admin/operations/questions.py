@@ -30,26 +30,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
-__all__ = [
-    "NO_CHANGE",
-    "PAGE_SIZE_MAX",
-    "Answer",
-    "BrokerPlanes",
-    "CallFailure",
-    "FailureKind",
-    "Members",
-    "OperationFailed",
-    "Questions",
-    "Readers",
-    "ShortMemory",
-    "each_once",
-    "part_of",
-    "query_request",
-    "require_all",
-    "unseen_of",
-    "values_of",
-]
-
 NO_CHANGE: Final = "no change"
 """Said of a broker where all was so already."""
 

@@ -43,29 +43,6 @@ from tandemmq.core.audit.replica_store import (
 )
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = [
-    "IDLE_LIMIT_S",
-    "LINE_BYTES_MAX",
-    "AuditHelper",
-    "CheckRecordsJob",
-    "CheckStagedJob",
-    "DigestAlgorithm",
-    "DigestExtentsJob",
-    "DigestRangeJob",
-    "FindEntriesJob",
-    "HelperBusy",
-    "HelperGone",
-    "Job",
-    "JobFailed",
-    "JobFailure",
-    "JobRunner",
-    "hash_factory",
-    "job_from_json",
-    "job_to_json",
-    "line_of",
-    "to_its_end",
-]
-
 LINE_BYTES_MAX: Final = 4 << 20
 """Of one line: some thousand findings."""
 IDLE_LIMIT_S: Final = 60.0

@@ -58,22 +58,6 @@ from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
 from tandemmq.core.storage.flush_jobs import FlushJob
 from tandemmq.core.storage.record_batch import RecordBatch, read_batch
 
-__all__ = [
-    "ENTRIES_MAX",
-    "DueEntry",
-    "EntryChange",
-    "KeptEntries",
-    "MendableStore",
-    "QueueMending",
-    "QueueOrder",
-    "QueueRepair",
-    "QueueRepaired",
-    "RepairableQueues",
-    "ReplicaRead",
-    "queue_entries",
-]
-
-
 log = structlog.get_logger(__name__)
 
 ENTRIES_MAX: Final = 10_000_000

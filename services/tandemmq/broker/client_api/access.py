@@ -26,7 +26,7 @@ from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.sessions import ClientOwners
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
-from tandemmq.broker.client_api.validation import CLIENT_ID_HEADER, Code, Outcome, status_of
+from tandemmq.broker.client_api.validation import Code, Outcome, status_of
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.signature import DATE_WINDOW_MS, SignInLimit, date_problem, is_signed, parse_authorization
 from tandemmq.core.access.users_and_policies import (
@@ -47,6 +47,7 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import (
     CALLER_HEADER,
+    CLIENT_ID_HEADER,
     BidiMethod,
     Call,
     MethodTable,
@@ -55,8 +56,6 @@ from tandemmq.service.rpc import (
     StreamHandler,
     UnaryMethod,
 )
-
-__all__ = ["ClientAccess", "Refused", "SignatureZones"]
 
 log = structlog.get_logger(__name__)
 

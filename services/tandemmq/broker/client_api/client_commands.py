@@ -18,8 +18,6 @@ from tandemmq.core.message.properties import PROPERTY_SHARDING_KEY, decode_prope
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["ClientCommands", "ClientReply", "Unreachable"]
-
 _LIMIT_S: Final = 5.0
 """RocketMQ's grpcProxyRelayRequestTimeoutInSeconds."""
 _WORDS: Final[dict[int, str]] = {

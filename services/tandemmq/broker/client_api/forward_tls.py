@@ -24,8 +24,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CA_FILE, FileMarks, file_marks
 
-__all__ = ["BrokerChannels", "PlainChannels", "TlsChannels", "broker_channels_of"]
-
 log = structlog.get_logger(__name__)
 
 _LOOK_INTERVAL_MS: Final = 1_000

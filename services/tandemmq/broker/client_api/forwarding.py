@@ -37,14 +37,6 @@ from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.service.rpc import CALLER_HEADER, FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, StreamHandler
 
-__all__ = [
-    "SETTLING",
-    "CallForwarder",
-    "GroupCalls",
-    "HeldOutcome",
-    "came_from_group",
-]
-
 log = structlog.get_logger(__name__)
 
 # What FORWARDED_HEADER holds: a digit for each step taken.

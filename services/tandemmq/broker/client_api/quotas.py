@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import Timers
     from tandemmq.core.delivery.lease_table import LeaseTable
 
-
-__all__ = ["PAUSE_MAX_MS", "ClientQuotas"]
-
 PAUSE_MAX_MS: Final = 1_000
 """Below every client's own time limit, which is 3 s."""
 # Answers held back; each holds a call open and some kilobytes. Beyond, they leave at once.

@@ -56,10 +56,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
     from tandemmq.broker.client_api.quotas import ClientQuotas
 
-
-__all__ = ["RecallHandle", "RecallHandler", "SendHandler", "refuse_send"]
-
-
 log = structlog.get_logger(__name__)
 
 _TYPES_STORED: Final[tuple[int, ...]] = (

@@ -19,8 +19,6 @@ from tandemmq.broker.client_api.request_fields import has_more_fields
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["MESSAGES_MAX", "NO_PRIORITY", "SendRequest", "SentMessage", "decode_messages"]
-
 # What stands before a field's value: number << 3 | wire type.
 _REQUEST_MESSAGES: Final = 1 << 3 | 2
 _MESSAGE_TOPIC: Final = 1 << 3 | 2

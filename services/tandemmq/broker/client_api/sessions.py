@@ -16,17 +16,6 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTab
 from tandemmq.core.metadata.topic_table import LITE_TOPIC_CHARACTERS_MAX
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
-__all__ = [
-    "RECEIVE_BATCH_MAX",
-    "SESSION_EXPIRY_MS",
-    "ClientOwners",
-    "ClientSession",
-    "ClientSessions",
-    "GroupPolicy",
-    "group_policy",
-    "merged_settings",
-]
-
 # Rust clients beat every 30 s: four beats may be lost.
 SESSION_EXPIRY_MS: Final = 120_000
 # Client ids are whatever callers say: about 500 bytes each.

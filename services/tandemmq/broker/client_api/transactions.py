@@ -66,9 +66,6 @@ from tandemmq.service.rpc import Call
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
 
-
-__all__ = ["CheckPolicy", "Publisher", "Transactions", "delivered_message", "transaction_problem"]
-
 log = structlog.get_logger(__name__)
 
 _QUEUE_ID: Final = 0

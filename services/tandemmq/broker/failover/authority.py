@@ -48,24 +48,6 @@ from tandemmq.service.kubernetes_api import (
 )
 from tandemmq.service.rpc import cancellation_wins
 
-__all__ = [
-    "CALL_LIMIT_S",
-    "RECORD_ANNOTATION",
-    "Authority",
-    "AuthorityUnavailable",
-    "BlockingCalls",
-    "EtcdAuthority",
-    "EtcdTls",
-    "FileAuthority",
-    "Held",
-    "LeaseAuthority",
-    "SwapLost",
-    "check_authority",
-    "lease_of_pod",
-    "open_authority",
-]
-
-
 T = TypeVar("T")
 
 CALL_LIMIT_S: Final = 1.0

@@ -43,20 +43,6 @@ from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 if TYPE_CHECKING:
     from tandemmq.broker.master.role import FailoverSeat
 
-
-__all__ = [
-    "CLAIM_REASONS",
-    "ChangeOfMaster",
-    "ChangeStep",
-    "ClaimRefused",
-    "Failover",
-    "FailoverHost",
-    "FailoverRole",
-    "HandOverRefused",
-    "UncleanClaim",
-    "boot_time_ms",
-]
-
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")

@@ -42,9 +42,6 @@ from tandemmq.service.metrics import MetricSamples
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
 
-
-__all__ = ["FailoverSeat", "MasterRole"]
-
 log = structlog.get_logger(__name__)
 
 _LEASE_TICK_S: Final = 1.0

@@ -36,16 +36,6 @@ from tandemmq.proto.admin.v1 import message_query_service_pb2_grpc
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import MessageQueries
 
-__all__ = [
-    "QUERY_ERRORS",
-    "MessageQueryServicer",
-    "digest_answer",
-    "message_view",
-    "page_answer",
-    "queue_status",
-    "timestamp",
-]
-
 
 # Messages of the store as tools are shown them. The edge: protobuf stops here.
 

@@ -29,8 +29,6 @@ from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import FoundMessage
 
-__all__ = ["TraceServicer", "trace_message", "trace_summary"]
-
 
 # Spans as protobuf messages of TraceService.
 

@@ -45,8 +45,6 @@ from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
 
-__all__ = ["FoundMessage", "Holding", "MessageLookup", "MessageQueries"]
-
 _QUERIES_AT_ONCE: Final = 4
 """Others wait: a query takes the event loop in turns with all that a broker has to do."""
 _QUERIES_WAITING_MAX: Final = 64

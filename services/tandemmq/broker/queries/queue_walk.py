@@ -27,21 +27,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.queue_reader import EntryDamage
 
 
-__all__ = [
-    "SLICE_RECORDS",
-    "FoundPage",
-    "KeySearch",
-    "Place",
-    "QueueSearch",
-    "QueueWalk",
-    "TimeBoundary",
-    "earliest_store_ms",
-    "entry_at",
-    "first_at_physical",
-    "first_without",
-]
-
-
 # Single entries of a ConsumeQueue, and by bisection where they turn.
 
 

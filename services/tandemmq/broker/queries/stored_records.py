@@ -41,18 +41,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.message_store import MessageStore
 
 
-__all__ = [
-    "CommitLogPages",
-    "LogRange",
-    "Pages",
-    "ReadableStore",
-    "StoredRecords",
-    "compression_of",
-    "read_stored_at_ms",
-    "unpacked",
-]
-
-
 # Brings parts of the CommitLog into the page cache before the event loop touches them.
 #
 # The log is mapped. Touching a page of it that the cache does not hold stops the whole process until the disk has

@@ -10,30 +10,6 @@ from zlib import crc32
 
 from tandemmq.core.message.record import RecordOutline
 
-__all__ = [
-    "Body",
-    "Criteria",
-    "Fingerprint",
-    "FoundOffset",
-    "HoldingUnknown",
-    "IndexIsOff",
-    "KeyCriteria",
-    "MessagePage",
-    "MessageUnknown",
-    "PageTokenInvalid",
-    "QueriedMessage",
-    "QueriesBusy",
-    "QueryError",
-    "QueueCriteria",
-    "QueueState",
-    "RangeDigest",
-    "TimeCriteria",
-    "TopicUnknown",
-    "WantedMessages",
-    "position_of",
-    "token_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Body:

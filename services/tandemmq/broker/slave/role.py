@@ -37,10 +37,6 @@ from tandemmq.service.rpc import Call
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
 
-
-__all__ = ["SlaveReads", "SlaveRole", "TracedPutsPull"]
-
-
 _LITE_S: Final = 1.0
 _SILENT_MS: Final = 3_500
 _LOOK_S: Final = 0.25

@@ -39,18 +39,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import BrokerTracing
 
 
-__all__ = [
-    "DeliveredMessage",
-    "Failure",
-    "ReceiveTrace",
-    "ReceiveTracer",
-    "SettleTrace",
-    "TracedCall",
-    "receive_spans",
-    "settle_spans",
-]
-
-
 # How a receive and the end of a delivery look as spans. Pure: moments in, spans out.
 #
 # Both are server spans with links to the sends of their messages, never their children: one receive has messages of

@@ -46,9 +46,6 @@ from tandemmq.service.http2_call import Http2Call
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 from tandemmq.service.telemetry.span_export import SpanSink
 
-__all__ = ["BrokerTracing", "SendContexts", "SendTracer", "TracedPuts"]
-
-
 # Which span a message's send was, for those who deliver it and want to link to it.
 
 # A thousand traced sends a second are found for half a minute; about 150 bytes each.

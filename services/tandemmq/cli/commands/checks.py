@@ -29,20 +29,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
     from tandemmq.core.audit.run_summary import RunSummary
 
-__all__ = [
-    "CheckLevel",
-    "CheckResult",
-    "Measure",
-    "check_app",
-    "check_consistency",
-    "check_disk",
-    "check_health",
-    "check_lag",
-    "check_name_servers",
-    "check_replication",
-    "worst",
-]
-
 
 # What a monitoring plugin answers: one line with performance data, and an exit code 0 to 3.
 #

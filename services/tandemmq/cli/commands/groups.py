@@ -39,8 +39,6 @@ if TYPE_CHECKING:
         ResetTarget,
     )
 
-__all__ = ["clients", "clients_table", "group_app", "group_tables", "groups_table", "progress_table", "reset_table"]
-
 
 # Consumer groups and connected clients as tables.
 

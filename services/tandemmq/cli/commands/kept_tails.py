@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import KeptTail, TailMessage, UnreadableRange, Unseen
 
-__all__ = ["restore_kept_tail"]
-
 _RECORDS_AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 << 20
 _LINES_MAX: Final = 200

@@ -51,22 +51,6 @@ if TYPE_CHECKING:
         TransactionPage,
     )
 
-__all__ = [
-    "client_app",
-    "copies_table",
-    "dead_letter_app",
-    "message_app",
-    "message_line",
-    "message_view",
-    "messages_table",
-    "place_text",
-    "receipt_text",
-    "resend_table",
-    "send",
-    "tail",
-    "transaction_app",
-]
-
 
 # Messages on a terminal: lists, one message with its copies, and bodies that cannot do harm to a terminal.
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tandemmq.core.audit.findings import Finding
     from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
 
-__all__ = ["run_view", "verify"]
-
 
 # A run of the consistency job on a terminal: the verdict, a line a group, and what differs.
 

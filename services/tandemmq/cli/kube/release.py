@@ -34,39 +34,6 @@ from tandemmq.service.kubernetes_api import (
 if TYPE_CHECKING:
     from tandemmq.core.audit.run_summary import RunSummary
 
-__all__ = [
-    "CLIENT_PORT_NAME",
-    "METADATA_PORT_NAME",
-    "NAME_SERVER_PORT_NAMES",
-    "ApiServerCluster",
-    "ClaimState",
-    "DisruptionBudgetState",
-    "KubeContextOption",
-    "KubernetesCluster",
-    "NamespaceOption",
-    "PodAddresses",
-    "PodNetwork",
-    "PodState",
-    "ReleaseOption",
-    "ReleaseWay",
-    "StatefulSetState",
-    "address_of",
-    "certificate_of",
-    "claim_state",
-    "config_map_data",
-    "connect",
-    "disruption_budget_state",
-    "find_release",
-    "open_cluster",
-    "place_of",
-    "pod_state",
-    "runs_of_release",
-    "stateful_set_state",
-    "way_to_place",
-    "way_to_pods",
-]
-
-
 _RELEASE_VARIABLE: Final = "TANDEMMQ_RELEASE"
 
 ReleaseOption = Annotated[

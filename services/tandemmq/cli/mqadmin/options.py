@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     pass
 
 
-__all__ = [
-    "BrokerAddrOption",
-    "ClusterNameOption",
-    "Columns",
-    "GroupOption",
-    "IntervalOption",
-    "TopicOption",
-    "TrueFalse",
-    "changed_attributes",
-    "emit_lines",
-    "human_time",
-    "note_ignored",
-    "refuse",
-    "repeat",
-]
-
-
 class TrueFalse(StrEnum):
     """A boolean as Java's tools take it: an option with a value."""
 

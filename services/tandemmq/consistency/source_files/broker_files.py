@@ -40,9 +40,6 @@ from tandemmq.proto.nameserver.v1.name_server_service_pb2_grpc import NameServer
 from tandemmq.service.route_messages import broker_value
 from tandemmq.service.service_channels import sync_channel
 
-__all__ = ["CHANNEL_OPTIONS", "BrokerSource", "registered_brokers"]
-
-
 AnswerT = TypeVar("AnswerT")
 
 CHANNEL_OPTIONS: Final = (

@@ -28,18 +28,6 @@ from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry, is_
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
-__all__ = [
-    "BROKER_SCHEME",
-    "ArrowFiles",
-    "BufferPool",
-    "PosixFiles",
-    "ReadMode",
-    "SourceKind",
-    "SourceSpec",
-    "parse_source",
-]
-
-
 # Where one replica is read, in a form that travels to an executor.
 
 BROKER_SCHEME: Final = "broker://"

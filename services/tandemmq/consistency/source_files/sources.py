@@ -24,8 +24,6 @@ from tandemmq.core.replication.log_history import LogRange
 if TYPE_CHECKING:
     from tandemmq.core.audit.record_check import RecordCheck
 
-__all__ = ["Source", "ThrottledFiles", "open_source"]
-
 
 # Files that are read no faster than they may be.
 

@@ -19,21 +19,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-__all__ = [
-    "METHODS",
-    "AdminLevel",
-    "Caller",
-    "Identity",
-    "IdentityUnusable",
-    "Role",
-    "callers_of",
-    "group_server_name",
-    "identity_of",
-    "refusal",
-    "server_name",
-]
-
-
 _TRUST_DOMAIN: Final = "spiffe://tandemmq/"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9._-]+")
 # As SPIFFE has it: what a name's bytes may be.

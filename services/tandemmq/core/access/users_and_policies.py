@@ -21,36 +21,6 @@ from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 from tandemmq.core.metadata.metadata_store import JavaObject, JavaValue, MetadataCorrupt, MetadataError
 from tandemmq.core.metadata.replica_merge import NamedTable
 
-__all__ = [
-    "Acl",
-    "AclTable",
-    "Action",
-    "Decision",
-    "InvalidAcl",
-    "InvalidUser",
-    "Pattern",
-    "PolicyEntry",
-    "PolicyType",
-    "Resource",
-    "ResourceKind",
-    "Ruling",
-    "User",
-    "UserStatus",
-    "UserTable",
-    "UserType",
-    "actions_of",
-    "check_secret",
-    "decide",
-    "decision_of",
-    "parse_address",
-    "policy_type_of",
-    "source_ips_of",
-    "topic_or_group",
-    "user_of_subject",
-    "user_status_of",
-    "user_type_of",
-]
-
 USERS_MAX: Final = 10_000
 ENTRIES_MAX: Final = 1_000
 """Of one subject: each decision that is not remembered looks at all."""

@@ -55,8 +55,6 @@ from tandemmq.core.message.record import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas"]
-
 PADDING_BENIGN: Final = "padding"
 
 _WINDOW_BYTES: Final = 16 << 20

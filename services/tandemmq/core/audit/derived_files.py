@@ -41,8 +41,6 @@ from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, QueueEnds
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
-__all__ = ["DerivedFacts", "check_derived_files", "compare_derived_files", "joined_spans"]
-
 _LIVE_ENTRIES: Final = 200
 """Looked at behind the end of a running broker's queue: a page."""
 _BLOCK_ENTRIES: Final = 1 << 16

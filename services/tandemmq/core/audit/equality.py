@@ -34,21 +34,6 @@ from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, is_num
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = [
-    "BEHIND_A_GAP",
-    "NO_LOG",
-    "BoundRules",
-    "Layer",
-    "SeenReplica",
-    "common_range",
-    "is_empty",
-    "layers",
-    "long_segments",
-    "missing_messages",
-    "odd_segments",
-    "with_messages",
-]
-
 BEHIND_A_GAP: Final = "the file before it"
 """How the finding begins of a file that stands alone behind the log."""
 NO_LOG: Final = "the replica has no CommitLog"

@@ -23,15 +23,6 @@ from tandemmq.core.message.record_layout import BLANK, SMALLEST_RECORD_BYTES
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import RecordBatch
 
-__all__ = [
-    "LONGEST_RECORD_BYTES",
-    "LogPiece",
-    "PieceKind",
-    "next_anchor",
-    "walk_log",
-    "whole_records_end",
-]
-
 _READ_BYTES: Final = 4 << 20
 """Columns of so much fit a processor's cache."""
 LONGEST_RECORD_BYTES: Final = 64 << 20

@@ -20,9 +20,6 @@ from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 
-__all__ = ["QUEUE_ENTRIES", "QueueCheck", "QueueSpan", "leads_to", "queue_gap", "seam_gaps"]
-
-
 # Which queue offsets occur in a part of the log, so that gaps between parts are found as well as those within one.
 
 

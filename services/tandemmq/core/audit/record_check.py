@@ -29,9 +29,6 @@ from tandemmq.core.audit.record_columns import (
 from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["DamageReport", "RecordCheck", "changed_places", "check_records", "own_offset", "trailing_zeros_start"]
-
-
 # What one replica's own log says is wrong with it: pieces of a walk that are no sound records, as findings.
 
 _GROUP_PIECES_MAX: Final = 4096

@@ -29,21 +29,6 @@ from tandemmq.core.storage.index_file import term_hashes
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.record_batch import RecordBatch
 
-__all__ = [
-    "RecordCollector",
-    "RecordColumns",
-    "RecordName",
-    "changed_fields",
-    "describe",
-    "field_differences",
-    "has_broken_text",
-    "has_right_checksum",
-    "has_zero_text",
-    "name_of_record",
-    "read_damaged_name",
-    "read_name",
-]
-
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 

@@ -20,8 +20,6 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["PLAN_SCHEMA_VERSION", "Refusal", "RepairAction", "RepairPlan", "RepairRefused", "RepairStep", "plan_repair"]
-
 
 class Refusal(StrEnum):
     """What kind of reason, and so what the operator does next."""

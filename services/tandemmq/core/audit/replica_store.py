@@ -26,34 +26,6 @@ from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import RecordBatch
 
-__all__ = [
-    "CHECKPOINT_BYTES",
-    "DIGEST_ALGORITHMS",
-    "DIGEST_BYTES",
-    "EXTENT_BYTES",
-    "MAX_RECORD_BYTES",
-    "DigestingStore",
-    "ExtentDigest",
-    "Hash",
-    "ReplicaFacts",
-    "ReplicaFiles",
-    "ReplicaState",
-    "ReplicaStore",
-    "ReplicaUnreadable",
-    "StoreEntry",
-    "digest_extents",
-    "disk_id",
-    "extents_of",
-    "hash_maker",
-    "holes_of",
-    "inspect_replica",
-    "is_broker_id",
-    "is_number",
-    "is_queue_id",
-    "metadata_texts",
-    "shown_name",
-]
-
 
 # How a check reads a replica, and what is known of it besides.
 

@@ -12,8 +12,6 @@ from typing import Any, Final, Self
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["SCHEMA_VERSION", "ExitCode", "GroupSummary", "Outcome", "ReplicaSummary", "RunSummary", "Tier"]
-
 SCHEMA_VERSION: Final = 1
 FINDINGS_LISTED_MAX: Final = 500
 """Findings in summary.json; all are in findings.parquet."""

@@ -37,17 +37,6 @@ from tandemmq.core.replication.log_history import (
 )
 from tandemmq.core.storage.retention import SavedTime
 
-__all__ = [
-    "Fork",
-    "SideFacts",
-    "doubtful_ranges",
-    "forks",
-    "read_side_facts",
-    "remembered_ends",
-    "resting_master",
-    "side_findings",
-]
-
 _BYTES_MAX: Final = 1 << 20
 """Of a file whose length nobody told."""
 _HOMES: Final = "messageGroupHomes.json"

@@ -34,8 +34,6 @@ from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, deduplication_window_ms
 from tandemmq.core.storage.consume_queue import first_false
 
-__all__ = ["Deduplication", "Window"]
-
 _SLICES: Final = 8
 _READ_AT_ONCE: Final = 64
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()

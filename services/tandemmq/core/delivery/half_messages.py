@@ -45,20 +45,6 @@ from tandemmq.core.message.properties import (
 from tandemmq.core.message.record import HALF_TOPIC, OP_TOPIC, Host, MessageRecord, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS, TRANSACTION_COMMIT
 
-__all__ = [
-    "TRANSACTION_GROUP",
-    "BadTransactionId",
-    "Half",
-    "HalfMessages",
-    "Resolution",
-    "TransactionId",
-    "check_record",
-    "committed_copy",
-    "half_of",
-    "half_of_record",
-    "op_record",
-]
-
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """RocketMQ keeps under this name how far it has got in the half topic."""
 

@@ -50,9 +50,6 @@ from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
 
-__all__ = ["LeaseTable", "MergedProgress", "merge_progress"]
-
-
 _COMPACTION_FACTOR: Final = 4
 """A journal so many times as long as the last snapshot is worth the next one."""
 # Places of a handle's numbers.

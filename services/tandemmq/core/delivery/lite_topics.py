@@ -36,18 +36,6 @@ from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry, first_f
 if TYPE_CHECKING:
     from tandemmq.core.delivery.queue_reader import QueueReader
 
-
-__all__ = [
-    "LMQ_PREFIX",
-    "LiteTopics",
-    "LiteView",
-    "lite_message",
-    "lmq_name",
-    "parent_of_lmq",
-    "split_lmq_name",
-    "waits_on",
-]
-
 LMQ_PREFIX: Final = "%LMQ%$"
 _SEPARATOR: Final = "$"
 _MULTI_DISPATCH: Final = PROPERTY_MULTI_DISPATCH.encode()

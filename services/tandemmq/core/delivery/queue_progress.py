@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     from tandemmq.core.message.record import MessageRecord
     from tandemmq.core.message.stored_message import StoredMessage
 
-__all__ = [
-    "ENDED",
-    "Backlog",
-    "Delivery",
-    "Lease",
-    "LeasedRecord",
-    "MessageGroups",
-    "OrderFigures",
-    "Pulled",
-    "QueueProgress",
-    "QueueState",
-    "Received",
-    "RestoreReport",
-    "SkippedBacklog",
-    "message_group_of",
-]
-
 # Which messages of an ordered queue may go out: those of message groups that nobody holds.
 #
 # A message that is unfinished is *held*, in somebody's hands, or it *waits*: its lease ended, or it was passed over

@@ -29,8 +29,6 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from tandemmq.core.delivery.subscription import MessageFilter
 
-__all__ = ["EXPRESSION_LENGTH_MAX", "BadSql", "SqlFilter", "parse_sql"]
-
 EXPRESSION_LENGTH_MAX: Final = 4_096
 """Characters. Parsing so many takes the event loop some 50 ms, once; a usual filter takes less than one."""
 _DEPTH_MAX: Final = 100

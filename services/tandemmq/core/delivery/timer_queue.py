@@ -46,20 +46,6 @@ from tandemmq.core.message.stored_message import StoredMessage
 if TYPE_CHECKING:
     from tandemmq.core.delivery.queue_reader import QueueReader
 
-
-__all__ = [
-    "OP_TAG",
-    "RecallKey",
-    "TimerQueue",
-    "TimerQueueState",
-    "key_of",
-    "op_body",
-    "op_offsets",
-    "recall_key",
-    "recall_properties",
-    "timer_due_ms",
-]
-
 OP_TAG: Final = "d"
 """Of every op record (RocketMQ's TransactionalMessageUtil.REMOVE_TAG)."""
 _QUEUE_ID: Final = 0

@@ -32,37 +32,6 @@ from tandemmq.core.message.record_layout import (
 )
 from tandemmq.core.offsets import PhysicalOffset, QueueOffset
 
-__all__ = [
-    "DEDUPLICATION_TOPIC",
-    "GIVEN_UP_TOPIC",
-    "HALF_TOPIC",
-    "OP_TOPIC",
-    "RECORD_HEAD_BYTES_MAX",
-    "RECORD_TAIL_BYTES_MAX",
-    "SCHEDULE_TOPIC",
-    "TIMER_OP_TOPIC",
-    "TIMER_TOPIC",
-    "Blank",
-    "Corrupt",
-    "Host",
-    "MessageRecord",
-    "OutgoingMessage",
-    "RecordEncoder",
-    "RecordFound",
-    "RecordOutline",
-    "ScanResult",
-    "ScanStop",
-    "decode_record",
-    "delay_tags_code",
-    "encode_record",
-    "offset_message_id",
-    "parse_offset_message_id",
-    "read_record_outline",
-    "record_size",
-    "record_tags_code",
-    "scan_record",
-]
-
 
 class Host(NamedTuple):
     """Where a message was born or stored."""

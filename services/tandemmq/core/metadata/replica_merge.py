@@ -21,21 +21,6 @@ from tandemmq.core.metadata.metadata_store import (
     write_java_json,
 )
 
-__all__ = [
-    "MARKS_KEPT_MS",
-    "REMOVALS",
-    "REMOVALS_MAX",
-    "Entries",
-    "NamedEntry",
-    "NamedTable",
-    "PrintedNames",
-    "follow_master",
-    "merge_replica",
-    "merged_version",
-    "read_removals",
-    "removed",
-]
-
 EntryT = TypeVar("EntryT")
 ContentT = TypeVar("ContentT")
 NamedT = TypeVar("NamedT", bound="NamedEntry")

@@ -22,34 +22,6 @@ from tandemmq.core.message.record import (
 from tandemmq.core.metadata.metadata_store import InvalidTopic, JavaObject, JavaValue
 from tandemmq.core.metadata.replica_merge import NamedTable
 
-__all__ = [
-    "ATTRIBUTE_DEDUPLICATION_WINDOW",
-    "ATTRIBUTE_LITE_EXPIRATION",
-    "ATTRIBUTE_MESSAGE_TYPE",
-    "ATTRIBUTE_TRANSACTION_CHECK_INTERVAL",
-    "ATTRIBUTE_TRANSACTION_CHECK_MAX",
-    "ATTRIBUTE_TRANSACTION_TIMEOUT",
-    "AUTO_CREATE_TOPIC",
-    "GROUP_NAME_LENGTH_MAX",
-    "LITE_TOPIC_CHARACTERS_MAX",
-    "MAX_QUEUE_COUNT",
-    "MESSAGE_TYPES",
-    "PERM_INHERIT",
-    "PERM_READ",
-    "PERM_READ_WRITE",
-    "PERM_WRITE",
-    "RESERVED_TOPICS",
-    "TOPIC_NAME_LENGTH_MAX",
-    "TopicConfig",
-    "TopicTable",
-    "deduplication_window_ms",
-    "group_name_problem",
-    "is_system_topic",
-    "lite_topic_problem",
-    "system_topics",
-    "topic_name_problem",
-]
-
 PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4

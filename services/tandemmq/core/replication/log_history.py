@@ -24,22 +24,6 @@ from typing import Final, NamedTuple, Protocol
 
 from tandemmq.core.routing.values import ReplicaMemory
 
-__all__ = [
-    "EPOCHS_MAX",
-    "EPOCH_FILE",
-    "REPLICAS_MAX",
-    "REPLICA_FILE",
-    "Epoch",
-    "HistoryCorrupt",
-    "LogExtent",
-    "LogHistory",
-    "LogRange",
-    "RecordDamaged",
-    "ReplicaRecord",
-    "ReplicatedLog",
-    "newest_memories",
-]
-
 EPOCH_FILE: Final = "epochFileCheckpoint"
 EPOCHS_MAX: Final = 1_000
 """As many as RocketMQ's handshake carries; the oldest go first."""

@@ -51,19 +51,6 @@ from typing import Final, TypeAlias
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, newest_memories
 from tandemmq.core.routing.values import ReplicaMemory
 
-__all__ = [
-    "Fetch",
-    "LossWitness",
-    "MasterStart",
-    "OwnReplica",
-    "Relation",
-    "ReplicaAnswer",
-    "Serve",
-    "StartStep",
-    "Wait",
-    "memory_of",
-]
-
 NEW_GROUP_GRACE_MS: Final = 10_000
 """How long members that nobody ever heard of are looked for. Slaves that run register within a few seconds."""
 

@@ -45,27 +45,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-__all__ = [
-    "NO_SUCCESSOR",
-    "PUT_BACK",
-    "Claim",
-    "FailoverOptions",
-    "FailoverStep",
-    "Follow",
-    "GroupRecord",
-    "Hold",
-    "MasterAbsence",
-    "Mastership",
-    "ReadsStep",
-    "RecordUnreadable",
-    "Recover",
-    "Replica",
-    "Sight",
-    "StepDown",
-    "Write",
-]
-
-
 PUT_BACK: Final = "it was put back to an older state"
 """How a `Hold` ends that lasts until an operator has given the authority its record again, or has named a master."""
 _STAGGER_MS: Final = 500

@@ -29,8 +29,6 @@ from typing import Any, Final, TypeVar
 
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
-__all__ = ["GroupMemory", "GroupMemoryDamaged", "GroupMemoryImage", "GroupName"]
-
 # (cluster, broker name)
 GroupName = tuple[str, str]
 

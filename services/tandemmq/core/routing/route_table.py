@@ -60,21 +60,6 @@ from tandemmq.core.routing.values import (
     parse_address,
 )
 
-__all__ = [
-    "ORDER_TOPIC_NAMESPACE",
-    "HeartbeatAnswer",
-    "HeartbeatStatus",
-    "QueuePermission",
-    "QueueRow",
-    "Registered",
-    "RegistrationRefused",
-    "RouteTable",
-    "accepted_message_types",
-    "external_route",
-    "merge_snapshots",
-    "queue_rows",
-]
-
 _queue_id: Final = attrgetter("queue_id")
 _MIXED: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 # Types of a topic that takes nothing else.

@@ -11,28 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tandemmq.core.metadata.metadata_store import DataVersion
 
-__all__ = [
-    "MASTER_ID",
-    "PERMISSION_READ",
-    "PERMISSION_WRITE",
-    "Address",
-    "AddressScheme",
-    "BrokerData",
-    "BrokerEndpoints",
-    "BrokerIdentity",
-    "GroupMemoryAnswer",
-    "QueueData",
-    "RegisteredBroker",
-    "Registration",
-    "ReplicaMemory",
-    "RouteSnapshot",
-    "TopicQueues",
-    "TopicRoute",
-    "connection_end",
-    "host_port",
-    "parse_address",
-]
-
 # The broker id of a group's master for clients, which send to no other; and of one whose version does not tell roles.
 MASTER_ID: Final = 0
 

@@ -38,9 +38,6 @@ from tandemmq.core.storage.disk import (
     StorageError,
 )
 
-__all__ = ["COMMIT_LOG_FOLDER", "OTHER_FILES", "CommitLog", "MappedFileQueue", "file_name"]
-
-
 # Files of one length in one folder make one long range of bytes; each is named by the offset of its first byte
 # (RocketMQ's MappedFileQueue). No write position is stored anywhere. Recovery finds it by scanning.
 

@@ -19,25 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-__all__ = [
-    "FROM_A_REPLICA",
-    "AppendFile",
-    "BlockFile",
-    "Disk",
-    "DiskError",
-    "DiskFull",
-    "DiskLock",
-    "DiskUsage",
-    "FolderEntry",
-    "LogGap",
-    "MappedSegment",
-    "RawWrite",
-    "RecordCorrupt",
-    "SegmentSizeMismatch",
-    "StorageError",
-    "StoreLocked",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:

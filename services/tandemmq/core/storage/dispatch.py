@@ -53,21 +53,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.commit_log import MappedFileQueue
     from tandemmq.core.storage.index_table import IndexTable
 
-__all__ = [
-    "IS_COMPILED",
-    "BatchDone",
-    "Dispatcher",
-    "LogBytes",
-    "LogScan",
-    "RecordWalk",
-    "first_record",
-    "record_at",
-    "record_boundaries",
-    "record_boundary_before",
-    "scan_log",
-    "sound_end",
-]
-
 # Records read one after the other in compiled code: what dispatch needs of them, with few objects made.
 #
 # Takes the place of record_batch where few records are waiting: numpy's calls cost as much for one of them as for some

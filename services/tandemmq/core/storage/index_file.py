@@ -42,19 +42,6 @@ from tandemmq.core.storage.disk import MappedSegment
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import IndexColumns
 
-__all__ = [
-    "HASH_BYTES",
-    "IndexFile",
-    "add_term_hashes",
-    "ascii_extended",
-    "hashes_of",
-    "index_file_bytes",
-    "key_hash",
-    "tag_hash",
-    "term_hashes",
-    "without_sign",
-]
-
 
 # What an index holds for a message: a hash for each key, and one for its tag. Made for every message stored.
 

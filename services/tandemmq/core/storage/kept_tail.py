@@ -53,24 +53,6 @@ from tandemmq.core.storage.commit_log import CommitLog, MappedFileQueue, file_na
 from tandemmq.core.storage.consume_queue_table import StopKind
 from tandemmq.core.storage.disk import Disk, FolderEntry
 
-__all__ = [
-    "KEPT_TAILS_FOLDER",
-    "TAIL_RECORD_BYTES_MAX",
-    "KeptTail",
-    "LogTail",
-    "TailPart",
-    "TailWalk",
-    "UnreadableRange",
-    "describe_damage",
-    "is_cut_kept",
-    "keep_tail",
-    "kept_tail_named",
-    "kept_tail_of",
-    "kept_tails",
-    "read_log_tail",
-    "reason_path",
-]
-
 KEPT_TAILS_FOLDER: Final = "kept-tails"
 TAIL_RECORD_BYTES_MAX: Final = 32 << 20
 """A record that says it is larger is damaged: the largest `maxMessageSize` has room in it."""

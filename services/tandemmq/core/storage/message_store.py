@@ -84,8 +84,6 @@ from tandemmq.core.storage.retention import (
     held_words,
 )
 
-__all__ = ["MessageStore"]
-
 _LOCK_PATH: Final = "lock"
 _TOPIC_BYTES_MAX: Final = 255
 _TOPIC_CHARACTERS_MAX: Final = _TOPIC_BYTES_MAX // 4

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["FlushDiskType", "StoreOptions"]
-
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 

@@ -52,10 +52,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
     from tandemmq.core.storage.index_table import IndexTable
 
-
-__all__ = ["IndexColumns", "RecordBatch", "enter_batch", "enter_batch_into_index", "read_batch", "read_heads"]
-
-
 Integers: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Flags: TypeAlias = npt.NDArray[np.bool_]

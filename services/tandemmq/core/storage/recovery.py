@@ -31,18 +31,6 @@ from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.index_table import IndexTable
 from tandemmq.core.storage.kept_tail import KeptTail, LogTail, describe_damage, is_cut_kept, keep_tail, read_log_tail
 
-__all__ = [
-    "Recovered",
-    "RecoveryProgress",
-    "RecoveryReport",
-    "clear_run_marks",
-    "read_stop_kind",
-    "recover",
-    "set_doubtful_run_marks",
-    "set_run_marks",
-]
-
-
 # How far a recovery has come, for those who wait for the broker.
 
 _ALMOST: Final = 0.99

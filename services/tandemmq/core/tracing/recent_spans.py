@@ -22,8 +22,6 @@ from tandemmq.core.tracing.span_data import (
     message_ids_of,
 )
 
-__all__ = ["KeptTrace", "RecentSpans"]
-
 _SPANS_PER_TRACE_MAX: Final = 512
 """A caller that uses one trace id for everything does not get the whole memory."""
 

@@ -14,20 +14,6 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = [
-    "TRACEPARENT",
-    "AttributeValue",
-    "HeadSampler",
-    "SpanData",
-    "SpanEvent",
-    "SpanKind",
-    "SpanLink",
-    "TraceContext",
-    "TraceOptions",
-    "parse_traceparent",
-    "peer_attributes",
-]
-
 # W3C Trace Context: the `traceparent` of a message or a call.
 #
 # Source: W3C Recommendation, Trace Context Level 1, 3.2.

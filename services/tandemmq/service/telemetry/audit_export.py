@@ -16,8 +16,6 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 from structlog.typing import EventDict
 
-__all__ = ["AUDIT_EVENTS", "AuditExport", "AuditLine", "AuditSender", "open_audit_export"]
-
 AUDIT_EVENTS: Final = frozenset(
     {
         *("operator_change", "operator_call", "user_created", "acl_created"),

@@ -18,8 +18,6 @@ import structlog
 from tandemmq.core.tracing.send_spans import ResolvedSend
 from tandemmq.core.tracing.span_data import SpanData
 
-__all__ = ["Exported", "SpanExport", "SpanFan", "SpanSender", "SpanSink", "open_span_export"]
-
 Exported: TypeAlias = SpanData | ResolvedSend
 """A span, or a send with all of its spans."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["MemoryLog"]
-
 
 class MemoryLog:
     """Holds [min_offset, end_offset). Its bytes depend on their position, so that a misplaced one shows."""

@@ -21,8 +21,6 @@ from tandemmq.core.replication.sessions import SlaveSession
 
 from .memory_log import MemoryLog
 
-__all__ = ["MasterStage", "SlaveStage", "replay"]
-
 
 class Stage(Protocol):
     """One side of the wire, played by commands."""
