@@ -308,8 +308,6 @@ class ExpectedBroker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A whole cluster."""
-
     name_servers: tuple[NameServerState, ...]
     # Ordered by broker name and id.
     brokers: tuple[BrokerState, ...]

@@ -119,7 +119,6 @@ class Samples:
         return _known(self.values[-1]) if self.values else None
 
     def since(self, from_ms: float) -> Samples:
-        """Those from `from_ms` on."""
         if self.older is not None and self.older.times_ms and (not self.times_ms or from_ms < self.times_ms[0]):
             # In one width as far as it goes: a plot of a day has no use for seconds at its end.
             older = self.older.since(from_ms)

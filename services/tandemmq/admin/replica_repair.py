@@ -45,8 +45,6 @@ class ReplicaKey(NamedTuple):
 
 
 class StepOutcome(StrEnum):
-    """What came of a step."""
-
     CHANGED = "changed"
     """Or would be, when it was only asked for."""
     SOUND = "sound already"

@@ -127,14 +127,12 @@ class KubernetesPods:
         self._api: KubernetesApi | None = None
 
     def list_brokers(self) -> list[Pod]:
-        """See `Pods`."""
         api = self._connected()
         selector = f"{COMPONENT_LABEL}=broker,{INSTANCE_LABEL}={self._instance}"
         items = [item["metadata"] for item in api.list(Kind.POD, selector, from_cache=True)]
         return [Pod(name=item["name"], labels=item.get("labels") or {}) for item in items]
 
     def set_label(self, pod_name: str, key: str, value: str) -> None:
-        """See `Pods`."""
         with contextlib.suppress(ObjectMissing):
             self._connected().patch(Kind.POD, pod_name, {"metadata": {"labels": {key: value}}})
 

@@ -118,8 +118,6 @@ class TraceFindings:
 
 @dataclass(frozen=True, slots=True)
 class TraceLine:
-    """A trace in one line."""
-
     broker: str
     trace_id: int
     name: str
@@ -148,7 +146,6 @@ _KINDS = {kind.value: kind for kind in SpanKind}
 
 
 def tracing_state(broker: pb.TracingBroker) -> TracingState:
-    """How a broker traces."""
     return TracingState(
         broker=_key(broker),
         tracing=broker.tracing,
@@ -169,7 +166,6 @@ def spans_of(answer: pb.FindTracesResponse) -> tuple[list[BrokerSpan], int]:
 
 
 def trace_lines(answer: pb.ListTracesResponse) -> list[TraceLine]:
-    """The traces of a list."""
     key = _key(answer.broker)
     return [
         TraceLine(

@@ -482,7 +482,6 @@ def findings_document(findings: TraceFindings) -> dict[str, Any]:
 
 
 def list_document(found: TraceList) -> dict[str, Any]:
-    """The newest traces."""
     return {
         "brokers": [asdict(state) for state in found.brokers],
         "traces": [{**asdict(line), "trace_id": f"{line.trace_id:032x}"} for line in found.lines],

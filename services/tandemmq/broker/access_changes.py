@@ -75,7 +75,6 @@ class AccessChanges:
         return sorted((user for user in self._tables.users if part in user.username), key=lambda user: user.username)
 
     def user(self, username: str) -> User | None:
-        """One of them."""
         return self._tables.users.get(username)
 
     def put_user(
@@ -203,8 +202,6 @@ def _stamped(entry: PolicyEntry, before: PolicyEntry | None, now_ms: int) -> Pol
 
 
 class _SeedUser(NamedTuple):
-    """A user to be made."""
-
     username: str
     secret: SecretStr
     user_type: UserType

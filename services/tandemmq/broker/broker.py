@@ -582,7 +582,6 @@ class Broker:
 
     @property
     def identity(self) -> BrokerIdentity:
-        """Who this broker is."""
         return self._parts.identity
 
     @property

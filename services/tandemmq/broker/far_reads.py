@@ -63,8 +63,6 @@ class FarLog(Protocol):
 
 
 class FarPages(stored_records.Pages, Protocol):
-    """The page cache."""
-
     def are_resident(self, ranges: Sequence[stored_records.LogRange]) -> bool:
         """Touching these bytes waits for no disk."""
 

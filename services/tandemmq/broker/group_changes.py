@@ -70,8 +70,6 @@ class OffsetMove:
 
 @dataclass(frozen=True, slots=True)
 class GroupRemoval:
-    """What goes with a group."""
-
     existed: bool
     # In which it has progress.
     topics: list[str]
@@ -246,8 +244,6 @@ _AGES_MAX: Final = 4_096
 
 
 class QueueStanding(NamedTuple):
-    """A group in one queue."""
-
     topic: str
     queue_id: int
     # Everything below is acknowledged.

@@ -124,8 +124,6 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True)
 class PeerProbe:
-    """What became of it."""
-
     target: ProbeTarget
     # Empty if the name could not be resolved.
     resolved_ip: str

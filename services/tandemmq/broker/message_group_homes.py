@@ -91,7 +91,6 @@ class MessageGroupHomes:
             await asyncio.wait([self._writing])
 
     def known_file(self) -> bytes:
-        """What belongs in the file."""
         return _text(self._names).encode()
 
     async def write_file(self, data: bytes | None) -> None:

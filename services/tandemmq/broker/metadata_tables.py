@@ -55,8 +55,6 @@ _DAMAGE_REMEDY: Final = (
 
 
 class PrintedTable(Protocol):
-    """A table as it was at one moment."""
-
     def to_json(self) -> str:
         """The table in RocketMQ's shape."""
 

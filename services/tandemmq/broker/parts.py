@@ -574,7 +574,6 @@ class BrokerParts:
         return self.links.route(topic)
 
     def home_of(self, topic: str, message_group: str) -> str:
-        """The broker group in which the message group lives."""
         return self.message_group_homes.home_of(topic, message_group)
 
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:

@@ -363,7 +363,6 @@ class PeerClient:
 
 
 def history_messages(history: LogHistory) -> list[replica_service_pb2.Epoch]:
-    """A history as it is sent."""
     return [replica_service_pb2.Epoch(epoch=epoch, start_offset=start) for epoch, start in history.epochs]
 
 

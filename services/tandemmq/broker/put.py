@@ -32,8 +32,6 @@ class PutAnswer:
 
 
 class _Function(PutAnswer):
-    """Tells a function."""
-
     __slots__ = ("_done",)
 
     def __init__(self, done: PutDone) -> None:
@@ -49,8 +47,6 @@ def answer_of(done: PutAnswer | PutDone) -> PutAnswer:
 
 
 class PutMessages(Protocol):
-    """`BrokerServices.put`."""
-
     def __call__(
         self,
         messages: Sequence[OutgoingMessage],

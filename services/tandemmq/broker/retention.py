@@ -177,7 +177,6 @@ class SlaveFloor:
         self._has_known_metadata = False
 
     async def floor(self, wish: ExpiryWish) -> RetentionFloor:
-        """See Floor."""
         if wish.is_empty:
             return RetentionFloor()
         address = self._master()

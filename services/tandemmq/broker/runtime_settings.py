@@ -53,8 +53,6 @@ class SettingState:
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One change."""
-
     key: str
     from_value: str
     to_value: str

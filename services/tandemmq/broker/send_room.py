@@ -51,7 +51,6 @@ class _Address:
         waiting.append((weight, send))
 
     def take(self) -> tuple[int, Callable[[], object]]:
-        """The next one."""
         connection = self._turns.popleft()
         waiting = self._connections[connection]
         taken = waiting.popleft()

@@ -878,7 +878,6 @@ class BrokerSettings(ServicePortSettings):
         )
 
     def trace_options(self) -> TraceOptions:
-        """When a trace is kept."""
         return TraceOptions(sample_rate=self.trace_sample_rate, slow_ms=self.trace_slow_threshold)
 
     def metrics_options(self) -> MetricsOptions:

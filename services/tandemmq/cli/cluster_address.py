@@ -77,8 +77,6 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All of them."""
-
     # Empty: none is in use.
     current: str = ""
     by_name: Mapping[str, ClusterContext] = field(default_factory=dict)
@@ -112,8 +110,6 @@ class Contexts:
 
 
 class ContextFile:
-    """The file."""
-
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or _default_path()
 

@@ -34,9 +34,7 @@ class ClusterConnection(Protocol):
     """What a command has of a cluster for as long as it runs."""
 
     @property
-    def address(self) -> ClusterAddress:
-        """The NameServers."""
-        ...
+    def address(self) -> ClusterAddress: ...
 
     @property
     def channels(self) -> Channels:
@@ -258,7 +256,6 @@ class ClusterChoice:
         return self.run(with_operations)
 
     def read_state(self) -> ClusterState:
-        """The cluster now."""
         return self.run(lambda connection: connection.read_state())
 
 

@@ -30,7 +30,6 @@ class LazyCommand:
     panel: str = ""
 
     def load(self, name: str) -> Command:
-        """Imports it."""
         module, _, attribute = self.place.partition(":")
         found = getattr(importlib.import_module(module), attribute)
         holder = typer.Typer(rich_markup_mode=None, add_completion=False)

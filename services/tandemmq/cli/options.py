@@ -49,15 +49,12 @@ _NAMES_MAX: Final = 100
 
 
 def complete_context(incomplete: str) -> list[str]:
-    """Names of contexts."""
     with contextlib.suppress(CommandError):
         return [name for name in sorted(ContextFile().read().by_name) if name.startswith(incomplete)]
     return []
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics."""
-
     async def names(connection: ClusterConnection) -> Sequence[str]:
         operations = await connection.operations()
         return [topic.name for topic in (await operations.topics(search=incomplete, page=_page())).items]
@@ -85,8 +82,6 @@ def complete_broker(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_broker_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of broker groups."""
-
     async def names(connection: ClusterConnection) -> Sequence[str]:
         return sorted({broker.broker_name for broker in (await connection.read_state()).brokers})
 

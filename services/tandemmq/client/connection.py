@@ -113,18 +113,15 @@ class Connection:
         return answer
 
     async def send_message(self, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
-        """Stores messages."""
         answer = await self._call("SendMessage", self._send_message, request)
         check_status(self.endpoint, "SendMessage", answer.status)
         return answer
 
     async def ack_message(self, request: pb.AckMessageRequest) -> None:
-        """Finishes messages."""
         answer = await self._call("AckMessage", self._ack_message, request, *call_headers())
         check_status(self.endpoint, "AckMessage", answer.status)
 
     async def change_invisible(self, request: pb.ChangeInvisibleDurationRequest) -> pb.ChangeInvisibleDurationResponse:
-        """Changes a lease."""
         answer = await self._call("ChangeInvisibleDuration", self._change_invisible, request, *call_headers())
         check_status(self.endpoint, "ChangeInvisibleDuration", answer.status)
         return answer

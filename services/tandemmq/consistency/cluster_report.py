@@ -46,8 +46,6 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatefulSet:
-    """A StatefulSet of brokers."""
-
     name: str
     uid: str
     broker_group: str
@@ -125,7 +123,6 @@ def _where(finding: Finding) -> str:
 def event_document(
     summary: RunSummary, found: BrokerStatefulSet, reason: tuple[str, str], message: str, *, namespace: str
 ) -> dict[str, Any]:
-    """One Event of v1."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -152,8 +149,6 @@ def event_document(
 
 
 class KubernetesObjects(Protocol):
-    """Objects of one namespace."""
-
     def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
         """All that carry a broker group's label."""
 
@@ -220,7 +215,6 @@ def push(summary: RunSummary, url: str, *, handler: _Handler = default_handler) 
 
 
 def run_registry(summary: RunSummary) -> CollectorRegistry:
-    """The metrics of one run."""
     registry = CollectorRegistry()
 
     def gauge(name: str, meaning: str, *labels: str) -> Gauge:

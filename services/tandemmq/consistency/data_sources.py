@@ -329,8 +329,6 @@ class _Part(InputPartition):
 
 
 class CommitLogReader(DataSourceReader):
-    """Of the CommitLog."""
-
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
 
@@ -730,8 +728,6 @@ class _QueuePart(InputPartition):
 
 
 class ConsumeQueueReader(DataSourceReader):
-    """Of the ConsumeQueues."""
-
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
 
@@ -756,7 +752,6 @@ class ConsumeQueueReader(DataSourceReader):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of entries, each of one queue."""
         if not isinstance(partition, _QueuePart):
             return  # Where there is no partition Spark asks for none.
         facts = ReplicaFacts.from_json(dict(partition.facts))

@@ -878,7 +878,6 @@ def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:
 
 
 def _without(whole: LogRange, parts: Iterable[LogRange]) -> list[LogRange]:
-    """What is left of a range."""
     left = []
     start = whole.start_offset
     for part in merged(parts):

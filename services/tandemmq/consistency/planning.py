@@ -190,7 +190,6 @@ def in_waves(pieces: Sequence[LogRange], pieces_at_once: int) -> Iterator[tuple[
 
 
 def total_bytes(ranges: Iterable[LogRange]) -> int:
-    """Bytes in all of them."""
     return sum(log_range.end_offset - log_range.start_offset for log_range in ranges)
 
 

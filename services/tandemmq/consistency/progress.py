@@ -67,7 +67,6 @@ class Progress:
             self._read += byte_count
 
     def group_done(self, finding_count: int) -> None:
-        """A group is through."""
         with self._lock:
             self._groups_done += 1
             self._findings += finding_count

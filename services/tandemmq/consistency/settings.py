@@ -297,12 +297,10 @@ class ConsistencySettings(ServiceTlsSettings):
 
     @property
     def source_specs(self) -> tuple[SourceSpec, ...]:
-        """What `sources` names."""
         return tuple(parse_source(part) for part in _parts(self.sources, ";"))
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Folders of `path`."""
         return _parts(self.path, ";")
 
     @property

@@ -52,7 +52,6 @@ class Replica:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(SourceSpec.from_json(values["spec"]), ReplicaFacts.from_json(values["facts"]))
 
 
@@ -114,17 +113,14 @@ class DescribeTask:
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"describe:{self.spec.broker_id}"
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
         return (self.spec.broker_id,)
 
     @property
     def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
         return (self.spec,)
 
     @property
@@ -138,11 +134,9 @@ class DescribeTask:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(SourceSpec.from_json(values["spec"]))
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         with open_source(self.spec) as source:
             # In this order: no offset in a table is beyond what the log holds a moment later.
             metadata = metadata_texts(source.files)
@@ -166,12 +160,10 @@ class _ReplicaTask:
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
         return (self.replica.facts.broker_id,)
 
     @property
     def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
         return (self.replica.spec,)
 
     @property
@@ -191,12 +183,10 @@ class _RangesTask(_ReplicaTask):
 
     @property
     def key(self) -> str:
-        """See Task."""
         return _range_key(self.kind, self.replica, self.ranges)
 
     @property
     def expected_bytes(self) -> int:
-        """See Task."""
         return _bytes_of(self.ranges)
 
     def to_json(self) -> dict[str, Any]:
@@ -205,7 +195,6 @@ class _RangesTask(_ReplicaTask):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(Replica.from_json(values["replica"]), _ranges(values["ranges"]))
 
 
@@ -229,7 +218,6 @@ class DigestTask(_RangesTask):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(
             Replica.from_json(values["replica"]), _ranges(values["ranges"]), values["extent_bytes"], values["algorithm"]
         )
@@ -279,7 +267,6 @@ class CheckTask(_RangesTask):
 
     @property
     def key(self) -> str:
-        """See Task."""
         key = _range_key(self.kind, self.replica, self.ranges)
         return f"{key}:{self.algorithm}/{self.extent_bytes}" if self.algorithm else key
 
@@ -294,7 +281,6 @@ class CheckTask(_RangesTask):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(
             Replica.from_json(values["replica"]), _ranges(values["ranges"]), values["extent_bytes"], values["algorithm"]
         )
@@ -334,22 +320,18 @@ class CompareTask:
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"compare:{self.log_range.start_offset}-{self.log_range.end_offset}"
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
         return tuple(replica.facts.broker_id for replica in self.replicas)
 
     @property
     def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
         return tuple(replica.spec for replica in self.replicas)
 
     @property
     def expected_bytes(self) -> int:
-        """See Task."""
         return len(self.replicas) * _bytes_of([self.log_range])
 
     def to_json(self) -> dict[str, Any]:
@@ -363,7 +345,6 @@ class CompareTask:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(
             tuple(Replica.from_json(replica) for replica in values["replicas"]),
             LogRange(*values["log_range"]),
@@ -372,7 +353,6 @@ class CompareTask:
         )
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         from tandemmq.core.audit.comparison import compare_replicas  # It loads numpy; see sources.
 
         with ExitStack() as opened:
@@ -411,17 +391,14 @@ class BoundsTask:
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"bounds:{self._rules.master_id}"
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
         return tuple(replica.facts.broker_id for replica in self.replicas)
 
     @property
     def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
         return tuple(replica.spec for replica in self.replicas)
 
     @property
@@ -441,7 +418,6 @@ class BoundsTask:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(
             tuple(Replica.from_json(replica) for replica in values["replicas"]),
             tuple((broker_id, SeenReplica.from_json(seen)) for broker_id, seen in values["seen"]),
@@ -451,7 +427,6 @@ class BoundsTask:
         )
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         with ExitStack() as opened:
             stores = _stores(self.replicas, opened)
             findings = missing_messages(stores, seen=dict(self.seen), rules=self._rules)
@@ -473,7 +448,6 @@ class DerivedTask(_ReplicaTask):
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"derived:{self.replica.facts.broker_id}"
 
     def to_json(self) -> dict[str, Any]:
@@ -487,7 +461,6 @@ class DerivedTask(_ReplicaTask):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(
             Replica.from_json(values["replica"]),
             tuple(QueueSpan.from_json(span) for span in values["spans"]),
@@ -496,7 +469,6 @@ class DerivedTask(_ReplicaTask):
         )
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         from tandemmq.core.audit.derived_files import check_derived_files, joined_spans  # It loads numpy; see sources.
 
         with open_source(self.replica.spec) as source:
@@ -522,7 +494,6 @@ class NameTask(_ReplicaTask):
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"name:{self.replica.facts.broker_id}:{[finding.start_offset for finding in self.findings]}"
 
     def to_json(self) -> dict[str, Any]:
@@ -531,12 +502,10 @@ class NameTask(_ReplicaTask):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         findings = tuple(Finding.from_json(finding) for finding in values["findings"])
         return cls(Replica.from_json(values["replica"]), findings)
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         with open_source(self.replica.spec) as source:
             store = ReplicaStore(source.files, self.replica.facts)
             named = [

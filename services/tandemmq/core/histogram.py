@@ -58,7 +58,6 @@ class Histogram:
         self._exemplars[self._bucket if is_alike else bisect_left(self._bounds, value)] = exemplar
 
     def reading(self) -> HistogramReading:
-        """As of now."""
         exemplars = tuple([None if parts is None else Exemplar(*parts) for parts in self._exemplars])
         return HistogramReading(self._bounds, tuple(self._counts), self._total, exemplars)
 

@@ -315,7 +315,6 @@ class Quotas:
         return self._over_rate(share, _RECEIVED, now_ms) or self._over_leases(share)
 
     def received(self, share: Share, *, messages: int, body_bytes: int, now_ms: int) -> None:
-        """What it got."""
         self._charge(share, _RECEIVED, (messages, body_bytes), now_ms)
 
     def _over_rate(self, share: Share, quantities: tuple[Quantity, ...], now_ms: int) -> OverQuota | None:

@@ -97,7 +97,6 @@ class PlainSockets:
         return len(self._sockets)
 
     def open_now(self) -> list[PlainSocket]:
-        """The sockets themselves."""
         return list(self._sockets.values())
 
     def add(self, sock: socket.socket) -> None:
@@ -409,7 +408,6 @@ class PlainSocket:
             self._connection.is_broken = True
 
     def _break(self) -> None:
-        """The socket failed."""
         self._connection.is_broken = True
         self._end()
 

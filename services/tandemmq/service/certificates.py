@@ -359,8 +359,6 @@ _COMMON_NAME_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class CertificateNames:
-    """What a certificate has to name."""
-
     uri: str
     dns: tuple[str, ...]
 
@@ -384,7 +382,6 @@ class CertificateAuthority:
 
     @classmethod
     def new(cls, name: str, *, now: datetime, days: float) -> Self:
-        """A fresh one."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(name)
         certificate = (
@@ -434,7 +431,6 @@ class CertificateAuthority:
 
     @property
     def pem(self) -> bytes:
-        """Its certificate."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     def issue(self, identity: Identity, *, now: datetime, days: float) -> tuple[bytes, bytes]:

@@ -147,7 +147,6 @@ class LoopMeter:
         self._log_from = 0.0
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        """An event loop that is metered."""
         selector = _MeteredSelector(self)
         loop = asyncio.SelectorEventLoop(selector)
         selector.serve(loop)

@@ -255,7 +255,6 @@ class TlsFront:
             self._server.close()
 
     async def close(self) -> None:
-        """Ends all."""
         self.stop_listening()
         for task in list(self._connections):
             task.cancel()

@@ -42,8 +42,6 @@ _LEVELS: Final = frozenset({"info", "warning", "error", "critical"})
 
 @dataclass(frozen=True, slots=True)
 class RememberedEvent:
-    """One line."""
-
     # From 1, without gaps.
     sequence: int
     wall_ms: int

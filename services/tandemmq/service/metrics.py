@@ -96,7 +96,6 @@ class MetricSamples:
             self.add(name, count, *labels, key)
 
     def add_histogram(self, name: str, reading: HistogramReading, *labels: str) -> None:
-        """One sample of a histogram."""
         family = self._families[name]
         assert family.info.kind is MetricKind.HISTOGRAM, f"{name} is a {family.info.kind}"
         assert len(self._base) + len(labels) == len(family.info.labels), f"{name} has labels {family.info.labels}"

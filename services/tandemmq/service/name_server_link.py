@@ -194,7 +194,6 @@ class NameServerLinks:
 
     @property
     def view(self) -> ClusterView:
-        """Who is alive."""
         return self._view
 
     @property

@@ -148,7 +148,6 @@ def superseded_reason(text: str | None) -> str | None:
 
 
 def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
-    """What is remembered of a replica."""
     message = pb.ReplicaMemory(
         broker_id=replica.broker_id,
         disk_id=replica.disk_id,

@@ -267,7 +267,6 @@ class _Refused:
 
 
 def run_message(run: RunSummary) -> consistency_pb.ConsistencyRun:
-    """The run by its figures."""
     message = as_message(
         consistency_pb.ConsistencyRun,
         run,

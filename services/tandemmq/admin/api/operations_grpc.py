@@ -318,7 +318,6 @@ class OperationsServicer:
         self._tasks: dict[asyncio.Task[None], Call] = {}
 
     def method_table(self) -> MethodTable:
-        """All methods."""
         methods: dict[str, Any] = {name: self._unary(name, question) for name, question in _METHODS.items()}
         methods["TailMessages"] = ServerStreamMethod(self._tail, pb.TailMessagesRequest)
         return MethodTable(

@@ -245,7 +245,6 @@ class RestoreBody(Body):
 
 
 def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
     @app.get("/api/v1/brokers/{broker}/settings", tags=_BROKER_TAGS, responses=PROBLEMS)
@@ -378,7 +377,6 @@ class SendBody(Body):
 
 
 def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
     @app.get("/api/v1/topics/{topic}/messages", tags=_MESSAGE_TAGS, responses=PROBLEMS)
@@ -588,7 +586,6 @@ class ClientCommandBody(Body):
 
 
 def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
     @app.get("/api/v1/groups", tags=_GROUP_TAGS, responses=PROBLEMS)
@@ -769,7 +766,6 @@ class AclsDocument:
 
 
 def add_access_routes(app: FastAPI, desk: OperationsDesk) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
     change: Final[dict[str, Any]] = {
         "tags": _ACCESS_TAGS,
@@ -872,7 +868,6 @@ class TopicRoutes(Body):
 
 
 def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
     @app.get("/api/v1/topics", tags=_TOPIC_TAGS, responses=PROBLEMS)
@@ -955,8 +950,6 @@ _Key = Annotated[str, Query(max_length=_KEY_MAX)]
 
 
 def add_traces(app: FastAPI, traces: TraceSource) -> None:
-    """Adds the routes."""
-
     @app.get("/api/v1/traces", tags=["traces"])
     async def newest_traces(
         notable: bool = False, count: Annotated[int, Query(ge=1, le=200)] = _LISTED

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What pages are made of."""
-
     templates: PageTemplates
     desk: OperationsDesk
     cluster: CachedCluster
@@ -143,7 +141,6 @@ def failure_page(pages: Pages, request: Request, failure: OperationFailed, *, ac
 
 
 def problem_page(pages: Pages, request: Request, problem: Problem, *, active: str = "") -> Response:
-    """A problem as a page of its own."""
     return page_html(pages, request, "problem.html", active=active, status=HTTPStatus(problem.status), problem=problem)
 
 
@@ -206,8 +203,6 @@ async def form_of(request: Request) -> Form:
 
 
 class ChangeForm(Protocol):
-    """A form as it was filled in."""
-
     @property
     def errors(self) -> Mapping[str, str]:
         """What is wrong, by field."""

@@ -80,8 +80,6 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[NavigationEntry]]]] = (
 
 
 class Actor(Protocol):
-    """Who asks."""
-
     @property
     def name(self) -> str:
         """As the audit log has it."""
@@ -309,7 +307,6 @@ class PageTemplates:
         }
 
     def get(self, name: str) -> Template:
-        """One template."""
         return self._environment.get_template(name)
 
     def _static_path(self, name: str) -> str:

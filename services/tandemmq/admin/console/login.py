@@ -33,7 +33,6 @@ def add_login(
     audit_log: AuditLog,
     clock: Clock,
 ) -> None:
-    """Adds `/login` and `/logout`."""
     template = templates.get("login.html")
     failures = _Failures(clock)
 
@@ -103,7 +102,6 @@ class _Failures:
         return count >= _FAILURES_MAX and self._clock.monotonic_ms() - began_ms < _FAILURE_WINDOW_MS
 
     def note(self, host: str) -> None:
-        """One more."""
         host = counted_host(host)
         now_ms = self._clock.monotonic_ms()
         count, began_ms = self._counts.pop(host, (0, now_ms))

@@ -23,8 +23,6 @@ PREVIEW_BYTES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message in a list."""
-
     # Unique in the cluster.
     key: str
     address: str

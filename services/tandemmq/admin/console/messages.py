@@ -420,8 +420,6 @@ def _number(fields: Mapping[str, str], name: str, errors: dict[str, str], *, dig
 
 @dataclass(frozen=True, slots=True)
 class WaitingKind:
-    """One kind of them."""
-
     title: str
     topic: str
     address: str
@@ -481,7 +479,6 @@ Number = Annotated[int, Query(ge=0, le=(1 << 63) - 1)]
 
 
 def add_message_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
     _add_search(app, pages)
     _add_tail(app, pages)
     _add_waiting(app, pages)
@@ -767,8 +764,6 @@ _FIFO: Final = "FIFO"
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """The form as it was filled in."""
-
     topic: str
     is_fifo: bool
     body: str = ""
@@ -799,7 +794,6 @@ def blank_message(topic: str, message_type: str) -> MessageForm:
 
 
 def read_message_form(form: Form, *, topic: str, message_type: str) -> MessageForm:
-    """A posted form."""
     is_fifo = message_type == _FIFO
     errors = {}
     body = form.raw("body")
@@ -845,8 +839,6 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TransactionRow:
-    """A transaction as it is shown."""
-
     transaction_id: str
     message_id: str
     topic: str
@@ -859,7 +851,6 @@ class TransactionRow:
 
 
 def transaction_row(one: Transaction, *, now_ms: int) -> TransactionRow:
-    """The row."""
     return TransactionRow(
         transaction_id=one.transaction_id,
         message_id=one.message_id,
@@ -874,8 +865,6 @@ def transaction_row(one: Transaction, *, now_ms: int) -> TransactionRow:
 
 
 def add_transaction_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get(_OWN, include_in_schema=False)
     async def transactions(request: Request, search: Name = "") -> Response:
         topic = search.strip()

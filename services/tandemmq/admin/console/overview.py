@@ -28,8 +28,6 @@ _LEAST_LAG_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A broker group."""
-
     standing: GroupStanding
     messages_in: str
     messages_out: str
@@ -247,8 +245,6 @@ def _by_newest(series: Sequence[tuple[str, Samples]]) -> list[tuple[str, Samples
 
 
 def add_overview_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get("/", include_in_schema=False)
     async def overview_page(
         request: Request,

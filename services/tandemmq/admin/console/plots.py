@@ -44,8 +44,6 @@ class Scale(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a plot."""
-
     label: str
     # SVG path data; empty: nothing is known.
     path: str

@@ -78,8 +78,6 @@ class DepartureRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupReplication:
-    """One broker group."""
-
     standing: GroupStanding
     # What to know of its master: label and value.
     facts: Sequence[tuple[str, str]]
@@ -382,8 +380,6 @@ _Text = Annotated[str, Query(max_length=_NAME_MAX)]
 
 
 def add_replication_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get("/replication", include_in_schema=False)
     async def replication(
         request: Request,
@@ -458,8 +454,6 @@ _WORST_FIRST: Final = {"bad": 0, "warning": 1, "ok": 2}
 
 @dataclass(frozen=True, slots=True)
 class GroupStanding:
-    """A broker group."""
-
     name: str
     # By broker id.
     members: tuple[BrokerState, ...]

@@ -66,8 +66,6 @@ def setting_rows(settings: Mapping[str, Iterable[Setting]]) -> list[SettingRow]:
 
 
 def add_settings_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get("/settings", include_in_schema=False)
     async def settings(request: Request) -> Response:
         reading = pages.cluster.latest

@@ -72,8 +72,6 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Waterfall:
-    """One operation."""
-
     title: str
     took: str
     outcome: str
@@ -89,8 +87,6 @@ class _Waterfall:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A trace of the list."""
-
     key: str
     label: str
     name: str
@@ -142,7 +138,6 @@ def trace_view(key: str, findings: TraceFindings) -> TraceView:
 
 
 def traces_view(found: TraceList, *, notable_only: bool) -> TracesView:
-    """The list."""
     return TracesView(
         key="",
         notable_only=notable_only,
@@ -240,8 +235,6 @@ _KEY_MAX: Final = 256
 
 
 def add_trace_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the route."""
-
     @app.get("/traces", include_in_schema=False)
     async def traces(
         request: Request,

@@ -33,8 +33,6 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
-    """A user as it is shown."""
-
     name: str
     is_super: bool
     is_enabled: bool
@@ -118,8 +116,6 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def add_user_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     async def show(
         request: Request, search: str = "", *, failure: OperationFailed | None = None, typed: str = ""
     ) -> Response:

@@ -63,7 +63,6 @@ class AccessOperations:
         return users, (*masters.unseen, *unseen_of(answers))
 
     async def put_user(self, change: UserChange, *, creates: bool, dry_run: bool) -> ChangeResult:
-        """Makes a user, or changes one."""
         _check_user(change, creates=creates)
         masters = self._members.masters_to_change()
         having = await self._having(masters, change.username)

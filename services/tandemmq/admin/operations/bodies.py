@@ -42,8 +42,6 @@ class BodyForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BodyView:
-    """A body in one form."""
-
     form: BodyForm
     # Those it has, hex always.
     forms: tuple[BodyForm, ...]

@@ -64,7 +64,6 @@ def group_summary(statuses: Sequence[admin_pb.SubscriptionGroupStatus]) -> Group
 
 
 def progress_of(broker_name: str, status: admin_pb.SubscriptionGroupStatus) -> list[Progress]:
-    """A group in each queue of one broker."""
     return [as_value(Progress, queue, group=status.group, broker_name=broker_name) for queue in status.progress]
 
 

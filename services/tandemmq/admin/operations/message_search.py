@@ -247,7 +247,6 @@ class _Part:
         return not self.found and self.has_more
 
     def take(self) -> MessageSummary:
-        """Its next message."""
         self._last = self.found.popleft()
         return self._last
 

@@ -223,7 +223,6 @@ class MessageOperations:
     async def at_queue(
         self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int
     ) -> MessageDetail:
-        """The message at a place of a queue."""
         _check_offset(queue_offset)
         if not 0 <= queue_id < 1 << 31:
             raise OperationFailed(FailureKind.INVALID, f"{queue_id} is no queue", remedy="give a number from 0 on")

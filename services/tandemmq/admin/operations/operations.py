@@ -230,7 +230,6 @@ class Operations:
         )
     )
     async def put_group(self, change: GroupChange, *, dry_run: bool = False) -> ChangeResult:
-        """Creates or changes a group."""
         return await self._groups.put_group(change, dry_run=dry_run)
 
     @_changes(lambda name, *, even_with_members=False: (name, _given(even_with_members=even_with_members)))
@@ -575,8 +574,6 @@ class OperationsDesk:
 
 
 class _ActingOperations:
-    """`Operations` for one actor."""
-
     def __init__(self, operations: Operations, audit_log: AuditLog, actor: Actor) -> None:
         self._operations = operations
         self._audit_log = audit_log

@@ -120,8 +120,6 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A call that failed."""
-
     kind: FailureKind
     # In one line.
     text: str
@@ -276,7 +274,6 @@ class Members:
 
     @property
     def name_servers(self) -> tuple[NameServerState, ...]:
-        """All that are configured."""
         return self._state().name_servers
 
     @property
@@ -430,7 +427,6 @@ def _no_group(name: str, known: Sequence[str]) -> OperationFailed:
 
 
 def _nobody(state: ClusterState, broker_name: str = "") -> OperationFailed:
-    """Of the cluster, or of one group."""
     servers = [f"{server.address}: {server.error}" for server in state.name_servers if server.error is not None]
     brokers = [f"{broker.key}: {broker.error}" for broker in state.brokers if broker_name in ("", broker.broker_name)]
     if broker_name:

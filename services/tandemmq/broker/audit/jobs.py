@@ -200,7 +200,6 @@ def job_from_json(values: dict[str, Any]) -> Job:
 
 
 def line_of(frame: dict[str, Any]) -> bytes:
-    """A frame as it is sent."""
     return json.dumps(frame, separators=(",", ":")).encode() + b"\n"
 
 
@@ -390,7 +389,6 @@ class AuditHelper:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process, if one is running."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     def change_pace(self, bytes_per_second: int) -> None:

@@ -119,8 +119,6 @@ class QueueOrder:
 
 @dataclass(frozen=True, slots=True)
 class EntryChange:
-    """One entry that was wrong."""
-
     queue_offset: int
     old: QueueEntry
     new: QueueEntry
@@ -311,7 +309,6 @@ class QueueRepair:
                 self._written(partial(self._store.rewrite_queue, order.topic, order.queue_id, queue_offset, entries))
 
     def _filed_entries(self, folder: str, first: int, end: int) -> list[QueueEntry]:
-        """What the files hold."""
         data = bytearray()
         position, end_position = first * ENTRY.size, end * ENTRY.size
         while position < end_position:

@@ -71,8 +71,6 @@ _ELSEWHERE: Final = frozenset({FindingKind.QUEUE_GAP})
 
 
 class StagedCheck(NamedTuple):
-    """What was found."""
-
     findings: list[Finding]
     """What is wrong with records that have a byte in the range."""
     records: int

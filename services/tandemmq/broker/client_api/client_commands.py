@@ -53,7 +53,6 @@ class ClientCommands:
         return ClientReply("SENT", "Java and Node clients connect anew; others pass over it")
 
     async def print_stack(self, client_id: str) -> ClientReply:
-        """The stacks of its threads."""
         nonce = secrets.token_hex(8)
         asked = pb.TelemetryCommand(print_thread_stack_trace_command=pb.PrintThreadStackTraceCommand(nonce=nonce))
         answer = await self._answer(client_id, asked, nonce)

@@ -322,7 +322,6 @@ class _TimestampField:
         self._second_field = b""
 
     def encoded(self, milliseconds: int) -> bytes:
-        """The field."""
         if milliseconds != self._milliseconds:
             self._milliseconds = milliseconds
             if _SECOND_MS <= milliseconds < _PLAIN_TIME_END_MS:

@@ -104,7 +104,6 @@ class TlsChannels:
 
 
 def broker_channels_of(settings: BrokerSettings, *, clock: Clock) -> BrokerChannels:
-    """As the settings say."""
     if settings.tls_mode is not TlsMode.ENFORCING:
         return PlainChannels()
     return TlsChannels(Path(settings.tls_cert_path), own_host=settings.broker_ip1, clock=clock)

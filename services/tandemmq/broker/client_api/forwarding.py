@@ -428,7 +428,6 @@ class _ForwardedStream:
             self.cancelled()
 
     def half_closed(self) -> None:
-        """Passes it on."""
         self._end_requests()
 
     def cancelled(self) -> None:

@@ -212,7 +212,6 @@ class ReceiveHandler:
 
     @property
     def waiting_count(self) -> int:
-        """Receives that wait for messages."""
         return len(self._polls)
 
     def receive_message(self, request: pb.ReceiveMessageRequest, call: Call) -> None:

@@ -144,7 +144,6 @@ class SentMessage:
         return sent
 
     def set_birth(self, seconds: int, nanos: int) -> None:
-        """When it was born."""
         self.is_born = True
         self.born_seconds = seconds
         self.born_ms = seconds * 1_000 + nanos // 1_000_000

@@ -215,7 +215,6 @@ class TelemetryStream:
         self._ended(self)
 
     def end(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
-        """Ends the stream from this side."""
         self._ended(self)
         self._call.finish(code, detail)
 

@@ -104,7 +104,6 @@ def ok_status() -> definition.Status:
 
 
 def status_of(outcome: Outcome) -> definition.Status:
-    """The outcome as it travels."""
     return _OK_STATUS if outcome is OK else definition.Status(code=outcome.code, message=outcome.text)
 
 

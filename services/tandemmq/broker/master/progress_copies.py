@@ -80,7 +80,6 @@ class ProgressCopies:
         return len(self._gate)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Copies from now on, in tasks of `tasks`."""
         self._tasks = tasks
         self._leases.keep_tail()
 

@@ -243,7 +243,6 @@ class MasterRole:
 
     @property
     def waits_for(self) -> str:
-        """What its start waits for."""
         if self.is_serving:
             return ""
         waiting = self.recovery.waiting
@@ -288,7 +287,6 @@ class MasterRole:
         return master_setting_appliers(store=parts.store, leases=parts.leases, api_options=parts.options)
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds the metrics of a master."""
         await self._metrics.tell(samples, turn)
 
     # What it is told

@@ -62,7 +62,6 @@ async def page_answer(page: MessagePage) -> pb.QueryMessagesResponse:
 
 
 def message_view(message: QueriedMessage) -> pb.MessageView:
-    """One message with all that is known of it."""
     outline, properties, body = message.outline, message.properties, message.body
     tag, _ = index_terms(dict(properties))
     own_id = offset_message_id(outline.store_host, outline.physical_offset)

@@ -37,7 +37,6 @@ _TOPIC: Final = MESSAGING_DESTINATION_NAME
 
 
 def trace_message(trace: KeptTrace) -> pb.Trace:
-    """All of a trace."""
     return pb.Trace(
         trace_id=trace.trace_id.to_bytes(16),
         spans=[_span(span) for span in trace.spans],

@@ -149,13 +149,11 @@ class _Cursor:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
         assert self.entry is not None, "a cursor at its end is nowhere"
         return Place(self.entry.physical_offset, self.entry.size, self.queue.queue_id, self.offset)
 
     @property
     def tags_code(self) -> int:
-        """Of the entry it is at."""
         assert self.entry is not None, "a cursor at its end has no entry"
         return self.entry.tags_code
 

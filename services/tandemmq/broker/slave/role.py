@@ -165,7 +165,6 @@ class SlaveRole:
         return {}
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds the metrics of a slave."""
         self._metrics.tell(samples)
 
     @property

@@ -75,8 +75,6 @@ class DeliveredMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """What is said of a call."""
-
     method: str
     topic: str
     group: str
@@ -284,7 +282,6 @@ class ReceiveTracer:
     # Receives
 
     def receive_began(self, call: Call) -> ReceiveTrace:
-        """A receive came in."""
         began_ns = call.received_ns or self.now_ns()
         parent = _parent_of(call)
         context = None

@@ -212,7 +212,6 @@ class SendTracer:
     # Slaves
 
     def slave_connected(self, link: int, peer: str) -> None:
-        """A connection of a slave."""
         self._links[link] = LinkTimeline(peer)
 
     def slave_started(self, link: int, broker_id: int | None) -> None:

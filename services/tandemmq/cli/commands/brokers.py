@@ -82,8 +82,6 @@ class SlaveReplication:
 
 @dataclass(frozen=True, slots=True)
 class GroupReplication:
-    """A broker group."""
-
     broker_name: str
     # SYNC_MASTER or ASYNC_MASTER; empty when the master does not answer.
     role: str

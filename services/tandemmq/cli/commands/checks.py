@@ -80,8 +80,6 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """An answer."""
-
     name: str
     level: CheckLevel
     # What is wrong, the worst first; what is well, if nothing is.
@@ -305,7 +303,6 @@ class _CheckGroup(QuickGroup):
     """Whatever goes wrong is UNKNOWN, exit code 3: 2 would say that the cluster is in trouble."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs one check."""
         try:
             return super().invoke(ctx)
         except typer.Exit:

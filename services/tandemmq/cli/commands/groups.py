@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 
 def groups_table(groups: Iterable[GroupSummary]) -> Table:
-    """One line a group."""
     table = new_table("group", "members", "lag", "in flight", "order", "retries", "consumes", "topics")
     for group in groups:
         plain_row(

@@ -56,7 +56,6 @@ class _TailReport:
     unreadable: list[UnreadableRange] = field(default_factory=list)
 
     def add(self, messages: Sequence[TailMessage]) -> None:
-        """More of its messages."""
         from tandemmq.admin.operations.values import HoldingState
 
         for message in messages:

@@ -59,8 +59,6 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """When to stop."""
-
     # Messages; None for no end.
     count: int | None
     # Seconds without a message; None waits for ever.

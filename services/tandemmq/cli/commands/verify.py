@@ -44,7 +44,6 @@ _WORST_FIRST: Final = (Outcome.DIVERGED, Outcome.INCOMPLETE, Outcome.SKIPPED, Ou
 
 
 def run_view(summary: RunSummary) -> RenderableType:
-    """The whole run."""
     from rich.console import Group
     from rich.text import Text
 

@@ -112,8 +112,6 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """A whole cluster."""
-
     state: ClusterState
     name_server_dials: tuple[Dial, ...]
     brokers: tuple[BrokerLook, ...]

@@ -414,8 +414,6 @@ class StatefulSetState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """One pod of the release."""
-
     name: str
     component: str
     broker_group: str
@@ -447,8 +445,6 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """One PersistentVolumeClaim."""
-
     name: str
     # Bound, Pending or Lost.
     phase: str
@@ -459,8 +455,6 @@ class ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudgetState:
-    """One PodDisruptionBudget."""
-
     name: str
     match_labels: Mapping[str, str]
     disruptions_allowed: int
@@ -473,9 +467,7 @@ class KubernetesCluster(Protocol):
     """One namespace of a cluster. Every call may raise KubernetesUnavailable and AccessDenied."""
 
     @property
-    def namespace(self) -> str:
-        """The namespace."""
-        ...
+    def namespace(self) -> str: ...
 
     async def releases(self) -> list[str]:
         """Names of the TandemMQ releases that have StatefulSets here, ordered."""
@@ -510,7 +502,6 @@ class ApiServerCluster:
 
     @property
     def namespace(self) -> str:
-        """The namespace."""
         return self._api.namespace
 
     @property
@@ -523,24 +514,19 @@ class ApiServerCluster:
         return await asyncio.to_thread(self._api.open_stream, pod, port)
 
     async def releases(self) -> list[str]:
-        """Names of the releases."""
         documents = await asyncio.to_thread(self._api.list, Kind.STATEFUL_SET, f"{NAME_LABEL}=tandemmq")
         return sorted({name for document in documents if (name := _labels(document).get(INSTANCE_LABEL))})
 
     async def stateful_sets(self, release: str) -> list[StatefulSetState]:
-        """Those of a release."""
         return list(map(stateful_set_state, await self._list(Kind.STATEFUL_SET, release)))
 
     async def pods(self, release: str) -> list[PodState]:
-        """Those of a release."""
         return list(map(pod_state, await self._list(Kind.POD, release)))
 
     async def claims(self, release: str) -> list[ClaimState]:
-        """Those of a release."""
         return list(map(claim_state, await self._list(Kind.PERSISTENT_VOLUME_CLAIM, release)))
 
     async def disruption_budgets(self, release: str) -> list[DisruptionBudgetState]:
-        """Those of a release."""
         return list(map(disruption_budget_state, await self._list(Kind.POD_DISRUPTION_BUDGET, release)))
 
     async def config_map(self, name: str) -> dict[str, str]:
@@ -593,7 +579,6 @@ def stateful_set_state(document: Document) -> StatefulSetState:
 
 
 def pod_state(document: Document) -> PodState:
-    """From a Pod of v1."""
     metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     labels = _labels(document)
     containers: list[Document] = status.get("containerStatuses") or []

@@ -131,7 +131,6 @@ class Member:
 
     @property
     def health_port(self) -> int:
-        """The port of that address."""
         return self.ports[_HEALTH_PORT_KEYS[self.kind]]
 
     def command(self, *extra: str) -> list[str]:
@@ -377,7 +376,6 @@ class ClusterFolder:
             raise
 
     def prepare(self) -> None:
-        """Makes the folders."""
         for folder in (self.conf, self.logs):
             self.make(folder)
 

@@ -291,8 +291,6 @@ class FindingsOfSeverity:
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """One run in the strip of runs."""
-
     run_id: str
     outcome: Outcome
     label: str

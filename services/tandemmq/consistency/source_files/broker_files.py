@@ -95,8 +95,6 @@ class BrokerFiles:
 
 
 class BrokerSource:
-    """`Source` of a running broker."""
-
     def __init__(self, spec: SourceSpec, stub: ReplicaReaderServiceStub) -> None:
         self._spec = spec
         self._stub = stub

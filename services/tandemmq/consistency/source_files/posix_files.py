@@ -81,7 +81,6 @@ class SourceSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(**(values | {"kind": SourceKind(values["kind"]), "read_mode": ReadMode(values["read_mode"])}))
 
 
@@ -122,7 +121,6 @@ class ArrowFiles:
         self._files: dict[str, Any] = {}
 
     def close(self) -> None:
-        """Closes all files."""
         while self._files:
             self._files.popitem()[1].close()
 

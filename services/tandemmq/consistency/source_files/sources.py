@@ -89,12 +89,10 @@ class FileSource:
     def digests(
         self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
     ) -> list[ExtentDigest]:
-        """See Source."""
         store = ReplicaStore(self.files, facts)
         return list(digest_extents(store, log_range, extent_bytes=extent_bytes, new_hash=hash_maker(algorithm)))
 
     def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
-        """See Source."""
         # It needs numpy, a third of a second in each of Spark's workers, and a quick run needs neither.
         from tandemmq.core.audit.record_check import check_records
 

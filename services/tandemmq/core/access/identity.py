@@ -71,7 +71,6 @@ class Identity:
         return _TRUST_DOMAIN + "/".join(parts)
 
     def is_member_of(self, cluster: str, group: str) -> bool:
-        """A broker of that group."""
         return self.role is Role.BROKER and (self.cluster, self.group) == (cluster, group)
 
     def claim_problem(self, cluster: str, group: str, broker_id: int) -> str | None:

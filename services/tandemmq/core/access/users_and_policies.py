@@ -108,8 +108,6 @@ class User:
 
 
 class UserTable(NamedTable[User]):
-    """All users of this broker."""
-
     def __init__(self) -> None:
         super().__init__(User, kind="user", field="userTable", marks_kept_ms=None)
 
@@ -127,8 +125,6 @@ def check_secret(secret: str) -> None:
 
 
 class ResourceKind(StrEnum):
-    """What a resource is."""
-
     ANY = "Any"
     CLUSTER = "Cluster"
     TOPIC = "Topic"

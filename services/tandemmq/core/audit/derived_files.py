@@ -90,7 +90,6 @@ class DerivedFacts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_json` gave."""
         ends = {(topic, queue_id): end for topic, queue_id, end in values["queue_ends"]}
         return cls(**(dict(values) | {"queue_ends": ends}))
 
@@ -134,8 +133,6 @@ def check_derived_files(
 
 
 class _DerivedCheck:
-    """One call of check_derived_files."""
-
     def __init__(
         self,
         store: ReplicaStore,

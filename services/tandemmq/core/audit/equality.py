@@ -72,7 +72,6 @@ class SeenReplica:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_json` gave."""
         known = {name: values[name] for name in cls.__slots__ if name in values}
         known["epochs"] = tuple((epoch, start) for epoch, start in known.get("epochs", ()))
         known["tables"] = {name: TableMark(*mark) for name, mark in known.get("tables", {}).items()}

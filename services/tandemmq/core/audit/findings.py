@@ -48,8 +48,6 @@ class Verdict(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What is wrong."""
-
     BODY_CRC = "body-crc"
     FIELD_DIFFERS = "field-differs"
     ZEROED = "zeroed"

@@ -41,8 +41,6 @@ _REACHES_BYTES: Final = (8 << 10, 256 << 10, LONGEST_RECORD_BYTES)
 
 
 class PieceKind(Enum):
-    """What a piece of the log is."""
-
     RECORD = "record"
     PADDING = "padding"
     """The blank that closes a file, and whatever lies behind it."""

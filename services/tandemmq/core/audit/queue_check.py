@@ -43,7 +43,6 @@ class QueueSpan:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(**values)
 
 

@@ -274,7 +274,6 @@ class RecordCheck:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(
             findings=tuple(Finding.from_json(finding) for finding in values["findings"]),
             queue_spans=tuple(QueueSpan.from_json(span) for span in values["queue_spans"]),

@@ -201,8 +201,6 @@ ends with a record."""
 
 
 class _Copy(NamedTuple):
-    """A range to copy."""
-
     group: str
     target: int
     source: int

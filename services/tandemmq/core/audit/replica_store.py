@@ -117,7 +117,6 @@ class ReplicaFacts:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(**(values | {"holes": tuple(LogRange(*hole) for hole in values["holes"])}))
 
 

@@ -64,8 +64,6 @@ class ReplicaSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One broker group."""
-
     group: str
     outcome: Outcome
     replicas: tuple[ReplicaSummary, ...]

@@ -102,7 +102,6 @@ class SideFacts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_json` gave."""
         known = dict(values)
         known["remembered"] = tuple(Remembered(*own) for own in values["remembered"])
         known["epochs"] = tuple((epoch, start) for epoch, start in values["epochs"])

@@ -67,7 +67,6 @@ class Window:
         return None
 
     def remember(self, message_id: str, value: int, stored_ms: int) -> None:
-        """A message was stored."""
         begin = stored_ms - stored_ms % self._slice_ms
         ids = self._slices.get(begin)
         if ids is None:

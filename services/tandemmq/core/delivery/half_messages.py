@@ -84,7 +84,6 @@ class TransactionId:
         self.message_id: Final = message_id
 
     def encode(self) -> str:
-        """The text."""
         text = f"v1 {self.broker_name} {self.queue_offset} {self.physical_offset} {self.message_id}"
         return base64.urlsafe_b64encode(text.encode()).decode()
 
@@ -398,7 +397,6 @@ def op_record(
     wall_ms: int,
     is_again: bool = False,
 ) -> OutgoingMessage:
-    """The record that ends a half."""
     properties = [
         (PROPERTY_TAGS, OP_TAG),
         (PROPERTY_TRANSACTION_RESOLUTION, resolution.value + _AGAIN if is_again else resolution.value),

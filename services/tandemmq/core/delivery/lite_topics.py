@@ -97,8 +97,6 @@ def expiration_ms(config: TopicConfig) -> int | None:
 
 
 class LiteView(NamedTuple):
-    """One lite topic, for an operator."""
-
     lite_topic: str
     min_offset: int
     max_offset: int
@@ -271,7 +269,6 @@ class LiteTopics:
         return 0 if known is None else len(known.lites)
 
     def names(self, parent: str) -> list[str]:
-        """Its lite topics."""
         known = self._parents.get(parent)
         return [] if known is None else list(known.lites)
 
@@ -417,7 +414,6 @@ class LiteTopics:
         """Nobody filters lite topics by tags."""
 
     def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
-        """The whole record of an entry."""
         parent, _ = split_lmq_name(topic)
         lies_at = self.place(topic, place)
         return None if lies_at is None else self._queues.record(parent, lies_at[0], lies_at[1], entry)

@@ -104,7 +104,6 @@ class MessageGroups:
         return -1 if group is None else self._lowest(group)
 
     def name_of(self, offset: int) -> bytes:
-        """The message group of an unfinished message."""
         return self._group_of[offset].name
 
     def admits(self, name: bytes, *, is_own: bool) -> bool:
@@ -154,7 +153,6 @@ class MessageGroups:
         self._wait(group, offset)
 
     def gone(self, offset: int, *, is_waiting: bool) -> None:
-        """A message is finished."""
         group = self._group_of.pop(offset)
         if is_waiting:
             group.waiting_count -= 1
@@ -433,8 +431,6 @@ class LeasedRecord:
 
 @dataclass(slots=True)
 class Received:
-    """What one receive got."""
-
     deliveries: list[Delivery]
     dead_letters: list[LeasedRecord]
     """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""

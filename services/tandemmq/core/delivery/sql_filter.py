@@ -529,7 +529,6 @@ _Part = Tree[Token] | Token
 
 
 def _node(part: _Part, depth: int) -> _Node:
-    """The node of a part of the tree."""
     if depth > _DEPTH_MAX:
         raise _Refused(f"nested deeper than {_DEPTH_MAX}", part)
     if isinstance(part, Token):

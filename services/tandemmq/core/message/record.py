@@ -171,7 +171,6 @@ _ID_BYTES: Final = (16, 28)
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
-    """The id of the record at `physical_offset` of the broker at `store_host`."""
     return (store_host.address + _PORT_AND_OFFSET.pack(store_host.port, physical_offset)).hex().upper()
 
 

@@ -42,8 +42,6 @@ class OperatorMarks(NamedTuple):
 
 
 class OperatorActs(NamedTuple):
-    """What operators did."""
-
     resets: list[GroupOffset]
     """Where groups go on; a subscription removed before is in `removed` as well."""
     removed: set[tuple[str, str]]

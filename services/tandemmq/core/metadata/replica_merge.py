@@ -35,8 +35,6 @@ REMOVALS: Final = "operatorRemovals"
 
 @dataclass(frozen=True, slots=True)
 class Entries(Generic[EntryT]):
-    """What one replica holds."""
-
     held: dict[str, EntryT]
     removals: dict[str, int]
     """Marks of names that were removed at some time, held again or not; oldest first."""

@@ -155,8 +155,6 @@ def deduplication_window_ms(config: TopicConfig) -> int:
 
 
 class TopicTable(NamedTable[TopicConfig]):
-    """All topics of this broker."""
-
     def __init__(self) -> None:
         super().__init__(TopicConfig, kind="topic", field="topicConfigTable")
 

@@ -262,7 +262,6 @@ class MasterStart:
     # What follows
 
     def next_step(self, *, now_ms: int) -> StartStep:
-        """What to do now."""
         if (rival := self._rival_reason()) is not None:
             return Wait(rival, needs_operator=True)
         best = max((answer for answer in self._answers.values()), key=lambda answer: answer.rank, default=None)

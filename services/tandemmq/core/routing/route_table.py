@@ -279,7 +279,6 @@ class _Group:
 
     @property
     def serving_master(self) -> RegisteredBroker | None:
-        """The master that routes name."""
         master = self.master
         return master if master is not None and not master.recovering else None
 
@@ -441,7 +440,6 @@ class RouteTable:
 
     @property
     def topic_count(self) -> int:
-        """Topics that have a route."""
         return len(set().union(*(group.topics for group in self._groups.values() if group.serving_ids)))
 
     def brokers(self) -> list[RegisteredBroker]:

@@ -187,7 +187,6 @@ class ConsumeQueueFiles:
         self.disk.remove_folder(folder)
 
     def close(self) -> None:
-        """Closes what is open."""
         while self._open:
             self._open.popitem()[1].close()
 

@@ -22,8 +22,6 @@ from typing import Final, Protocol
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """One name in a folder."""
-
     name: str
     size: int
     """Length in bytes; 0 for a folder."""

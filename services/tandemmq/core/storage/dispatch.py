@@ -358,8 +358,6 @@ _NO_TOPIC: Final = _Topic(b"\0")
 
 
 class LogBytes(Protocol):
-    """The log as bytes."""
-
     @property
     def min_offset(self) -> int:
         """First byte held."""
@@ -421,8 +419,6 @@ _PAUSE_BYTES: Final = 256 << 10
 
 
 class BatchDone(NamedTuple):
-    """What was dispatched at once."""
-
     record_count: int
     end_offset: int
     last_record_offset: int

@@ -74,7 +74,6 @@ def term_hashes(topic: str, keys: Sequence[str], tag: str | None) -> list[int]:
 
 
 def hashes_of(added: BytesWriter) -> list[int]:
-    """What `add_term_hashes` has added."""
     return list(unpack(f"<{len(added) // HASH_BYTES}q", added.getvalue()))
 
 
@@ -147,7 +146,6 @@ _write_entry: Final = _ENTRY.pack_into
 
 
 def index_file_bytes(*, slot_count: int, entry_count: int) -> int:
-    """Length of a file."""
     return _HEADER_BYTES + slot_count * _SLOT_BYTES + entry_count * _ENTRY_BYTES
 
 
@@ -219,7 +217,6 @@ class IndexFile:
 
     @property
     def slot_count(self) -> int:
-        """Slots there are."""
         return self._slot_count
 
     def entry_position(self, number: int) -> int:

@@ -681,7 +681,6 @@ class MessageStore:
 
     @property
     def queues(self) -> ConsumeQueueTable:
-        """All ConsumeQueues."""
         return self._queues
 
     def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:

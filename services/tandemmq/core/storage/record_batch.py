@@ -503,7 +503,6 @@ class _Terms:
         return records[:kept], hashes[order][:kept]
 
     def _enter(self, template: _Template, rows: Integers, matrix: Bytes) -> None:
-        """Rows of one layout."""
         topic_hashes = self._topic_hashes[self._topic_of[rows]] if len(self._topics) > 1 else self._topic_hashes
         for rank, columns in enumerate(template.key_columns):
             length = columns.stop - columns.start

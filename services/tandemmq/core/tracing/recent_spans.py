@@ -174,7 +174,6 @@ class RecentSpans:
             self._put_back(trace)
 
     def by_trace(self, trace_id: int) -> KeptTrace | None:
-        """The trace with that id."""
         return self._notable.traces.get(trace_id) or self._ordinary.traces.get(trace_id)
 
     def by_message(self, message_id: str) -> Sequence[KeptTrace]:

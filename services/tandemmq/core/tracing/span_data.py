@@ -103,7 +103,6 @@ class HeadSampler:
         return made
 
     def new_root(self) -> TraceContext:
-        """A span of a new trace."""
         made: TraceContext = made_context((self._bits(128) or 1, self.new_span_id(), True))
         return made
 

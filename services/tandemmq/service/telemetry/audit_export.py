@@ -40,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 
 class AuditLine(NamedTuple):
-    """One line."""
-
     wall_ns: int
     level: str
     """As structlog has it: info, warning, error."""

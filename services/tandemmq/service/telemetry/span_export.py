@@ -103,7 +103,6 @@ class SpanExport:
 
     @property
     def waiting_count(self) -> int:
-        """Spans in the queue."""
         return self._queued_count - self._taken_count
 
     def add(self, spans: Sequence[SpanData]) -> None:
