@@ -120,7 +120,6 @@ class ChildProcess:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Starts the program."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(

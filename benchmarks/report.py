@@ -74,7 +74,6 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """What counts."""
         return statistics.median(self.values)
 
     @property
@@ -102,7 +101,6 @@ def with_target(rows: Iterable[Row]) -> list[Row]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The judged rows."""
     lines = ["| row of `build/bench.json` | value | target | holds |", "|---|---|---|---|"]
     for row in with_target(rows):
         unit = "" if row.unit == "ratio" else f" {row.unit}"

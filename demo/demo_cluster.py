@@ -62,7 +62,6 @@ class DemoCluster:
             )
 
     async def stop(self) -> None:
-        """Stops it in order."""
         for process in self._by_hand:
             await stop_process(process, signal.SIGTERM, _STOP_LIMIT_S)
         if self._process is not None:

@@ -53,7 +53,6 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 
 
 def result_table(rows: Sequence[Row]) -> Table:
-    """All rows for people."""
     table = Table(title="What the demo shows")
     table.add_column("")
     table.add_column("value", justify="right")

@@ -113,7 +113,6 @@ class Scene:
 
     @property
     def namesrv_addr(self) -> str:
-        """For the job."""
         return self._cluster.namesrv_addr
 
     @property
@@ -461,7 +460,6 @@ def flip_bit(file: BinaryIO, position: int) -> None:
 
 
 def holds(name: str, value: bool) -> Row:
-    """A row that is true or not."""
     return compared(name, int(value), "yes = 1", "== 1")
 
 

@@ -104,7 +104,6 @@ def _is_java_there() -> bool:
 
 
 def require_maven() -> None:
-    """Maven, for the jars."""
     if shutil.which("mvn") is None:
         _install_debian("maven", what="Maven 3")
 

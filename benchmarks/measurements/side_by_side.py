@@ -42,7 +42,6 @@ _BATCH: Final = {"inflight": FILL_BATCHES_IN_FLIGHT, "batch": BATCH}
 
 
 def kind_topic(kind: str, *, drain: bool = False) -> str:
-    """The topic of one of KINDS."""
     return f"bench-{kind}-drain" if drain else f"bench-{kind}"
 
 

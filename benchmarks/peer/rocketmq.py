@@ -213,7 +213,6 @@ class RocketPair:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:

@@ -33,7 +33,6 @@ class Rendered:
     text: str
 
     def kind(self, kind: str) -> dict[str, Object]:
-        """Objects of a kind by name."""
         return {each["metadata"]["name"]: each for each in self.objects if each["kind"] == kind}
 
     def one(self, kind: str, name: str) -> Object:

@@ -142,7 +142,6 @@ def test_a_usual_shape_changes_nothing(
 
 
 def stored_record(properties: bytes, *, time_ms: int = 1_700_000_000_000) -> bytes:
-    """A record with these properties."""
     message = OutgoingMessage(
         topic="orders",
         queue_id=0,

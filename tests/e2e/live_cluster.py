@@ -77,7 +77,6 @@ class LiveCluster:
 
     @property
     def admin_url(self) -> str:
-        """The admin service."""
         return f"http://127.0.0.1:{self.member('admin')['ports']['httpPort']}"
 
     def record(self) -> dict[str, Any]:
@@ -90,7 +89,6 @@ class LiveCluster:
         return [member for member in self.record()["members"] if member["kind"] == kind]
 
     def member(self, name: str) -> dict[str, Any]:
-        """One member of cluster.json."""
         found: dict[str, Any] = next(each for each in self.record()["members"] if each["name"] == name)
         return found
 

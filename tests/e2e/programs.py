@@ -72,7 +72,6 @@ class RunningProgram:
             self._process.wait()
 
     def log_text(self) -> str:
-        """What it wrote."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
 

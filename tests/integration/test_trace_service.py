@@ -26,8 +26,6 @@ from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
 
 @dataclass
 class _Broker:
-    """One that answers."""
-
     state: BrokerState
     recent: RecentSpans
 

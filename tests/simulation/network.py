@@ -134,7 +134,6 @@ class Connection:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that have arrived."""
         return len(self._inbox)
 
     def send(self, data: bytes | memoryview) -> int:
@@ -169,7 +168,6 @@ class Connection:
         self._out = out
 
     def take(self, data: bytes) -> None:
-        """Bytes arrived."""
         if self.closed:
             return
         self._inbox += data

@@ -71,7 +71,6 @@ class RunSettings:
 
     @classmethod
     def draw(cls, seed: int) -> RunSettings:
-        """The settings of a seed."""
         settings = cls._draw_fixed(seed)
         if seed % 5 in FAILOVER_SEEDS:
             settings = settings.with_failover()
@@ -145,7 +144,6 @@ class RunSettings:
         return FailoverOptions(min_in_sync=self.in_sync_replicas)
 
     def slave_options(self) -> SlaveOptions:
-        """Replication of a slave."""
         return SlaveOptions()
 
     def __str__(self) -> str:

@@ -121,7 +121,6 @@ class RunningStore:
         )
 
     def load(self) -> RecoveryReport:
-        """Recovers."""
         report = self.store.load()
         self._walked_from = report.start_offset
         self.loaded = True

@@ -199,7 +199,6 @@ class SimMaster:
 
     @property
     def waiting(self) -> Wait | None:
-        """What its start waits for."""
         return self._recovery.waiting
 
     def accept_loss(self, disk_ids: Sequence[str]) -> str:

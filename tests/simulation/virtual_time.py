@@ -47,7 +47,6 @@ class Timer:
         self.cancelled = True
 
     def fire(self) -> None:
-        """The time has come."""
         if not self.cancelled:
             self._callback(*self._arguments)
 

@@ -22,7 +22,6 @@ class FakeReader:
         self.remembered: list[str] = []
 
     async def read(self, remembered: Iterable[ExpectedBroker] = ()) -> ClusterState:
-        """The state it was given."""
         self.remembered = [f"{broker.broker_name}:{broker.broker_id}" for broker in remembered]
         return self.state
 

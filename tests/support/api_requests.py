@@ -46,7 +46,6 @@ def message(
 
 
 def send_request(*messages: definition.Message) -> pb.SendMessageRequest:
-    """One request for all of them."""
     return pb.SendMessageRequest(messages=messages)
 
 
@@ -103,12 +102,10 @@ class Answer:
 
     @property
     def bodies(self) -> list[bytes]:
-        """Of the messages."""
         return [message.body for message in self.messages]
 
     @property
     def handles(self) -> list[str]:
-        """Of the messages."""
         return [message.system_properties.receipt_handle for message in self.messages]
 
     @classmethod

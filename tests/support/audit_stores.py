@@ -142,7 +142,6 @@ def append_messages(store: MessageStore, clock: ManualClock, first: int, count: 
 
 
 def open_store(folder: Path, clock: ManualClock) -> MessageStore:
-    """The store of a folder, running."""
     store = MessageStore(PosixDisk(folder), clock, AUDIT_OPTIONS, store_host=STORE_HOST, process_id=4711)
     store.load()
     return store

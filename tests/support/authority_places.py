@@ -62,8 +62,6 @@ class AuthorityPlace(Protocol):
 
 
 class FilePlace:
-    """A folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / f"{CLUSTER}@broker-a.json"
@@ -215,7 +213,6 @@ class LeasePlace(ThreadingHTTPServer):
         )
 
     def slice(self) -> dict[str, Any]:
-        """What is there."""
         return self.leases[f"endpointslices/{LEASE}"]
 
     def writes(self) -> int | None:

@@ -54,7 +54,6 @@ class _WarmPages:
 
 
 def message_timers(store: MessageStore, *, disk: Disk, clock: Clock) -> MessageTimers:
-    """Of a broker over this store."""
     return MessageTimers(
         store=store,
         reader=StoreQueueReader(store),
@@ -210,7 +209,6 @@ class BrokerAssembly:
             answer.answer(results)
 
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
-        """In memory."""
         self.add_topic(topic, queue_count=queue_count)
         done()
 
@@ -235,7 +233,6 @@ class BrokerAssembly:
             self.progress_waits.append(done)
 
     def when_resets_spread(self, done: Callable[[bool], object]) -> None:
-        """At once."""
         self.leases.take_reset_offsets()
         done(True)
 

@@ -60,7 +60,6 @@ class TestCertificates:
         by: CertificateAuthority | None = None,
         believes: bytes | None = None,
     ) -> Path:
-        """The folder of a new certificate."""
         place = self.root / (folder or str(identity).removeprefix("spiffe://").replace("/", "+"))
         chain, key = (by or self.authority).issue(identity, now=at or now(), days=days)
         write_certificates(place, chain=chain, key=key, authorities=believes or self.authority.pem)

@@ -35,7 +35,6 @@ class JobRun:
         return next(group for group in self.summary.groups if group.group == name)
 
     def findings_in(self, group: str) -> list[Finding]:
-        """One group's findings."""
         return [finding for finding in self.findings if finding.group == group]
 
     @property

@@ -186,7 +186,6 @@ class Drawn:
 
 
 def drawn_cases() -> st.SearchStrategy[Drawn]:
-    """All there are."""
     kinds = sorted({*ALL_DAMAGES, *HARMLESS} - {"other-padding"})
     return st.builds(
         Drawn,

@@ -31,8 +31,6 @@ class FakeQuestions(Questions):
     async def brokers(
         self, brokers: Iterable[BrokerState], question: Callable[[BrokerPlanes], Awaitable[AnswerT]]
     ) -> list[Answer[AnswerT]]:
-        """See `Questions`."""
-
         async def ask(broker: BrokerState) -> Answer[AnswerT]:
             planes = self._planes[broker.key]
             planes.broker = broker

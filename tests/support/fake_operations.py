@@ -314,7 +314,6 @@ class FakeOperations(Operations):
         self._arriving.put_nowait(message)
 
     def tail_ends(self) -> None:
-        """A tail comes to its end."""
         self._arriving.put_nowait(None)
 
     async def send(self, message: TestMessage) -> TestReceipt:

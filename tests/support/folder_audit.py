@@ -23,8 +23,6 @@ EXTENT_BYTES: Final = 64 << 10
 
 
 class FolderAudit:
-    """What was found."""
-
     def __init__(self) -> None:
         self.compared: list[Finding] = []
         """By comparing logs and their ends."""

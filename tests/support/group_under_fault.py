@@ -167,12 +167,10 @@ class BrokerGroup:
 
     @property
     def master(self) -> ServiceProcess:
-        """The process that is master."""
         return self.members[0]
 
     @property
     def slaves(self) -> list[ServiceProcess]:
-        """The others."""
         return [member for broker_id, member in self.members.items() if broker_id]
 
     @property
@@ -290,7 +288,6 @@ class BrokerGroup:
     # Faults
 
     def kill(self, *members: ServiceProcess) -> None:
-        """SIGKILL to each."""
         for member in members:
             member.kill()
 
@@ -335,7 +332,6 @@ class BrokerGroup:
     # What is the case
 
     def tables_of(self, member: ServiceProcess) -> Tables:
-        """What a member says."""
         admin = _admin(member)
         topics = admin.ListTopics(pb.ListTopicsRequest(without_queues=True), timeout=CALL_LIMIT_S).topics
         groups = admin.ListSubscriptionGroups(pb.ListSubscriptionGroupsRequest(), timeout=CALL_LIMIT_S).groups

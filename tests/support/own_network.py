@@ -25,8 +25,6 @@ def can_make_networks() -> bool:
 
 @dataclass(frozen=True)
 class Node:
-    """One namespace."""
-
     name: str
     address: str
 
@@ -48,7 +46,6 @@ class Node:
         self.run("iptables", "-A", "INPUT", "-s", other.address, "-j", "DROP")
 
     def mend(self) -> None:
-        """Everything is as it was."""
         self.run("iptables", "-F")
 
     @contextmanager

@@ -15,8 +15,6 @@ from tandemmq.core.audit.findings import Finding, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One group with one damage."""
-
     group: str
     damage: Damage
     replicas: int

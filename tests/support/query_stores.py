@@ -94,7 +94,6 @@ class QueryStore:
         return result
 
     def put_zipped(self, body: bytes) -> AppendResult:
-        """Stores a compressed one."""
         return self.put(zlib.compress(body), sys_flag=COMPRESSED)
 
     async def all_pages(self, wanted: WantedMessages) -> list[MessagePage]:

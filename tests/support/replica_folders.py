@@ -38,6 +38,5 @@ class FolderFiles(ReplicaFiles):
 def open_replica(
     root: Path, *, group: str = "broker-a", broker_id: int = 0, segment_bytes: int | None = None
 ) -> ReplicaStore:
-    """The store of a folder, inspected."""
     files = FolderFiles(root)
     return ReplicaStore(files, inspect_replica(files, group=group, broker_id=broker_id, segment_bytes=segment_bytes))

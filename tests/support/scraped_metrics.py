@@ -11,8 +11,6 @@ from support.cluster_processes import ServiceProcess
 
 
 class ScrapedMetrics:
-    """What one scrape gave."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self._samples: list[Any] = [

@@ -27,7 +27,6 @@ class TwoFailoverGroups:
         self.cluster = cluster
 
     def members(self, group: str) -> list[ServiceProcess]:
-        """Of one broker group."""
         return [self.cluster.brokers[f"{group}-{broker_id}"] for broker_id in range(_REPLICAS)]
 
     @property
@@ -65,7 +64,6 @@ class TwoFailoverGroups:
 
 
 def client_endpoint(broker: ServiceProcess) -> str:
-    """Its client plane."""
     return f"{broker.host}:{broker.ports['grpcServerPort']}"
 
 

@@ -17,8 +17,6 @@ _STEP: Final = re.compile(r"^\d+\. ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of the twenty."""
-
     number: int
     title: str
     # Steps in the console, as written.

@@ -183,7 +183,6 @@ class Cluster:
         return items
 
     def apply(self, objects: Iterable[dict[str, Any]]) -> None:
-        """Applies objects."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
     def kill(self, process: Process, signal: str = "-9") -> None:

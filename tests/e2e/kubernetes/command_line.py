@@ -38,8 +38,6 @@ _CHECKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said."""
-
     code: int
     output: str
     errors: str
@@ -119,7 +117,6 @@ class Operator:
         )
 
     def check(self, what: str, value: float, unit: str, target: str, note: str = "") -> None:
-        """A row of the command line."""
         self._report.check(f"{self._part}: tandemmq through the API server: {what}", value, unit, target, note)
 
     def _run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Answer:

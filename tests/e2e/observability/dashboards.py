@@ -78,8 +78,6 @@ class FilledPanel:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One dashboard."""
-
     name: str
     title: str
     panels: tuple[Panel, ...]

@@ -20,7 +20,6 @@ class Scale:
     suffix: str
 
     def text(self, value: float, decimals: int | None = None) -> str:
-        """A value as shown."""
         scaled = value / self.divisor
         if decimals is not None:
             return f"{scaled:.{decimals}f}{self.suffix}"

@@ -130,7 +130,6 @@ class _History:
         self._durable = self.broker.store.end_offset
 
     def check(self) -> None:
-        """The promises."""
         bodies = bodies_in(self.broker)
         given_up = bodies_in(self.broker, GIVEN_UP_TOPIC)
         assert len(bodies) == len(set(bodies)), "a message was committed twice"

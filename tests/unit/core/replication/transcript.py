@@ -53,7 +53,6 @@ class MasterStage:
         self._puts: list[WaitingPut] = []
 
     def do(self, now_ms: int, command: str, words: list[str]) -> Iterator[str]:
-        """See `Stage`."""
         match command, words:
             case "log", _:
                 given = numbers(words)
@@ -118,7 +117,6 @@ class SlaveStage:
         self._session: SlaveSession | None = None
 
     def do(self, now_ms: int, command: str, words: list[str]) -> Iterator[str]:
-        """See `Stage`."""
         if command == "connect":
             given = numbers(words)
             self._session = SlaveSession(
