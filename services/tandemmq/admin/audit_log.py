@@ -31,6 +31,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
+    """Who asks."""
+
     # As the audit log has it: `local`, `adminToken`, `viewerToken`, or the name a proxy has checked.
     name: str
     role: Role
