@@ -39,17 +39,15 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
     encode_properties,
-    index_terms,
     tags_code,
 )
-from tandemmq.core.message.record import HALF_TOPIC, OP_TOPIC, Host, MessageRecord, OutgoingMessage
-from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS, TRANSACTION_COMMIT
+from tandemmq.core.message.record import HALF_TOPIC, OP_TOPIC, Host, MessageRecord, OutgoingMessage, copy_of_record
+from tandemmq.core.message.record_layout import TRANSACTION_COMMIT
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """RocketMQ keeps under this name how far it has got in the half topic."""
 
 _CHECKED_TAG: Final = "c"
-_KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 # What a client repeats comes within minutes; some 200 bytes each.
 _REMEMBERED_MAX: Final = 65_536
 # Places of ended halves that may stand in the heaps, beside as many as there are undecided.
@@ -355,25 +353,17 @@ def committed_copy(record: MessageRecord, *, topic: str, queue_id: int, is_given
     """The message that a half becomes: RocketMQ's EndTransactionProcessor.endMessageTransaction. One that is given up
     goes elsewhere and keeps where it belonged."""
     properties = record.properties
-    sys_flag = record.sys_flag & _KEPT_FLAGS
-    tag, index_keys = index_terms(decode_properties(properties))
     if not is_given_up:
         properties = _without(_without(properties, PROPERTY_REAL_TOPIC), PROPERTY_REAL_QUEUE_ID)
-        sys_flag |= TRANSACTION_COMMIT
-    return OutgoingMessage(
+    return copy_of_record(
+        record,
         topic,
         queue_id,
-        record.body,
-        properties,
-        tags_code(tag),
-        index_keys,
-        tag,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.flag,
-        sys_flag,
-        record.reconsume_times,
-        record.physical_offset,
+        decode_properties(record.properties),
+        encoded=properties,
+        flags=0 if is_given_up else TRANSACTION_COMMIT,
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_offset=record.physical_offset,
     )
 
 

@@ -12,14 +12,23 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from librt.strings import BytesWriter, write_i32_be, write_i64_be
 
-from tandemmq.core.message.properties import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS, tags_code
+from tandemmq.core.message.properties import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TAGS,
+    encode_properties,
+    index_terms,
+    tags_code,
+)
 from tandemmq.core.message.record_layout import (
     BLANK,
     BLANK_MAGIC,
     BORN_HOST_V6,
+    COMPRESSED,
+    COMPRESSION_TYPE_MASK,
     CRC_MASK,
     HOST_FLAGS,
     MAX_V1_TOPIC_BYTES,
+    MULTI_TAGS,
     PART_LENGTH,
     SCAN_HEADS,
     SMALLEST_RECORD_BYTES,
@@ -153,6 +162,41 @@ class MessageRecord:
     topic: str
     properties: bytes
     """Raw property string; decode_properties reads it."""
+
+
+_CARRIED_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
+"""How to read body and tags. What else a sysFlag says is of the record it stands in: its hosts, its transaction."""
+
+
+def copy_of_record(
+    record: MessageRecord,
+    topic: str,
+    queue_id: int,
+    properties: dict[str, str],
+    *,
+    encoded: bytes | None = None,
+    flags: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> OutgoingMessage:
+    """A stored message that is put again. `encoded` is its property string where that is not `properties`, of which its
+    tag and keys are; `flags` are added to those that say how to read it."""
+    tag, index_keys = index_terms(properties)
+    return OutgoingMessage(
+        topic,
+        queue_id,
+        record.body,
+        encode_properties(properties.items()) if encoded is None else encoded,
+        tags_code(tag),
+        index_keys,
+        tag,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.flag,
+        record.sys_flag & _CARRIED_FLAGS | flags,
+        reconsume_times,
+        prepared_transaction_offset,
+    )
 
 
 # Offset message ids: a broker's address and a position in its CommitLog, in upper-case hexadecimal.
