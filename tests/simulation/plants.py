@@ -214,8 +214,8 @@ async def _write_over(self: Failover, record: GroupRecord) -> None:
 _claim = Mastership.claim
 
 
-def _claim_same_epoch(self: Mastership, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
-    record = _claim(self, reason, epoch=epoch, wall_ms=wall_ms)
+def _claim_same_epoch(self: Mastership, reason: str, *, epoch: int) -> GroupRecord:
+    record = _claim(self, reason, epoch=epoch)
     return record if self.record is None else replace(record, epoch=self.record.epoch)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -54,14 +54,6 @@ _RETRYABLE: Final = frozenset(
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
-
-
-class StatusCarrier(Protocol):
-    """A response of the client API."""
-
-    @property
-    def status(self) -> definition.Status:
-        """RocketMQ's outcome."""
 
 
 def check_status(endpoint: str, call: str, status: definition.Status) -> None:

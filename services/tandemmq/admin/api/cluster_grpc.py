@@ -212,11 +212,11 @@ class ClusterServicer:
             forget()
 
 
-def guarded(table: MethodTable, access: Access, *, is_monitoring: bool = True) -> MethodTable:
-    """The same methods, for callers that may read; `is_monitoring`: for all while no token is set."""
+def guarded(table: MethodTable, access: Access) -> MethodTable:
+    """The same methods, for callers that may read, and for all while no token is set."""
 
     def refusal(call: Call) -> Refusal | None:
-        actor = access.actor_of(request_of(call, monitoring=is_monitoring))
+        actor = access.actor_of(request_of(call, monitoring=True))
         return actor if isinstance(actor, Refusal) else None
 
     def guarded_handler(handler: Callable[[Any, Call], None]) -> Callable[[Any, Call], None]:

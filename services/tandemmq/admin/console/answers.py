@@ -135,11 +135,6 @@ def go_to(pages: Pages, path: str, *, flash: Flash | None = None) -> Response:
     return RedirectResponse(path, HTTPStatus.SEE_OTHER, headers=_NO_STORE)
 
 
-def failure_page(pages: Pages, request: Request, failure: OperationFailed, *, active: str = "") -> Response:
-    """A failed operation as a page of its own, for those that cannot show it beside a field."""
-    return problem_page(pages, request, problem_of(failure), active=active)
-
-
 def problem_page(pages: Pages, request: Request, problem: Problem, *, active: str = "") -> Response:
     return page_html(pages, request, "problem.html", active=active, status=HTTPStatus(problem.status), problem=problem)
 

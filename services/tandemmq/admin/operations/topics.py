@@ -201,11 +201,6 @@ def category_of(topic: str, own: frozenset[str]) -> str:
     return SYSTEM if topic in own or topic.startswith(_SYSTEM_PREFIXES) else ORDINARY
 
 
-def retry_topic(group: str) -> str:
-    """Where RocketMQ's remoting clients put what a group is to be given again."""
-    return RETRY_PREFIX + group
-
-
 def dead_letter_topic(group: str) -> str:
     """Where lies what a group could not consume."""
     return DEAD_LETTER_PREFIX + group

@@ -603,7 +603,7 @@ class Failover:
         self._is_unclean = False
         self.poke()
 
-    async def _become_slave(self, reason: str, *, has_resigned: bool = False) -> None:
+    async def _become_slave(self, reason: str) -> None:
         if not self._host.role.is_serving:
             self._host.role.give_up()
         if self._starting is not None:
@@ -614,7 +614,7 @@ class Failover:
         steps = _Steps(self._now_ms)
         await self._host.end_role(reason)
         steps.did("end the master's role")
-        self._member.stepped_down(now_ms=self._now_ms(), has_resigned=has_resigned)
+        self._member.stepped_down(now_ms=self._now_ms())
         self._refusal = None
         await self._host.begin_slave()
         steps.did("begin the slave's role")

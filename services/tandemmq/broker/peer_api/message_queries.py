@@ -123,7 +123,6 @@ _BODY_BYTES_MAX: Final = 1 << 20
 _ONE_BODY_BYTES_MAX: Final = 4 << 20
 _DIGEST_BYTES_MAX: Final = 8 << 20
 _TAGS_MAX: Final = 64
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 QUERY_ERRORS: Final = (
     (TopicUnknown, grpc.StatusCode.NOT_FOUND),

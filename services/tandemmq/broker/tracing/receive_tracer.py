@@ -267,12 +267,11 @@ _PAIR_ENDS: Final = (b"", b"\x02")
 class ReceiveTracer:
     """Traces of one broker's consumers. Event loop only."""
 
-    def __init__(self, tracing: BrokerTracing, *, deliveries_max: int = _DELIVERIES_MAX) -> None:
+    def __init__(self, tracing: BrokerTracing) -> None:
         self.now_ns: Final = tracing.clock.monotonic_ns
         self._tracing = tracing
         self._sampler = tracing.sampler
         self._options = tracing.options
-        self._deliveries_max = deliveries_max
         # By receipt handle.
         self._delivered: OrderedDict[str, DeliveredMessage] = OrderedDict()
         self._troubles_since_ns = 0
@@ -465,7 +464,7 @@ class ReceiveTracer:
 
     def _remember(self, handle: str, message: DeliveredMessage) -> None:
         self._delivered[handle] = message
-        if len(self._delivered) > self._deliveries_max:
+        if len(self._delivered) > _DELIVERIES_MAX:
             self._delivered.popitem(last=False)
 
     def _has_room_for_trouble(self, now_ns: int) -> bool:

@@ -84,9 +84,9 @@ PAGE_MAX: Final = 1_000
 class TracedPuts:
     """The newest traced puts of one run of a master. Event loop only."""
 
-    def __init__(self, *, incarnation: int, puts_max: int = _PUTS_MAX) -> None:
+    def __init__(self, *, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._puts: deque[TracedPut] = deque(maxlen=puts_max)
+        self._puts: deque[TracedPut] = deque(maxlen=_PUTS_MAX)
         self._sequence = 0
 
     def note(self, send: TracedSend, context: TraceContext) -> None:

@@ -53,6 +53,7 @@ _NO_PLACE: Final = -1
 _GAP_MAX: Final = 1 << 16
 _FILLER: Final = QueueEntry(0, FILLER_SIZE, 0)
 _MINUTE_MS: Final = 60_000
+_EXPIRED_AT_ONCE: Final = 4_096
 TTL_MINUTES_MIN: Final = 15
 """RocketMQ's minLiteTTl: a shorter one counts as this."""
 
@@ -263,11 +264,6 @@ class LiteTopics:
         self.follow(message.topic)
         return lite_message(message, lite_topic, self.next_offset(message.topic, lite_topic))
 
-    def count_of(self, parent: str) -> int:
-        """How many lite topics it has."""
-        known = self._parents.get(parent)
-        return 0 if known is None else len(known.lites)
-
     def names(self, parent: str) -> list[str]:
         known = self._parents.get(parent)
         return [] if known is None else list(known.lites)
@@ -292,8 +288,8 @@ class LiteTopics:
                 return place >> _OFFSET_BITS, place & _OFFSET_MASK
         return None
 
-    def expired(self, now_wall_ms: int, *, at_once: int = 4_096) -> Iterator[list[str]]:
-        """Logical queues whose last message is older than their parent lets them live, some for every `at_once` that
+    def expired(self, now_wall_ms: int) -> Iterator[list[str]]:
+        """Logical queues whose last message is older than their parent lets them live, some for every few thousand that
         were looked at: others may have their turn between two lists."""
         for parent in self.parents():
             config = self._topics.get(parent)
@@ -301,9 +297,9 @@ class LiteTopics:
             if ttl_ms is None:
                 continue
             names = self.names(parent)
-            for start in range(0, len(names), at_once):
+            for start in range(0, len(names), _EXPIRED_AT_ONCE):
                 found = []
-                for lite_topic in names[start : start + at_once]:
+                for lite_topic in names[start : start + _EXPIRED_AT_ONCE]:
                     lite = self._lite(parent, lite_topic)
                     if lite is not None and lite.last_ms + ttl_ms <= now_wall_ms:
                         found.append(lmq_name(parent, lite_topic))

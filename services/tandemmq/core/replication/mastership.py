@@ -358,7 +358,7 @@ class Mastership:
         why = "the master handed over" if is_named else why
         return Claim(self.claim(why, epoch=record.epoch + 1))
 
-    def claim(self, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
+    def claim(self, reason: str, *, epoch: int) -> GroupRecord:
         """The record of an epoch of ours, `epoch` or later, and later than all that were ever heard of. Of whoever may
         claim: see `may_claim`."""
         before = self.record
@@ -369,7 +369,6 @@ class Mastership:
             in_sync=frozenset({self.me}),
             lease_ms=self.options.lease_ms,
             reason=reason,
-            changed_wall_ms=wall_ms,
             past=() if before is None else before.past,
         )
 
