@@ -41,7 +41,6 @@ class Actor:
 
     @property
     def may_change(self) -> bool:
-        """True for operators."""
         return self.role is Role.OPERATOR
 
 

@@ -311,7 +311,6 @@ def _levels(status: BrokerStatus) -> Iterator[tuple[str, float]]:
 
 
 def _changes(before: _Before, status: BrokerStatus, now_ms: int) -> dict[str, float]:
-    """What a difference tells."""
     seconds = (now_ms - before.at_ms) / 1_000
     earlier = before.status
     if seconds <= 0:

@@ -444,12 +444,10 @@ class ClusterTraces:
         self._slots = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
     async def find(self, key: str, *, topic: str = "") -> TraceFindings:
-        """`TraceSource`'s."""
         async with self._slots:
             return await self._reader.find(self._brokers, key, topic=topic)
 
     async def newest(self, *, count: int, notable_only: bool = False) -> TraceList:
-        """`TraceSource`'s."""
         async with self._slots:
             return await self._reader.newest(self._brokers, count=count, notable_only=notable_only)
 

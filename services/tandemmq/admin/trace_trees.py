@@ -48,7 +48,6 @@ class TraceNode:
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
         return self.end_ns - self.start_ns
 
     def walk(self) -> Iterable[TraceNode]:

@@ -46,7 +46,6 @@ _ACCEPT_LOSS_HELP: Final = (
 
 
 def main() -> None:
-    """Console entry point."""
     sys.exit(run_broker(sys.argv[1:]))
 
 

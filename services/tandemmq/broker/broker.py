@@ -606,12 +606,10 @@ class Broker:
 
     @property
     def unproven(self) -> bool:
-        """See `Registration`."""
         return not self._parts.member.is_proven
 
     @property
     def record_version(self) -> tuple[int, int]:
-        """See `Registration`."""
         return self._parts.member.record_version
 
     def registration(self) -> Registration:

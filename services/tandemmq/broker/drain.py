@@ -33,7 +33,6 @@ _FIRST_PROCESS: Final = Path("/proc/1")
 
 
 def main() -> None:
-    """Console entry point."""
     options = _options(sys.argv[1:])
     _tell(drain(options.target, limit_ms=options.limit))
 

@@ -250,7 +250,6 @@ class SlaveLogs:
         self._peers: dict[str, PeerClient] = {}
 
     async def read(self, slave_id: int, wanted: LogRange) -> bytes | None:
-        """See `LogsOfSlaves`."""
         holders = [
             slave.broker_id
             for slave in self._slaves()

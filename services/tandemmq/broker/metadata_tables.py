@@ -94,7 +94,6 @@ class ChangeSignal:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Wakes all waiters."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -593,7 +593,6 @@ class BrokerParts:
             await self.tables.confirmed()
 
     def when_resets_spread(self, done: Callable[[bool], object]) -> None:
-        """See `BrokerServices`."""
         self.role.persist_leases_durably()
         self.tables.collect_progress(self.leases)
         spreading = asyncio.get_running_loop().create_task(self._resets_spread(done))
@@ -609,11 +608,9 @@ class BrokerParts:
             done(True)
 
     def progress_pairs(self) -> Sequence[tuple[str, str]]:
-        """See `BrokerServices`."""
         return [*self.leases.pairs(), *self.tables.consumer_offsets.pairs()]
 
     def forget_progress(self, pairs: Sequence[tuple[str, str]], done: Callable[[bool], object]) -> None:
-        """See `BrokerServices`."""
         for group, topic in pairs:
             self.leases.forget_pair(group, topic)
         self.tables.forget_progress(pairs)

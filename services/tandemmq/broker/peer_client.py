@@ -424,7 +424,6 @@ class SourceLog:
         self._endpoint = endpoint
 
     async def read(self, source_broker_id: int, wanted: LogRange) -> AsyncGenerator[bytes, None]:
-        """See SourceReader."""
         endpoint = self._endpoint(source_broker_id) if source_broker_id != self._identity.broker_id else None
         name = f"broker {self._identity.broker_name}:{source_broker_id}"
         if endpoint is None:

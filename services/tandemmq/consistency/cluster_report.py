@@ -169,22 +169,18 @@ class ApiServerObjects:
         self._api = api
 
     def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
-        """See `KubernetesObjects`."""
         return [broker_stateful_set(item) for item in self._api.list(Kind.STATEFUL_SET, GROUP_LABEL)]
 
     def create_event(self, document: Mapping[str, Any]) -> None:
-        """See `KubernetesObjects`."""
         self._api.create(Kind.EVENT, document)
 
     def config_map_data(self, name: str) -> dict[str, str] | None:
-        """See `KubernetesObjects`."""
         try:
             return dict(self._api.read(Kind.CONFIG_MAP, name).get("data") or {})
         except ObjectMissing:
             return None
 
     def change_config_map(self, name: str, data: Mapping[str, str | None]) -> None:
-        """See `KubernetesObjects`."""
         try:
             self._api.patch(Kind.CONFIG_MAP, name, {"data": dict(data)})
         except ObjectMissing:

@@ -72,7 +72,6 @@ class GroupMemory:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["seen"] = {broker_id: seen.to_json() for broker_id, seen in self.seen.items()}
         return values | {name: {str(key): value for key, value in values[name].items()} for name in _BY_BROKER_ID}

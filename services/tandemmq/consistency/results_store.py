@@ -74,8 +74,6 @@ class ResultsStore:
         return values if isinstance(values, dict) else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file."""
-
         def fill(path: str) -> None:
             with self._file_system.open_output_stream(path) as stream:
                 stream.write(content)

@@ -189,14 +189,12 @@ class SparkRunner:
 
     @property
     def slots(self) -> int:
-        """See TaskRunner."""
         return max(1, int(self._context.defaultParallelism))
 
     def expect(self, byte_count: int) -> None:
         """See TaskRunner. There is room for anything."""
 
     def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
-        """See TaskRunner."""
         if not tasks:
             return []
         job_group = f"{label}-{next(self._numbers)}"

@@ -47,7 +47,6 @@ class Replica:
     facts: ReplicaFacts
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return {"spec": self.spec.to_json(), "facts": self.facts.to_json()}
 
     @classmethod
@@ -66,7 +65,6 @@ class TaskAnswer:
     cpu_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
@@ -108,7 +106,6 @@ class _Task:
     """What all tasks have in common: they travel as their fields."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
@@ -234,7 +231,6 @@ class RereadTask(DigestTask):
     kind: ClassVar[str] = "reread"
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See DigestTask."""
         answers = []
         new_hash = hash_maker(self.algorithm)
         with open_source(self.replica.spec) as source:
@@ -431,7 +427,6 @@ class QueueEndsTask(_ReplicaTask):
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"{self.kind}:{self.replica.facts.broker_id}:{self.queues}"
 
     def perform(self) -> tuple[dict[str, Any], int]:

@@ -141,7 +141,6 @@ class Connection:
 
     @property
     def open_streams(self) -> int:
-        """Calls in progress."""
         return len(self._calls.open)
 
     @property

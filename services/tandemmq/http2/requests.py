@@ -370,7 +370,6 @@ class HeaderBlock:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood", "too many CONTINUATION frames")
 
     def finish(self) -> bytes:
-        """The whole block."""
         block = bytes(self._data)
         self.clear()
         return block

@@ -95,7 +95,6 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return len(self._protocols) + len(self._plain or ()) + len(self._undecided)
 
     def listen(self, host: str, port: int) -> int:
@@ -259,11 +258,9 @@ class Server:
         )
 
     def made(self, protocol: _Protocol) -> None:
-        """A connection is up."""
         self._protocols.add(protocol)
 
     def lost(self, protocol: _Protocol) -> None:
-        """A connection is gone."""
         self._protocols.discard(protocol)
         self._disconnected(protocol.connection)
 

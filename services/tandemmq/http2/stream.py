@@ -119,7 +119,6 @@ class Stream:
         return self.connection.peer
 
     def send_bytes(self, data: bytes) -> None:
-        """One response message."""
         if not self.is_finished:
             self.connection.answers.send_message(self, data)
 

@@ -426,7 +426,6 @@ class CertificateAuthority:
 
     @property
     def key_pem(self) -> bytes:
-        """Its key."""
         return _key_bytes(self.key)
 
     @property

@@ -166,7 +166,6 @@ class Http2Front:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return self._server.connection_count
 
     def add(self, table: MethodTable) -> None:

@@ -165,7 +165,6 @@ class ClusterServicer:
         self._watches: dict[Call, Callable[[], None]] = {}
 
     def method_table(self) -> MethodTable:
-        """Both methods."""
         return MethodTable(
             _SERVICE_NAME,
             {
@@ -310,7 +309,6 @@ class ConsistencyServicer:
         self._consistency = consistency
 
     def method_table(self) -> MethodTable:
-        """Both methods."""
         return MethodTable(
             _RUNS_SERVICE,
             {

@@ -659,7 +659,6 @@ class UserBody(Body):
     user_status: Literal["", "enable", "disable"] = ""
 
     def change(self, username: str) -> UserChange:
-        """Of this user."""
         return UserChange(username, self.password.get_secret_value(), self.user_type, self.user_status)
 
 

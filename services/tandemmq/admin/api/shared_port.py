@@ -68,7 +68,6 @@ class GrpcSide:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return self._front.connection_count
 
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
@@ -178,7 +177,6 @@ class SharedPort:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return len(self._undecided) + len(self._server.server_state.connections) + self._grpc_side.connection_count
 
     def admit(self, connection: _FirstBytes) -> bool:

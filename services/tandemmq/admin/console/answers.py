@@ -199,9 +199,7 @@ async def form_of(request: Request) -> Form:
 
 class ChangeForm(Protocol):
     @property
-    def errors(self) -> Mapping[str, str]:
-        """What is wrong, by field."""
-        ...
+    def errors(self) -> Mapping[str, str]: ...
 
 
 _FormT = TypeVar("_FormT", bound=ChangeForm)

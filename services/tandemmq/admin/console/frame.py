@@ -198,7 +198,6 @@ def dead_letters_address(group: str, part: str = "") -> str:
 
 
 def message_address(broker_name: str, physical_offset: int) -> str:
-    """A message's page."""
     return f"/message?{urlencode({'broker': broker_name, 'offset': physical_offset})}"
 
 

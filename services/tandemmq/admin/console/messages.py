@@ -106,7 +106,6 @@ class QueuePlace:
 
     @property
     def topic_address(self) -> str:
-        """The topic's page."""
         return topic_address(self.topic)
 
     @property
@@ -164,7 +163,6 @@ class MessageView:
 
 
 def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> MessageView:
-    """All of a message's page."""
     message = detail.message
     body = None if message.body_problem else body_view(message.body, wanted=wanted)
     address = message_address(message.broker_name, message.physical_offset)

@@ -304,7 +304,6 @@ class PacedFiles:
         self._direct: tuple[OpenFile, OpenFile | None] | None = None
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         try:
             return self._files.list_folder(path)
         except (OSError, PathRefused) as error:

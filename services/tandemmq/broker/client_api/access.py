@@ -398,7 +398,6 @@ class ClientAccess:
         return known.username if known is not None else _claimed(call.header(_AUTHORIZATION))
 
     def refuse_later(self, refuse: Callable[[], None], delay_ms: int) -> None:
-        """Holds an answer back."""
         if delay_ms <= 0 or self._held_back_count >= _HELD_BACK_MAX:
             refuse()
             return

@@ -100,7 +100,6 @@ class ClientApi:
 
     @property
     def waiting_receive_count(self) -> int:
-        """Long polls held open now."""
         return self._receive.waiting_count
 
     def method_table(self) -> MethodTable:

@@ -241,7 +241,6 @@ class ClientPlane:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return sum(server.connection_count for server in self._servers.values())
 
     @property

@@ -495,7 +495,6 @@ class _SendAnswer(PutAnswer):
         self._call = call
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         call = self._call
         # A message is indexed by its id first.
         message_ids = [message.index_keys[0] for message in self._messages]
@@ -536,7 +535,6 @@ class _FirstAnswer(PutAnswer):
         self.waiting: list[Callable[[], object]] = []
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         if self.own is not None:
             self.own.answer(results)
         self._handler.first_settled(self._request, results, self.waiting)
@@ -556,7 +554,6 @@ class _DelayedAnswer(PutAnswer):
         self._delayed = delayed
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         response = _response([message.index_keys[0] for message in self._messages], results)
         for entry, handle, result in zip(response.entries, self._handles, results):
             if result.status.stored:

@@ -201,7 +201,6 @@ class _Reader:
         self.size: i64 = len(data)
 
     def digit(self) -> i64:
-        """The next byte."""
         at = self.at
         value: i64 = self._data[at]
         self.at = at + 1
@@ -242,14 +241,12 @@ class _Reader:
         return end
 
     def value(self, limit: i64) -> bytes:
-        """A field's bytes."""
         end = self.end(limit)
         found = self._data[self.at : end]
         self.at = end
         return found
 
     def text(self, limit: i64) -> str:
-        """A field's text."""
         return self.value(limit).decode()
 
     def int32(self) -> i64:

@@ -185,7 +185,6 @@ class TelemetryStream:
         return self.topics.get(topic) or definition.Resource(name=topic)
 
     def command(self, command: pb.TelemetryCommand, /) -> None:
-        """Sends it to the client."""
         self._call.send(command)
 
     def message(self, command: pb.TelemetryCommand, /) -> None:

@@ -671,7 +671,6 @@ class _HalfAnswer(PutAnswer):
         self._beside = beside
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         outcomes = [PUT_OUTCOMES[result.status] for result in results]
         response = pb.SendMessageResponse(status=common_status(outcomes))
         for half, result, outcome in zip(self._halves, results, outcomes, strict=True):
@@ -703,7 +702,6 @@ class _EndAnswer(PutAnswer):
         self._done = done
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         last = results[-1]
         outcome = PUT_OUTCOMES[last.status]
         if last.physical_offset < 0:
@@ -726,7 +724,6 @@ class _AgainAnswer(PutAnswer):
         self._done = done
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         outcome = PUT_OUTCOMES[results[0].status]
         if outcome is OK:
             self._table.held(self._queue_offset)

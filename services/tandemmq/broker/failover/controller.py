@@ -308,30 +308,25 @@ class Failover:
 
     @property
     def epoch(self) -> int:
-        """See `FailoverSeat`."""
         return self._member.epoch
 
     @property
     def required(self) -> frozenset[str]:
-        """See `FailoverSeat`."""
         return frozenset(replica.disk_id for replica in self._member.required)
 
     @property
     def in_sync_epoch(self) -> int:
-        """See `FailoverSeat`."""
         record = self.record
         return record.epoch if record is not None and self._member.me in record.in_sync else 0
 
     @property
     def others_in_sync(self) -> Sequence[ReplicaMemory]:
-        """See `FailoverSeat`."""
         record, me = self.record, self._member.me
         others = sorted(record.in_sync - {me}) if record is not None and me in record.in_sync else ()
         return [ReplicaMemory(replica.broker_id, replica.disk_id, master_epoch=0) for replica in others]
 
     @property
     def refusal(self) -> str | None:
-        """See `FailoverSeat`."""
         return self._refusal
 
     @property
@@ -387,7 +382,6 @@ class Failover:
         self.poke()
 
     def slave_left(self, broker_id: int, disk_id: str) -> None:
-        """See `FailoverSeat`."""
         if self._mastership is not None and self._mastership.epoch:
             self._mastership.slave_left(Replica(broker_id, disk_id), now_ms=self._now_ms())
             self._arm_fence()

@@ -274,7 +274,6 @@ class MasterRole:
 
     @property
     def confirmed_offset(self) -> int:
-        """See `MasterReplica`."""
         return self.replica.confirmed_offset
 
     def slaves(self) -> Sequence[SlaveView]:

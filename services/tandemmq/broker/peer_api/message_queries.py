@@ -92,7 +92,6 @@ def message_view(message: QueriedMessage) -> pb.MessageView:
 
 
 def queue_status(state: QueueState) -> pb.QueueStatus:
-    """A queue's extent."""
     return pb.QueueStatus(
         queue_id=state.queue_id,
         min_offset=state.min_offset,

@@ -119,7 +119,6 @@ class SlaveRole:
 
     @property
     def serves_reads(self) -> bool:
-        """See `SlaveReads`."""
         return self._reads.storage is not None
 
     def put(
@@ -189,7 +188,6 @@ class SlaveRole:
         return is_copied
 
     async def retake_table(self, file: MetadataFile, *, dry_run: bool) -> bool:
-        """See `MetadataPull.retake`."""
         return await self._metadata_pull.retake(file, dry_run=dry_run)
 
     async def append_leases(self, change: LeaseChange) -> LeasePosition:

@@ -74,13 +74,11 @@ class BrokerFiles:
         self._location = location
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         request = reader_pb.ListFolderRequest(path=path)
         reply = _ask(self._location, lambda: self._stub.ListFolder(request, timeout=_LIST_TIMEOUT_S))
         return [StoreEntry(entry.name, entry.size_bytes) for entry in reply.entries]
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles."""
         found = bytearray()
         while len(found) < length:
             wanted = min(length - len(found), _READ_BYTES_MAX)

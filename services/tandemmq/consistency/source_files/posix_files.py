@@ -76,7 +76,6 @@ class SourceSpec:
         return self.kind is SourceKind.BROKER
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod
@@ -125,7 +124,6 @@ class ArrowFiles:
             self._files.popitem()[1].close()
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         selector = fs.FileSelector(f"{self._root}/{path}".rstrip("/"), allow_not_found=True)
         try:
             found = self._file_system.get_file_info(selector)
@@ -135,7 +133,6 @@ class ArrowFiles:
         return sorted(StoreEntry(info.base_name, -1 if info.type == is_folder else int(info.size)) for info in found)
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles."""
         try:
             file = self._open(path)
             length = min(length, file.size() - offset)

@@ -38,11 +38,9 @@ class ThrottledFiles:
         self._free_at = 0.0
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         return self._files.list_folder(path)
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles."""
         now = time.monotonic()
         if self._free_at > now:
             time.sleep(self._free_at - now)

@@ -74,7 +74,6 @@ class User:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.username
 
     def check(self) -> None:
@@ -198,7 +197,6 @@ class Resource(NamedTuple):
 
     @property
     def key(self) -> str:
-        """RocketMQ's form."""
         if self.kind is ResourceKind.ANY:
             return _ANYTHING
         name = self.name if self.pattern is Pattern.LITERAL else f"{self.name}*"
@@ -264,7 +262,6 @@ class Acl:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.subject
 
     def check(self) -> None:

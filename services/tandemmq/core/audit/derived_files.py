@@ -84,7 +84,6 @@ class DerivedFacts:
     """Whether it wrote down where its queues ended; None: nobody looked, or it was not stopped in order."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         ends = [[topic, queue_id, end] for (topic, queue_id), end in self.queue_ends.items()]
         return asdict(self) | {"queue_ends": ends}
 

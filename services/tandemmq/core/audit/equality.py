@@ -67,7 +67,6 @@ class SeenReplica:
     """The replica that remembers this, if it was no run."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod

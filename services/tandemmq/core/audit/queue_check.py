@@ -38,7 +38,6 @@ class QueueSpan:
     """Where the last one starts."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod

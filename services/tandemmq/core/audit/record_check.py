@@ -264,7 +264,6 @@ class RecordCheck:
     """Bytes of all files."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return {
             "findings": [finding.to_json() for finding in self.findings],
             "queue_spans": [span.to_json() for span in self.queue_spans],

@@ -132,7 +132,6 @@ class RepairPlan:
         return replace(self, steps=tuple(undone))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod

@@ -112,7 +112,6 @@ class ReplicaFacts:
     """Of `replica.json`. Empty: another disk cannot be told from this one."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self) | {"holes": [list(hole) for hole in self.holes]}
 
     @classmethod
@@ -653,7 +652,6 @@ class DigestingStore(ReplicaStore):
         self._begin_extent()
 
     def read_log(self, start_offset: int, end_offset: int) -> memoryview:
-        """See ReplicaStore."""
         gap_bytes = start_offset - self._next
         if 0 < gap_bytes <= self._gap_bytes_max and self._next < self._end:
             self._take(super().read_log(self._next, start_offset))

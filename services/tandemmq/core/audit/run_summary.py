@@ -124,7 +124,6 @@ class RunSummary:
         return ExitCode.INCOMPLETE if self.outcome is Outcome.INCOMPLETE else ExitCode.EQUAL
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self) | {
             "findings": [finding.to_json() for finding in self.findings],
             "exit_code": int(self.exit_code),

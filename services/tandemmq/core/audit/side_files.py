@@ -97,7 +97,6 @@ class SideFacts:
         return LogHistory.of(self.epochs)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod

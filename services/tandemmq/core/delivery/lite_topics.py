@@ -350,7 +350,6 @@ class LiteTopics:
         return self.next_offset(*split_lmq_name(topic))
 
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
-        """See `QueueReader`."""
         parent, lite_topic = split_lmq_name(topic)
         lite = self._lite(parent, lite_topic)
         if lite is None:
@@ -390,7 +389,6 @@ class LiteTopics:
     def messages(
         self, topic: str, queue_id: int, places: Sequence[int], entries: Sequence[QueueEntry]
     ) -> list[StoredMessage | None]:
-        """See `QueueReader`."""
         parent, _ = split_lmq_name(topic)
         found: list[StoredMessage | None] = []
         for offset, entry in zip(places, entries):

@@ -71,7 +71,6 @@ class PrintedNames(Generic[NamedT]):
     """Entries as they were printed last; shared with the table."""
 
     def to_json(self) -> str:
-        """The text of the file."""
         fields: dict[str, JavaValue] = {"dataVersion": self.version.to_fields()}
         if self.kept_field:
             fields[self.kept_field] = self.kept
@@ -154,7 +153,6 @@ class NamedTable(Generic[NamedT]):
         return True
 
     def to_json(self) -> str:
-        """The text of the file."""
         return self.copied().to_json()
 
     def copied(self) -> PrintedNames[NamedT]:

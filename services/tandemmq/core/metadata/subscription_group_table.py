@@ -65,7 +65,6 @@ class SubscriptionGroupConfig:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.group_name
 
     @property

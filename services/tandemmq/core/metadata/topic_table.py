@@ -71,7 +71,6 @@ class TopicConfig:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.topic_name
 
     @property

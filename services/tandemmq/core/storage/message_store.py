@@ -337,7 +337,6 @@ class MessageStore:
 
     @property
     def segment_bytes(self) -> int:
-        """Length of a CommitLog file."""
         return self._log.file_bytes
 
     @property

@@ -60,7 +60,6 @@ class SavedTime:
     """Files by name with the time of their last change, as the file system tells it and as it is believed."""
 
     def to_json(self) -> bytes:
-        """The text of the file."""
         fields = {"bootId": self.boot_id, "believedMs": self.believed_ms, "monotonicMs": self.monotonic_ms}
         return json.dumps(fields | {"misdated": self.misdated}).encode()
 

@@ -35,7 +35,6 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header's text."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.is_sampled:02x}"
 
 
