@@ -79,7 +79,6 @@ class RunningStore:
                 index_entry_count=100,
                 max_message_bytes=settings.body_bytes_max + 100,
                 flush_disk_type=settings.flush_disk_type,
-                flush_interval_ms=FLUSH_INTERVAL_MS,
                 delay_levels_ms=DELAY_LEVELS_MS,
                 # No file is deleted for want of room: a run has no history to spare, and a full disk is a fault, not a
                 # habit. Files of three days are, though: no run is that long, whatever a clock says.

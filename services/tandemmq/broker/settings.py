@@ -834,7 +834,6 @@ class BrokerSettings(ServicePortSettings):
             index_enabled=self.message_index_enable,
             max_message_bytes=self.max_message_size,
             flush_disk_type=self.flush_disk_type,
-            flush_interval_ms=self.flush_interval_commit_log,
             delay_levels_ms=tuple(
                 int(part[:-1]) * _DELAY_UNITS_MS[part[-1]] for part in self.message_delay_level.split()
             ),

@@ -459,7 +459,6 @@ class DisruptionBudgetState:
     match_labels: Mapping[str, str]
     disruptions_allowed: int
     current_healthy: int
-    desired_healthy: int
     expected_pods: int
 
 
@@ -644,7 +643,6 @@ def disruption_budget_state(document: Document) -> DisruptionBudgetState:
         match_labels=dict(_get(document.get("spec") or {}, "selector", "matchLabels") or {}),
         disruptions_allowed=int(status.get("disruptionsAllowed") or 0),
         current_healthy=int(status.get("currentHealthy") or 0),
-        desired_healthy=int(status.get("desiredHealthy") or 0),
         expected_pods=int(status.get("expectedPods") or 0),
     )
 
