@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if str(ROOT / "tests") not in sys.path:
     sys.path.insert(0, str(ROOT / "tests"))
 
-from processes import MeasurementFailed, free_port, private_bytes, wait_for
+from processes import MeasurementFailed, free_port, wait_for
 from support.cluster_processes import ServiceProcess
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc, broker_operations_service_pb2_grpc
@@ -101,12 +101,6 @@ class SystemUnderTest(Protocol):
 
     def store_folder(self, member: Member) -> Path:
         """Where a broker keeps its files."""
-
-
-def brokers_memory(system: SystemUnderTest) -> int:
-    """Private memory of master and slave together, in bytes; a proxy that stands apart is not counted."""
-    pids = system.pids()
-    return sum(private_bytes(pids[member]) for member in Member if member in pids)
 
 
 def tls_settings(folder: Path) -> dict[str, str]:
