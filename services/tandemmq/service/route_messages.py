@@ -20,6 +20,7 @@ from tandemmq.core.routing.values import (
     BrokerEndpoints,
     BrokerIdentity,
     GroupMemoryAnswer,
+    Heartbeat,
     QueueData,
     RegisteredBroker,
     Registration,
@@ -121,6 +122,18 @@ def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
         known_replicas=tuple(_replica_value(replica) for replica in message.known_replicas),
         recovering=message.recovering[:_RECOVERING_CHARACTERS_MAX],
         is_master=is_master_value(message),
+        unproven=message.unproven,
+        record_version=(message.record_epoch, message.record_renewals),
+    )
+
+
+def heartbeat_value(message: pb.HeartbeatRequest) -> Heartbeat:
+    return Heartbeat(
+        identity=identity_value(message.identity),
+        incarnation=message.incarnation,
+        data_version=version_value(message.data_version),
+        epoch=message.epoch,
+        end_offset=message.end_offset,
         unproven=message.unproven,
         record_version=(message.record_epoch, message.record_renewals),
     )

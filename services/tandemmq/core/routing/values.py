@@ -142,6 +142,20 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A broker's sign of life, with what changes between two registrations; fields as Registration has them."""
+
+    identity: BrokerIdentity
+    incarnation: int
+    data_version: DataVersion
+    epoch: int = 0
+    # None: not told.
+    end_offset: int | None = None
+    unproven: bool = False
+    record_version: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class RegisteredBroker:
     """A live broker as others see it."""
 
