@@ -433,7 +433,6 @@ def measure_broker(gib: float) -> Iterator[Row]:
 
 
 def table(rows: list[Row]) -> Table:
-    """For people."""
     found = Table(title="What it costs to prove two replicas equal", title_justify="left")
     for heading in ("row", "value", "unit", "target", ""):
         found.add_column(heading, justify="right" if heading == "value" else "left", no_wrap=True)

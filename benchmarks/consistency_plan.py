@@ -60,8 +60,6 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster to plan for."""
-
     groups: int
     terabytes: float
     """Log of one replica."""
@@ -69,7 +67,6 @@ class Cluster:
 
     @property
     def replica_bytes(self) -> float:
-        """Log of one replica."""
         return self.terabytes * 1e12
 
     @property

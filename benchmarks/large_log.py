@@ -17,8 +17,6 @@ from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.service.event_loop import SystemClock
 
-__all__ = ["BODY_BYTES", "TOPICS", "append_messages", "copy_store"]
-
 BODY_BYTES: Final = (256, 512, 1024, 1024, 1024, 2048, 4096, 8192)
 """Sizes in turn; 2.3 KB on average."""
 TOPICS: Final = ("orders", "payments", "shipments", "ledger")

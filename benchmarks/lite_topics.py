@@ -48,7 +48,6 @@ def new_index(store: MessageStore) -> LiteTopics:
 
 
 def main() -> None:
-    """Runs it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lite-topics", type=int, default=1_000_000)
     parser.add_argument("--messages", type=int, default=1, help="in each")

@@ -23,8 +23,6 @@ from typing import Any, Final
 from processes import MeasurementFailed, cpu_seconds, host_cpu_seconds, private_bytes
 from system_under_test import ROOT
 
-__all__ = ["BODY_BYTES", "Generators", "Target", "Window"]
-
 BODY_BYTES: Final = 1024
 CLIENT_HEAP: Final = "1g"
 # What a run may take beyond its windows: the client's start, its last answers, a receive that waits for more.

@@ -38,7 +38,6 @@ def row(name: str, value: float, unit: str) -> dict[str, object]:
 
 
 def request(number: int) -> service.SendMessageRequest:
-    """One message for each queue of a topic."""
     return service.SendMessageRequest(
         messages=[
             definition.Message(

@@ -34,7 +34,6 @@ SENDERS: Final = 4
 
 
 def metadata(client_id: str) -> tuple[tuple[str, str], ...]:
-    """Who calls."""
     return (("x-mq-client-id", client_id), ("x-mq-language", "PYTHON"))
 
 
@@ -127,7 +126,6 @@ def main() -> None:
 
 
 def has_slave(master: ServiceProcess) -> bool:
-    """In sync."""
     return any(slave.in_sync for slave in asyncio.run(broker_status(master)).slaves)
 
 

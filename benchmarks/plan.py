@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["FULL", "QUICK", "Plan"]
-
 GB: Final = 10**9
 
 

@@ -17,8 +17,6 @@ from typing import Final, Self
 
 import psutil
 
-__all__ = ["Cost", "measure_command"]
-
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _READ_BLOCK_BYTES: Final = 512
 # Workers of a JVM that has ended notice it by a closed pipe.

@@ -17,18 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "ChildProcess",
-    "MeasurementFailed",
-    "cpu_seconds",
-    "free_port",
-    "has_connection",
-    "host_cpu_seconds",
-    "memory_in_use",
-    "private_bytes",
-    "wait_for",
-]
-
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 STOP_LIMIT_S: Final = 40.0
 # Below the range Linux takes outgoing ports from (32768 on), so that no connection of ours can take one meanwhile.
@@ -132,7 +120,6 @@ class ChildProcess:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Starts the program."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(

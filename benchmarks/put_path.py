@@ -79,14 +79,12 @@ def message(number: int) -> OutgoingMessage:
 
 
 def put_singly(store: MessageStore, messages: list[OutgoingMessage]) -> None:
-    """One put a message."""
     put = store.put
     for outgoing in messages:
         put(outgoing)
 
 
 def put_in_batches(store: MessageStore, messages: list[OutgoingMessage]) -> None:
-    """One put for 32."""
     for start in range(0, len(messages), BATCH):
         store.put_batch(messages[start : start + BATCH])
 

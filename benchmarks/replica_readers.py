@@ -16,9 +16,7 @@ from typing import Final
 
 import xxhash
 
-from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
-
-__all__ = ["log_files"]
+from tandemmq.core.message.record import Blank, RecordFound, scan_record
 
 PIECE_BYTES: Final = 4 << 20
 

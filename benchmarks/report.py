@@ -18,8 +18,6 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["JSON_PATH", "MARKDOWN_PATH", "Row", "Samples", "markdown", "print_rows", "write"]
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 JSON_PATH: Final = ROOT / "build" / "bench.json"
 MARKDOWN_PATH: Final = ROOT / "build" / "bench.md"
@@ -76,7 +74,6 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """What counts."""
         return statistics.median(self.values)
 
     @property
@@ -104,7 +101,6 @@ def with_target(rows: Iterable[Row]) -> list[Row]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The judged rows."""
     lines = ["| row of `build/bench.json` | value | target | holds |", "|---|---|---|---|"]
     for row in with_target(rows):
         unit = "" if row.unit == "ratio" else f" {row.unit}"

@@ -90,7 +90,6 @@ class PlayedSlave:
         raise AssertionError("the played slave is never wrong")
 
     def tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
-        """`ReplicationLinks`'."""
         write(event, link=link_id, **values)
 
     def _report(self, offset: int) -> None:

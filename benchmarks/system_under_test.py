@@ -22,24 +22,13 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if str(ROOT / "tests") not in sys.path:
     sys.path.insert(0, str(ROOT / "tests"))
 
-from processes import MeasurementFailed, free_port, private_bytes, wait_for
+from processes import MeasurementFailed, free_port, wait_for
 from support.cluster_processes import ServiceProcess
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc, broker_operations_service_pb2_grpc
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
-
-__all__ = [
-    "ROOT",
-    "Member",
-    "Progress",
-    "SystemUnderTest",
-    "TandemPair",
-    "brokers_memory",
-    "make_certificate",
-    "tls_settings",
-]
 
 START_LIMIT_S: Final = 120.0
 IN_SYNC_LIMIT_S: Final = 60.0
@@ -112,12 +101,6 @@ class SystemUnderTest(Protocol):
 
     def store_folder(self, member: Member) -> Path:
         """Where a broker keeps its files."""
-
-
-def brokers_memory(system: SystemUnderTest) -> int:
-    """Private memory of master and slave together, in bytes; a proxy that stands apart is not counted."""
-    pids = system.pids()
-    return sum(private_bytes(pids[member]) for member in Member if member in pids)
 
 
 def tls_settings(folder: Path) -> dict[str, str]:

@@ -226,7 +226,6 @@ class Contestant:
         return self._export.counts
 
     async def close(self) -> None:
-        """Ends it."""
         if self._export is not None:
             await self._export.close()
         self._broker.close()

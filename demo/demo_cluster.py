@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["DemoCluster", "stop_process", "until"]
-
 _START_LIMIT_S: Final = 120.0
 # `tandemmq up` stops its members in three waves of at most 20 s.
 _STOP_LIMIT_S: Final = 75.0
@@ -64,7 +62,6 @@ class DemoCluster:
             )
 
     async def stop(self) -> None:
-        """Stops it in order."""
         for process in self._by_hand:
             await stop_process(process, signal.SIGTERM, _STOP_LIMIT_S)
         if self._process is not None:

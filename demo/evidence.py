@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import RecordFound, scan_record
 
 CHUNK_BYTES = 1 << 20
 # RocketMQ's property for the id the client gave the message.

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["install_official_client"]
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 CLIENT: Final = ROOT / "build" / "official-client"
 REQUIREMENTS: Final = ROOT / "demo" / "requirements.txt"

@@ -11,8 +11,6 @@ from typing import Final
 
 from rich.table import Table
 
-__all__ = ["Row", "compared", "result_table", "verdict", "write_rows"]
-
 _COMPARISONS: Final = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
 
 
@@ -55,7 +53,6 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 
 
 def result_table(rows: Sequence[Row]) -> Table:
-    """All rows for people."""
     table = Table(title="What the demo shows")
     table.add_column("")
     table.add_column("value", justify="right")

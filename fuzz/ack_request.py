@@ -18,8 +18,6 @@ from fuzz.source import Source, any_bytes, run_all
 from tandemmq.broker.client_api.settle import AckRequest
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 300
 
 

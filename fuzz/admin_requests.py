@@ -16,8 +16,6 @@ from typing import Any, Final
 from fuzz.source import Source, any_bytes, run_all
 from support.admin_in_memory import admin_in_memory
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 300
 _REQUESTS_MAX: Final = 3
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")

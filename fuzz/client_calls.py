@@ -32,8 +32,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import BidiMethod, StatusCode
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 400
 _CALLS_MAX: Final = 8
 _TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY", "MIXED")

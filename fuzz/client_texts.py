@@ -20,8 +20,6 @@ from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.quotas import address_of_peer, parse_quotas
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 300
 _ZONES: Final = (-480, 0, 60, 330)
 _PROPERTIES: Final = (b"", encode_properties([("a", "1"), ("b", "text"), ("c", "true"), ("d", "-0.5")]))

@@ -13,8 +13,6 @@ from google.protobuf.message import Message
 
 from fuzz.source import Source
 
-__all__ = ["encoded_message"]
-
 _VARINT: Final = 0
 _LENGTH_DELIMITED: Final = 2
 _VARINT_TYPES: Final = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_ENUM)

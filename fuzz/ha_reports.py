@@ -18,8 +18,6 @@ from fuzz.source import Source, any_bytes, run_all
 from tandemmq.core.replication.frames import MasterOptions, RemoteProtocolError
 from tandemmq.core.replication.sessions import MasterSession
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 300
 _STEPS_MAX: Final = 200
 _SEGMENT_BYTES: Final = 1 << 10

@@ -19,10 +19,7 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from fuzz.source import Source, any_bytes, run_all
-from tandemmq.http2.errors import HeaderBlockError
-from tandemmq.http2.hpack import ENTRY_OVERHEAD_BYTES, TABLE_BYTES, HeaderDecoder
-
-__all__ = ["run_one", "seeds"]
+from tandemmq.http2.hpack import ENTRY_OVERHEAD_BYTES, TABLE_BYTES, HeaderBlockError, HeaderDecoder
 
 INPUT_BYTES_MAX: Final = 500
 BLOCKS_MAX: Final = 12

@@ -22,8 +22,6 @@ from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header, literal
 from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 
-__all__ = ["run_one", "seeds"]
-
 LIMITS: Final = Limits(
     message_bytes=2_000,
     concurrent_streams=6,
@@ -65,7 +63,6 @@ ODD_FIELDS: Final = (
     (":path", ""),
     (":method", "GET"),
 )
-ONCE: Final = ("opened", "half_closed", "cancelled", "undelivered")
 STREAM_IDS: Final = (1, 3, 5, 7, 9, 11, 13, 2, 0, frames.STREAM_ID_MAX)
 # A whole input makes us write at most this much, beside its answers.
 OUTPUT_MAX: Final = 400_000

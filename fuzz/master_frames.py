@@ -23,8 +23,6 @@ from tandemmq.core.replication.frames import (
 )
 from tandemmq.core.replication.sessions import SlaveSession
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 300
 _STEPS_MAX: Final = 60
 

@@ -24,8 +24,6 @@ from tandemmq.nameserver.name_server import NameServerServicer
 from tandemmq.nameserver.route_registry import RouteRegistry
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 500
 _CALLS_MAX: Final = 8
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["NameServerService"]

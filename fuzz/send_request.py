@@ -19,8 +19,6 @@ from tandemmq.broker.client_api.sent_message import SendRequest, SentMessage, de
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["run_one", "seeds"]
-
 INPUT_BYTES_MAX: Final = 600
 FIELDS: Final = tuple(
     name for name in dir(SentMessage) if not name.startswith("_") and not callable(getattr(SentMessage, name))

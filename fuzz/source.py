@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-__all__ = ["Source", "any_bytes", "run_all"]
-
 
 class Source:
     """Numbers and bytes taken from an input; zeros behind its end."""

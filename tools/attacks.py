@@ -73,7 +73,6 @@ class OrderlyClient:
 
 
 async def attack_round(port: int, closed: Counter[str]) -> None:
-    """All attacks once."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(attack: Attack) -> None:

@@ -56,7 +56,7 @@ from support.store_damage import DAMAGES
 from support.topic_admin import broker_status, create_topic
 from tandemmq.core.audit.findings import FindingKind, Verdict
 from tandemmq.core.audit.run_summary import ExitCode, Outcome
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import RecordFound, scan_record
 
 FOLDER: Final = ROOT / "build" / "audit-check"
 REPORT: Final = ROOT / "build" / "audit-check.json"
@@ -113,7 +113,6 @@ class Scene:
 
     @property
     def namesrv_addr(self) -> str:
-        """For the job."""
         return self._cluster.namesrv_addr
 
     @property
@@ -461,7 +460,6 @@ def flip_bit(file: BinaryIO, position: int) -> None:
 
 
 def holds(name: str, value: bool) -> Row:
-    """A row that is true or not."""
     return compared(name, int(value), "yes = 1", "== 1")
 
 

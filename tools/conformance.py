@@ -209,7 +209,6 @@ def feature_table() -> str:
 
 
 def page_with(text: str, new_table: str) -> str:
-    """The page with its table exchanged."""
     head, rest = text.split(_BEGIN)
     return head + _BEGIN + new_table + _END + rest.split(_END)[1]
 

@@ -41,7 +41,6 @@ Object = dict[str, Any]
 
 
 def dashboard(text: str) -> Object:
-    """One dashboard from its YAML."""
     source = yaml.safe_load(text)
     return {
         "title": source["title"],

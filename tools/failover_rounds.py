@@ -49,7 +49,6 @@ GOALS_MS: Final = {
 
 
 def play(kind: str, rounds: int, folder: Path, *, lease_ms: int) -> list[dict[str, Any]]:
-    """The rows of one kind."""
     silent_ms: list[int] = []
     windows: list[tuple[float, float]] = []
     with ExitStack() as stack:

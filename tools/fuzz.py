@@ -31,8 +31,6 @@ SEEDS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A module of fuzz/."""
-
     # A module of it; atheris follows the whole package.
     module: str
     is_compiled: bool = True

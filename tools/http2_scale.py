@@ -37,8 +37,6 @@ FILES_NEEDED: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What to try."""
-
     streams: int = 10_000
     connections: int = 100
     idle_connections: int = 2_000
@@ -138,7 +136,6 @@ class Client:
 
 
 async def measure(port: int, pid: int, sizes: Sizes) -> list[dict[str, Any]]:
-    """The rows."""
     process = psutil.Process(pid)
     rows: list[dict[str, Any]] = []
 

@@ -35,8 +35,6 @@ REPORT: Final = ROOT / "build" / "loss-rounds.json"
 
 @dataclass
 class Played:
-    """All rounds of one fault."""
-
     name: str
     rounds: int = 0
     failed: int = 0

@@ -40,7 +40,6 @@ def table(metrics: Iterable[MetricInfo]) -> str:
 
 
 def renewed(document: str) -> str:
-    """The document with the tables of today."""
     for name, metrics in TABLES.items():
         begin = f"<!-- table of {name}: made by tools/metrics_table.py -->"
         before, rest = document.split(begin)

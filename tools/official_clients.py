@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["LANGUAGES", "build", "driver_environment"]
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 CLIENTS: Final = ROOT / "build" / "clients"
 PROGRAMS: Final = ROOT / "tests" / "e2e"

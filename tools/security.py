@@ -56,7 +56,6 @@ def table() -> str:
 
 
 def document_with_table() -> str:
-    """The document as it should be."""
     text = DOCUMENT.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)

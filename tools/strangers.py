@@ -98,8 +98,6 @@ def main() -> int:
 
 @dataclass
 class Closed:
-    """A closed cluster."""
-
     cluster: ProcessCluster
     master: ServiceProcess
     slave: ServiceProcess

@@ -59,7 +59,6 @@ def _interpreter(python: str) -> Path | None:
 
 
 def _compiled(pure: Path, python: str, interpreter: Path) -> Path:
-    """The wheel for one CPython."""
     tools = SCRATCH / f"tools-{python}"
     _run(UV, "venv", "--quiet", "--python", interpreter, tools)
     # With what our modules import, for its types; but not with our modules, which are compiled from elsewhere.

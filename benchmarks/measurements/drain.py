@@ -8,8 +8,6 @@ from measurements.rounds import Case, Rounds
 from measurements.side_by_side import CLUSTER, LOCAL, OURS, SideBySide
 from report import Row
 
-__all__ = ["cases", "rows"]
-
 CASE: Final = "drain"
 
 

@@ -9,8 +9,6 @@ from measurements.first_send import wait_first_send
 from processes import MeasurementFailed
 from system_under_test import Member, SystemUnderTest
 
-__all__ = ["fill"]
-
 FIRST_SEND_LIMIT_S: Final = 60.0
 SLICE_S: Final = 4.0
 BATCHES_IN_FLIGHT: Final = 8

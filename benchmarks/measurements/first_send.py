@@ -13,8 +13,6 @@ from processes import MeasurementFailed
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 
-__all__ = ["wait_first_send"]
-
 PAUSE_S: Final = 0.02
 TRY_LIMIT_S: Final = 3.0
 RECONNECT_MS: Final = 20

@@ -30,8 +30,6 @@ from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 
-__all__ = ["Growth", "topic_name", "write_topics"]
-
 FLAT: Final = 1.15
 INFLIGHT: Final = 32
 CONNECTIONS_INFLIGHT: Final = 200

@@ -8,8 +8,6 @@ from measurements.rounds import Case, Rounds
 from measurements.side_by_side import CLUSTER, KINDS, LOCAL, OURS, SideBySide
 from report import Row
 
-__all__ = ["JUDGED", "cases", "rows"]
-
 INFLIGHT: Final = 32
 DRAINED: Final = ("fifo", "delay")
 _TITLES: Final = {

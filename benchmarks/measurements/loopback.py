@@ -13,8 +13,6 @@ from typing import Final
 
 from processes import MeasurementFailed, free_port
 
-__all__ = ["Loopback"]
-
 CHUNK_BYTES: Final = 1 << 20
 START_LIMIT_S: Final = 5.0
 # What takes iperf3's place: a process that reads into one buffer and drops what it read.

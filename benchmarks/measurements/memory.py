@@ -8,8 +8,6 @@ from measurements.rounds import Rounds
 from measurements.side_by_side import CLUSTER, LOCAL, OURS
 from report import Row
 
-__all__ = ["rows"]
-
 # Sampled while this case runs: the most connections' worth of buffers and waiting sends of all cases.
 CASE: Final = "sync_send_256"
 MIB: Final = float(1 << 20)

@@ -15,8 +15,6 @@ from processes import MeasurementFailed
 from report import Row, Samples
 from system_under_test import SystemUnderTest
 
-__all__ = ["Case", "Contender", "Rounds", "alone"]
-
 # A resumed JVM catches up with its timers before it is measured.
 SETTLE_S = 1.0
 _COLUMNS = (

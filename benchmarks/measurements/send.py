@@ -13,8 +13,6 @@ from measurements.rounds import Case, Rounds
 from measurements.side_by_side import CLUSTER, LOCAL, OURS, OURS_TLS, REMOTING, SideBySide
 from report import Row
 
-__all__ = ["batch_cases", "batch_rows", "cases", "client_cases", "client_rows", "rows", "tls_cases", "tls_rows"]
-
 MANY_IN_FLIGHT: Final = (32, 256)
 GRPC_MODES: Final = (LOCAL, CLUSTER)
 

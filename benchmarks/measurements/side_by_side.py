@@ -21,8 +21,6 @@ from plan import Plan
 from processes import MeasurementFailed
 from system_under_test import SystemUnderTest, TandemPair, make_certificate, tls_settings
 
-__all__ = ["CLUSTER", "LOCAL", "OURS", "OURS_TLS", "REMOTING", "SideBySide"]
-
 # Labels in rows. RocketMQ stands in three ways: proxy in the broker, proxy apart, its own protocol.
 OURS: Final = "tandemmq"
 OURS_TLS: Final = "tandemmq_tls"
@@ -44,7 +42,6 @@ _BATCH: Final = {"inflight": FILL_BATCHES_IN_FLIGHT, "batch": BATCH}
 
 
 def kind_topic(kind: str, *, drain: bool = False) -> str:
-    """The topic of one of KINDS."""
     return f"bench-{kind}-drain" if drain else f"bench-{kind}"
 
 

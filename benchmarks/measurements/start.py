@@ -22,8 +22,6 @@ from plan import Plan
 from report import Row, Samples
 from system_under_test import Member, SystemUnderTest, TandemPair
 
-__all__ = ["measure"]
-
 TOPIC: Final = "bench-start"
 LIMIT_S: Final = 180.0
 

@@ -17,8 +17,6 @@ from load_generators import Window
 from processes import MeasurementFailed, cpu_seconds, sum_of
 from system_under_test import Member, TandemPair
 
-__all__ = ["WholeCost"]
-
 QUIET_CORES: Final = 0.02
 """Of a CPU, master and slave together; idle, a pair with 80,000 queues takes half of it."""
 LOOK_S: Final = 2.0

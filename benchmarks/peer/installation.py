@@ -11,8 +11,6 @@ from typing import Final
 
 from processes import MeasurementFailed
 
-__all__ = ["VERSION", "Installation", "install"]
-
 VERSION: Final = "5.5.0"
 POM: Final = Path(__file__).with_name("pom.xml")
 COPY_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"

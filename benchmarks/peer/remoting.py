@@ -20,8 +20,6 @@ from typing import Any, Final, Self
 
 from processes import MeasurementFailed
 
-__all__ = ["BrokerOffsets", "RemotingAdmin"]
-
 UPDATE_AND_CREATE_TOPIC: Final = 17
 GET_BROKER_RUNTIME_INFO: Final = 28
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Final = 200

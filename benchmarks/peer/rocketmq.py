@@ -18,8 +18,6 @@ from peer.remoting import RemotingAdmin
 from processes import ChildProcess, MeasurementFailed, free_port, wait_for
 from system_under_test import Member, Progress
 
-__all__ = ["ProxyMode", "RocketPair"]
-
 START_LIMIT_S: Final = 120.0
 IN_SYNC_LIMIT_S: Final = 60.0
 NAMESRV, PROXY = "namesrv", "proxy"
@@ -215,7 +213,6 @@ class RocketPair:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:

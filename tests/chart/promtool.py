@@ -8,8 +8,6 @@ from typing import Final
 
 from chart.rendering import ROOT
 
-__all__ = ["promtool", "run_promtool"]
-
 # Unpacking Debian's package on a slow line.
 _TOOL_LIMIT_S: Final = 300
 _LIMIT_S: Final = 60

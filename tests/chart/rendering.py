@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["CHART", "CI_VALUES", "PRESETS", "ROOT", "Rendered", "conform", "helm", "refusal", "render", "upgrade"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "tandemmq"
 # By name; deploy/helm has nothing else at its top.
@@ -35,7 +33,6 @@ class Rendered:
     text: str
 
     def kind(self, kind: str) -> dict[str, Object]:
-        """Objects of a kind by name."""
         return {each["metadata"]["name"]: each for each in self.objects if each["kind"] == kind}
 
     def one(self, kind: str, name: str) -> Object:

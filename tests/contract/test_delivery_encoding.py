@@ -29,8 +29,14 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, encode_record, offset_message_id
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import (
+    Host,
+    MessageRecord,
+    OutgoingMessage,
+    decode_record,
+    encode_record,
+    offset_message_id,
+)
 from tandemmq.core.message.record_layout import COMPRESSED
 from tandemmq.core.message.stored_message import read_stored_message
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -136,7 +142,6 @@ def test_a_usual_shape_changes_nothing(
 
 
 def stored_record(properties: bytes, *, time_ms: int = 1_700_000_000_000) -> bytes:
-    """A record with these properties."""
     message = OutgoingMessage(
         topic="orders",
         queue_id=0,

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from tandemmq.core.message.properties import encode_properties, tags_code
-from tandemmq.core.message.record import Host, OutgoingMessage, encode_record, offset_message_id, record_size
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import (
+    Host,
+    OutgoingMessage,
+    decode_record,
+    encode_record,
+    offset_message_id,
+    record_size,
+)
 from tandemmq.core.message.record_layout import V2_MAGIC
 from tandemmq.core.storage.consume_queue import ENTRY
 from tandemmq.core.storage.index_file import key_hash

@@ -17,8 +17,17 @@ from tandemmq.core.message.properties import (
     java_map_order,
     tags_code,
 )
-from tandemmq.core.message.record import MessageRecord, encode_record, record_size, record_tags_code
-from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, decode_record, scan_record
+from tandemmq.core.message.record import (
+    Blank,
+    MessageRecord,
+    RecordFound,
+    ScanStop,
+    decode_record,
+    encode_record,
+    record_size,
+    record_tags_code,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import encode_blank, enters_consume_queue, enters_index
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable, StopKind
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint

@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 
-__all__ = ["chromium"]
-
 
 def chromium() -> str:
     """Path of Chromium, installed if there is none and that is possible."""

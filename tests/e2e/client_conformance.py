@@ -27,8 +27,6 @@ from support.topic_admin import broker_status, create_topic
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 
-__all__ = ["ClientConformance"]
-
 # The slowest scenario ends a push consumer in the middle of a 20 s poll and then looks for dead letters.
 SCENARIO_LIMIT_S: Final = 110
 MASTER: Final = "broker-a-0"

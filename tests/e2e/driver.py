@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Driver"]
-
 STOP_LIMIT_S = 20
 
 

@@ -17,8 +17,6 @@ from typing import Any, Final, Self
 from e2e.programs import fetch_json
 from support.cluster_processes import wait_until
 
-__all__ = ["METRICS_PORT", "LiveCluster"]
-
 METRICS_PORT: Final = "metricsPromExporterPort"
 _START_LIMIT_S: Final = 300.0
 # `tandemmq up` stops its members in waves of at most 20 s.
@@ -79,7 +77,6 @@ class LiveCluster:
 
     @property
     def admin_url(self) -> str:
-        """The admin service."""
         return f"http://127.0.0.1:{self.member('admin')['ports']['httpPort']}"
 
     def record(self) -> dict[str, Any]:
@@ -92,7 +89,6 @@ class LiveCluster:
         return [member for member in self.record()["members"] if member["kind"] == kind]
 
     def member(self, name: str) -> dict[str, Any]:
-        """One member of cluster.json."""
         found: dict[str, Any] = next(each for each in self.record()["members"] if each["name"] == name)
         return found
 

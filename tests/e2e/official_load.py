@@ -21,21 +21,6 @@ from typing import Final, Self
 
 from support.cluster_processes import wait_until
 
-__all__ = [
-    "DELAY_GROUP",
-    "DELAY_TOPIC",
-    "FIFO_GROUP",
-    "FIFO_TOPIC",
-    "PLAIN_GROUP",
-    "PLAIN_TOPIC",
-    "TRANSACTION_GROUP",
-    "TRANSACTION_TOPIC",
-    "Felt",
-    "OfficialLoad",
-    "longest_gap_s",
-    "settled_again",
-]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCRIPTS: Final = ROOT / "tests" / "e2e" / "kubernetes" / "client"
 PLAIN_TOPIC: Final = "official-plain"

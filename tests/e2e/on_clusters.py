@@ -21,8 +21,6 @@ from support.topic_admin import create_topic
 from support.two_failover_groups import GROUPS, TwoFailoverGroups, client_endpoint
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
-__all__ = ["LIMIT_S", "Program", "create_everywhere", "each_has_one_queue", "wait_for_both"]
-
 LIMIT_S: Final = 110
 
 

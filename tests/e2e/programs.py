@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["ROOT", "RunningProgram", "fetch_json", "free_port", "tool"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 # A first build of the collector on a slow machine.
 _TOOL_LIMIT_S: Final = 1_500
@@ -74,7 +72,6 @@ class RunningProgram:
             self._process.wait()
 
     def log_text(self) -> str:
-        """What it wrote."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["ALONE", "LACKING", "SIDE_BY_SIDE", "Scenario"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scenario:

@@ -50,12 +50,10 @@ class Operator:
         return any(slave.in_sync for slave in status.slaves)
 
     def has_group(self, group: str = GROUP) -> bool:
-        """Whether the broker has it."""
         request = admin_pb.ListSubscriptionGroupsRequest(groups=[group], without_progress=True)
         return bool(self.admin.ListSubscriptionGroups(request, timeout=6).groups)
 
     def reset(self, **target: object) -> list[tuple[int, int, int, int, int]]:
-        """Moves of a reset."""
         request = pb.ResetOffsetsRequest(group=GROUP, topic=TOPIC, **target)  # type: ignore[arg-type]
         return [
             (move.queue_id, move.from_offset, move.to_offset, move.max_offset, move.inflight_count)
@@ -63,19 +61,15 @@ class Operator:
         ]
 
     def create_topic(self, *, queues: int = 1) -> None:
-        """Makes TOPIC."""
         request = admin_pb.UpdateTopicRequest(topic=TOPIC, read_queue_count=queues, write_queue_count=queues)
         self.admin.UpdateTopic(request, timeout=6)
 
     def setting(self, key: str) -> pb.SettingView:
-        """One of all."""
         answer: pb.GetConfigResponse = self.operations.GetConfig(pb.GetConfigRequest(), timeout=3)
         return next(setting for setting in answer.settings if setting.key == key)
 
 
 class Client:
-    """One client of the client API."""
-
     def __init__(self, process: ServiceProcess, client_id: str = "client-1") -> None:
         self._stub = service_pb2_grpc.MessagingServiceStub(
             grpc.insecure_channel(f"127.0.0.1:{process.ports['grpcServerPort']}")

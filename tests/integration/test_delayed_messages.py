@@ -16,8 +16,7 @@ from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log
 from support.failover_group import FailoverGroup
 from support.topic_admin import create_topic
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record import MessageRecord
-from tandemmq.core.message.record_decoder import RecordFound, decode_record, scan_record
+from tandemmq.core.message.record import MessageRecord, RecordFound, decode_record, scan_record
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc

@@ -28,8 +28,6 @@ _WORKERS: Final = 3
 
 
 class _Member:
-    """One etcd process."""
-
     def __init__(self, number: int, program: str, folder: Path, ports: list[tuple[int, int]]) -> None:
         self.number = number
         self.client = f"127.0.0.1:{ports[number][0]}"

@@ -75,7 +75,6 @@ class LocalCluster:
         return process
 
     def record(self) -> dict[str, Any]:
-        """cluster.json."""
         found: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
         return found
 

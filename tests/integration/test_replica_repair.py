@@ -16,7 +16,7 @@ import xxhash
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.topic_admin import broker_status, create_topic
-from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
+from tandemmq.core.message.record import Blank, RecordFound, scan_record
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import (
     replica_reader_service_pb2_grpc,

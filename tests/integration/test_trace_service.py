@@ -17,8 +17,7 @@ from tandemmq.admin.trace_reader import TraceReader
 from tandemmq.admin.trace_trees import copy_facts, trace_trees, unanswered
 from tandemmq.broker.peer_api.traces import TraceServicer
 from tandemmq.broker.queries.message_queries import FoundMessage, Holding
-from tandemmq.core.message.record import Host
-from tandemmq.core.message.record_decoder import RecordOutline
+from tandemmq.core.message.record import Host, RecordOutline
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.recent_spans import RecentSpans
 from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanKind, TraceContext, TraceOptions
@@ -27,8 +26,6 @@ from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
 
 @dataclass
 class _Broker:
-    """One that answers."""
-
     state: BrokerState
     recent: RecentSpans
 

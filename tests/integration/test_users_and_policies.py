@@ -71,7 +71,6 @@ class GuardedGroup:
         return state.acts and len(state.in_sync) >= self.in_sync_count
 
     def made_topic(self) -> bool:
-        """The topic is on the master."""
         master = self.master()
         try:
             if master is not None:

@@ -14,30 +14,11 @@ from typing import Final
 from simulation.ledger import Ledger
 from support.simulated_disk import SimulatedDisk
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record import record_tags_code
-from tandemmq.core.message.record_decoder import Blank, RecordFound, decode_record, scan_record
+from tandemmq.core.message.record import Blank, RecordFound, decode_record, record_tags_code, scan_record
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.storage.consume_queue import QueueEntry
 from tandemmq.core.storage.message_store import MessageStore
-
-__all__ = [
-    "Violation",
-    "WalkedLog",
-    "check_acknowledged",
-    "check_delivered",
-    "check_prefix",
-    "check_queues",
-    "check_tables",
-    "end_of_filler",
-    "last_boundary",
-    "log_place",
-    "read_whole_log",
-    "readable_end",
-    "stored_progress",
-    "table_holds",
-    "walk_log",
-]
 
 DELAY_LEVELS_MS: Final = (1_000,)
 

@@ -43,8 +43,6 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["Cluster", "RunReport", "run"]
-
 T = TypeVar("T")
 
 WARM_UP_MS: Final = 3_000
@@ -145,12 +143,10 @@ class Cluster:
 
     @property
     def master(self) -> Member:
-        """Who is the master, or was it last."""
         return self._acting_master if self.settings.failover else self.members[0]
 
     @property
     def slaves(self) -> list[Member]:
-        """The others."""
         return [member for member in self.members if member is not self.master]
 
     # Life
@@ -339,7 +335,6 @@ class Cluster:
         return self.budget.survives(member.name, disk_lost=False)
 
     def may_lose_disk(self, member: Member) -> bool:
-        """The same for its disk."""
         return self.budget.survives(member.name, disk_lost=True) and not any(
             other.doomed for other in self.members if other is not member
         )

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["FaultBudget"]
-
 
 @dataclass(slots=True)
 class _Exposure:

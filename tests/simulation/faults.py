@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
     from simulation.member import Member
 
-__all__ = ["FaultInjector"]
-
 SLOW_DELAY_US: Final = (20_000, 400_000)
 NORMAL_FLUSH_MS: Final = (1, 10)
 SLOW_FLUSH_MS: Final = (200, 2_500)

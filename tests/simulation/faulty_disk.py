@@ -8,8 +8,6 @@ from collections.abc import Callable
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
-__all__ = ["FaultyDisk"]
-
 
 class FaultyDisk(SimulatedDisk):
     """Tells `crashed` before SimulatedCrash is raised, so that nothing else of the process runs on half-done state."""

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Acknowledgement", "Answer", "Ledger"]
-
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:

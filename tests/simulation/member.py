@@ -25,8 +25,6 @@ from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["BrokerNode", "Member"]
-
 RESTART_AFTER_FAILURE_MS: Final = 1_000
 
 
@@ -348,7 +346,6 @@ class Member:
             self.machine.timeline.after(0, self._kill_if, process, RESTART_AFTER_FAILURE_MS)
 
     def new_disk_id(self) -> str:
-        """For a disk that has none."""
         return f"{self.machine.rng.getrandbits(128):032x}"
 
     @property

@@ -19,8 +19,6 @@ from typing import Any, Final, Generic, TypeVar
 from simulation.process import Process
 from simulation.virtual_time import US_PER_MS, Timeline
 
-__all__ = ["NORMAL_DELAY_US", "Connection", "Network", "PeerUnavailable", "ServiceKey"]
-
 ServiceT = TypeVar("ServiceT")
 ResultT = TypeVar("ResultT")
 
@@ -136,7 +134,6 @@ class Connection:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that have arrived."""
         return len(self._inbox)
 
     def send(self, data: bytes | memoryview) -> int:
@@ -171,7 +168,6 @@ class Connection:
         self._out = out
 
     def take(self, data: bytes) -> None:
-        """Bytes arrived."""
         if self.closed:
             return
         self._inbox += data

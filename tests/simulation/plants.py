@@ -30,8 +30,6 @@ from tandemmq.core.storage.flush_jobs import LogFlushJob
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["FAILOVER_PLANTS", "STEERED_PLANTS", "Plant", "planted", "steered"]
-
 
 class Plant(Enum):
     """A planted bug; the value is its name on the command line."""
@@ -216,8 +214,8 @@ async def _write_over(self: Failover, record: GroupRecord) -> None:
 _claim = Mastership.claim
 
 
-def _claim_same_epoch(self: Mastership, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
-    record = _claim(self, reason, epoch=epoch, wall_ms=wall_ms)
+def _claim_same_epoch(self: Mastership, reason: str, *, epoch: int) -> GroupRecord:
+    record = _claim(self, reason, epoch=epoch)
     return record if self.record is None else replace(record, epoch=self.record.epoch)
 
 

@@ -20,8 +20,6 @@ from simulation.plants import Plant, planted, steered
 from simulation.run_settings import RunSettings
 from simulation.shell_seams import in_simulation
 
-__all__ = ["SeedFailure", "SeedResult", "Totals", "run_one", "run_seeds", "seed_processes"]
-
 
 @dataclass(frozen=True, slots=True)
 class SeedFailure:

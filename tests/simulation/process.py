@@ -14,8 +14,6 @@ from simulation.virtual_time import US_PER_MS, ProcessLoop, Timeline, VirtualClo
 if TYPE_CHECKING:
     from simulation.network import Network
 
-__all__ = ["Journal", "Machine", "Process", "ProcessFell", "running_process"]
-
 JOURNAL_LINES: Final = 300
 _NUMBERS: Final = itertools.count(1)
 

@@ -10,17 +10,6 @@ from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.storage.options import FlushDiskType
 
-__all__ = [
-    "BROKER_NAME",
-    "CLUSTER_NAME",
-    "HA_PORT",
-    "MASTER",
-    "METADATA_PORT",
-    "NAME_SERVER",
-    "TOPIC",
-    "RunSettings",
-]
-
 TOPIC: Final = "Orders"
 CLUSTER_NAME: Final = "DefaultCluster"
 BROKER_NAME: Final = "broker-a"
@@ -82,7 +71,6 @@ class RunSettings:
 
     @classmethod
     def draw(cls, seed: int) -> RunSettings:
-        """The settings of a seed."""
         settings = cls._draw_fixed(seed)
         if seed % 5 in FAILOVER_SEEDS:
             settings = settings.with_failover()
@@ -156,7 +144,6 @@ class RunSettings:
         return FailoverOptions(min_in_sync=self.in_sync_replicas)
 
     def slave_options(self) -> SlaveOptions:
-        """Replication of a slave."""
         return SlaveOptions()
 
     def __str__(self) -> str:

@@ -22,8 +22,6 @@ from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.core.storage.retention import BelievedTime, RetentionFloor
 
-__all__ = ["STORE_HOST", "RunningStore"]
-
 STORE_HOST: Final = Host.parse("10.0.0.1", 10_911)
 FLUSH_INTERVAL_MS: Final = 500
 QUEUE_FLUSH_INTERVAL_MS: Final = 1_000
@@ -81,7 +79,6 @@ class RunningStore:
                 index_entry_count=100,
                 max_message_bytes=settings.body_bytes_max + 100,
                 flush_disk_type=settings.flush_disk_type,
-                flush_interval_ms=FLUSH_INTERVAL_MS,
                 delay_levels_ms=DELAY_LEVELS_MS,
                 # No file is deleted for want of room: a run has no history to spare, and a full disk is a fault, not a
                 # habit. Files of three days are, though: no run is that long, whatever a clock says.
@@ -123,7 +120,6 @@ class RunningStore:
         )
 
     def load(self) -> RecoveryReport:
-        """Recovers."""
         report = self.store.load()
         self._walked_from = report.start_offset
         self.loaded = True

@@ -23,8 +23,6 @@ from tandemmq.broker.failover import controller
 from tandemmq.broker.master import group_recovery, ha_listener, progress_copies
 from tandemmq.broker.slave import follower, ha_connection, metadata_pull
 
-__all__ = ["in_simulation"]
-
 # Of reads that are this small some are written by the slave's thread, and some are not.
 WRITTEN_APART_BYTES_MIN: Final = 1024
 

@@ -15,8 +15,6 @@ from simulation.process import Process
 from tandemmq.broker.failover.authority import CALL_LIMIT_S, AuthorityUnavailable, Held, SwapLost
 from tandemmq.core.replication.mastership import GroupRecord
 
-__all__ = ["AUTHORITY", "AuthorityHost", "AuthorityState", "SimAuthority"]
-
 AUTHORITY: Final = "authority"
 LATE_MS: Final = (200, 9_000)
 """Also after the call's second, and after a lease."""
@@ -65,7 +63,6 @@ class AuthorityState:
 
     @property
     def record(self) -> GroupRecord | None:
-        """As it is in force."""
         return None if self.newest is None else GroupRecord.from_text(self.newest.text)
 
     @property
@@ -112,8 +109,6 @@ def _progress(written: Written) -> tuple[int, int]:
 
 
 class AuthorityHost:
-    """One process of the authority."""
-
     def __init__(self, process: Process, network: Network, state: AuthorityState, rng: random.Random) -> None:
         self._process = process
         self._network = network
@@ -121,7 +116,6 @@ class AuthorityHost:
         self._rng = rng
 
     def start(self) -> None:
-        """Serves."""
         self._network.serve(self._process, AUTHORITY_PLANE, self)
 
     async def read(self) -> Written | None:
@@ -149,12 +143,10 @@ class SimAuthority:
         self._network = network
 
     async def read(self) -> Held | None:
-        """See `Authority`."""
         written = await self._ask(lambda plane: plane.read())
         return None if written is None else Held(GroupRecord.from_text(written.text), written.version)
 
     async def swap(self, before: Held | None, record: GroupRecord) -> Held:
-        """See `Authority`."""
         known, text = "" if before is None else before.version, record.to_text()
         version = await self._ask(lambda plane: plane.swap(known, text))
         if not version:

@@ -58,8 +58,6 @@ from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.rpc import Call
 
-__all__ = ["SimBroker"]
-
 ROLE_END_LIMIT_MS: Final = 200
 STOP_LIMIT_MS: Final = 5_000
 ROLL_AFTER_MS: Final = 72 * 3_600_000

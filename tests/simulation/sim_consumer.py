@@ -15,8 +15,6 @@ from simulation.sim_delivery import DELIVERIES, INVISIBLE_MS, DeliveredMessage
 from simulation.sim_producer import ROUTES
 from simulation.virtual_time import US_PER_MS
 
-__all__ = ["DeliveryRecord", "SimConsumer"]
-
 CALL_TIMEOUT_MS: Final = 3_000
 IDLE_PAUSE_MS: Final = 700
 FORGOTTEN_SHARE: Final = 0.05

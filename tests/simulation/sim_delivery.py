@@ -22,17 +22,6 @@ from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = [
-    "DELIVERIES",
-    "GROUP",
-    "INVISIBLE_MS",
-    "DeliveredMessage",
-    "DeliveryService",
-    "SimDelivery",
-    "SimDeliveryDoor",
-    "new_lease_table",
-]
-
 GROUP: Final = "billing"
 INVISIBLE_MS: Final = 10_000
 BATCH_SIZE: Final = 16

@@ -34,8 +34,6 @@ from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
-__all__ = ["SimMaster"]
-
 STOP_POLL_MS: Final = 10
 STOP_LIMIT_MS: Final = 5_000
 """How long an orderly stop waits for sends in progress and for slaves."""
@@ -201,7 +199,6 @@ class SimMaster:
 
     @property
     def waiting(self) -> Wait | None:
-        """What its start waits for."""
         return self._recovery.waiting
 
     def accept_loss(self, disk_ids: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from tandemmq.core.routing.route_table import HeartbeatStatus, RegistrationRefus
 from tandemmq.core.routing.values import (
     BrokerEndpoints,
     BrokerIdentity,
+    Heartbeat,
     RegisteredBroker,
     Registration,
     ReplicaMemory,
@@ -28,8 +29,6 @@ from tandemmq.core.routing.values import (
 )
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.name_server_link import ClusterView
-
-__all__ = ["NAME_SERVER_PLANE", "BrokerRegistration", "NameServerService", "SimNameServer"]
 
 AnswerT = TypeVar("AnswerT")
 
@@ -153,17 +152,18 @@ class SimNameServer:
                     HEARTBEAT.unpack_from(unread)
                 )
                 del unread[: HEARTBEAT.size]
-                answer = self._table.heartbeat(
+                beat = Heartbeat(
                     BrokerIdentity(CLUSTER_NAME, BROKER_NAME, broker_id),
-                    incarnation=incarnation,
-                    data_version=DataVersion(*version),
-                    connection=number,
-                    epoch=epoch,
-                    end_offset=end_offset,
-                    unproven=bool(unproven),
-                    record_version=(seen_epoch, renewals),
-                    now_ms=self._process.clock.monotonic_ms(),
-                    wall_ms=self._process.clock.wall_ms(),
+                    incarnation,
+                    DataVersion(*version),
+                    epoch,
+                    end_offset,
+                    bool(unproven),
+                    (seen_epoch, renewals),
+                )
+                clock = self._process.clock
+                answer = self._table.heartbeat(
+                    beat, connection=number, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms()
                 )
                 if answer.superseded:
                     connection.send(SUPERSEDED)

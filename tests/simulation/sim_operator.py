@@ -15,8 +15,6 @@ from simulation.sim_delivery import GROUP
 from simulation.sim_producer import ROUTES
 from tandemmq.core.metadata.metadata_store import MetadataFile
 
-__all__ = ["ADMIN", "AdminService", "SimOperator"]
-
 CALL_TIMEOUT_MS: Final = 3_000
 RETRY_PAUSE_MS: Final = 300
 PAUSE_MS_MAX: Final = 12_000

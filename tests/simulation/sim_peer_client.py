@@ -15,8 +15,6 @@ from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.replication.log_history import LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity
 
-__all__ = ["SimPeerClient"]
-
 CALL_TIMEOUT_MS: Final = 3_000
 VERIFY_TIMEOUT_MS: Final = 10_000
 LEASES_TIMEOUT_MS: Final = 30_000
@@ -46,19 +44,16 @@ class SimPeerClient:
         """Nothing is held open."""
 
     async def log(self) -> PeerLog:
-        """GetLogExtent."""
         return await self._process.network.call(
             self._process, self._host, REPLICAS, lambda peer: peer.log(), timeout_ms=CALL_TIMEOUT_MS
         )
 
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
-        """GetRangeDigests."""
         return await self._process.network.call(
             self._process, self._host, REPLICAS, lambda peer: peer.digests(ranges), timeout_ms=CALL_TIMEOUT_MS
         )
 
     async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
-        """VerifyReplica."""
         return await self._process.network.call(
             self._process,
             self._host,
@@ -70,7 +65,6 @@ class SimPeerClient:
     async def promise_epoch(
         self, epoch: int, *, disk_id: str, nonce: str, identity: BrokerIdentity
     ) -> EpochPromise | None:
-        """PromiseEpoch."""
         return await self._process.network.call(
             self._process,
             self._host,
@@ -80,7 +74,6 @@ class SimPeerClient:
         )
 
     async def withhold_claim(self, identity: BrokerIdentity, *, epoch: int, duration_ms: int) -> bool:
-        """WithholdClaim."""
         return await self._process.network.call(
             self._process,
             self._host,
@@ -90,13 +83,11 @@ class SimPeerClient:
         )
 
     async def copy_progress(self, identity: BrokerIdentity) -> bool:
-        """CopyProgress."""
         return await self._process.network.call(
             self._process, self._host, REPLICAS, lambda peer: peer.copy_progress(), timeout_ms=FAILOVER_TIMEOUT_MS
         )
 
     async def append_leases(self, identity: BrokerIdentity, change: LeaseChange) -> LeasePosition:
-        """AppendLeases."""
         return await self._process.network.call(
             self._process,
             self._host,
@@ -106,7 +97,6 @@ class SimPeerClient:
         )
 
     async def record_changed(self, identity: BrokerIdentity) -> None:
-        """NoteRecordChange."""
         await self._process.network.call(
             self._process, self._host, REPLICAS, lambda peer: peer.record_changed(), timeout_ms=FAILOVER_TIMEOUT_MS
         )
@@ -128,7 +118,6 @@ class SimPeerClient:
     async def metadata_table(
         self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
     ) -> tuple[DataVersion, str | None]:
-        """GetMetadataTable."""
         return await self._process.network.call(
             self._process,
             self._host,
@@ -138,7 +127,6 @@ class SimPeerClient:
         )
 
     async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
-        """GetLeases."""
         return await self._process.network.call(
             self._process,
             self._host,
@@ -152,7 +140,6 @@ class SimPeerClient:
         return None
 
     async def metadata_changes(self) -> AsyncIterator[None]:
-        """WatchMetadata."""
         while True:
             yield None
             await self._process.network.call(

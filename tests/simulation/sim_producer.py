@@ -15,8 +15,6 @@ from tandemmq.core.message.properties import encode_properties, tags_code
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
-__all__ = ["ROUTES", "SENDS", "RouteService", "SendService", "SimProducer"]
-
 ATTEMPTS: Final = 3
 BORN_HOST: Final = Host.parse("10.0.0.9", 4_000)
 

@@ -23,8 +23,6 @@ from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRang
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["REPLICAS", "WATCH_LIMIT_MS", "PeerLog", "ReplicaService", "SimReplicaService"]
-
 WATCH_LIMIT_MS: Final = 5_000
 """A watch of the tables is a row of calls that wait for so long."""
 

@@ -22,8 +22,6 @@ from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["SimSlave"]
-
 
 class SimSlave:
     """One run of a slave: recover, register, follow for ever."""

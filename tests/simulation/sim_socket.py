@@ -13,8 +13,6 @@ from typing import Final
 from simulation.network import Connection
 from simulation.process import Process, running_process
 
-__all__ = ["SimSocket", "SimSocketModule"]
-
 Address = tuple[str, int]
 
 

@@ -20,8 +20,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["LoopSocket", "ProcessLoop", "Timeline", "Timer", "VirtualClock", "bury_all"]
-
 T = TypeVar("T")
 
 BURIAL_ATTEMPTS: Final = 5
@@ -49,7 +47,6 @@ class Timer:
         self.cancelled = True
 
     def fire(self) -> None:
-        """The time has come."""
         if not self.cancelled:
             self._callback(*self._arguments)
 

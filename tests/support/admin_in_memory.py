@@ -24,8 +24,6 @@ from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.service.settings import load_settings
 
-__all__ = ["AdminInMemory", "admin_in_memory"]
-
 # Compiled once for all tests of a process.
 _TEMPLATES = PageTemplates()
 

@@ -13,8 +13,6 @@ from tandemmq.admin.cluster_state import ClusterState, ExpectedBroker, Finding
 from tandemmq.admin.consistency_runs import ConsistencyRuns, ResultsUnavailable
 from tandemmq.core.audit.run_summary import RunSummary
 
-__all__ = ["FakeReader", "FakeResults", "cached", "consistency_of"]
-
 
 class FakeReader:
     """Gives `state`; keeps what it was asked to remember."""
@@ -24,7 +22,6 @@ class FakeReader:
         self.remembered: list[str] = []
 
     async def read(self, remembered: Iterable[ExpectedBroker] = ()) -> ClusterState:
-        """The state it was given."""
         self.remembered = [f"{broker.broker_name}:{broker.broker_id}" for broker in remembered]
         return self.state
 

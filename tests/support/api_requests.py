@@ -14,8 +14,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 
-__all__ = ["Answer", "ack_request", "call", "message", "receive", "receive_request", "send_request"]
-
 _message_ids = count(1)
 
 
@@ -48,7 +46,6 @@ def message(
 
 
 def send_request(*messages: definition.Message) -> pb.SendMessageRequest:
-    """One request for all of them."""
     return pb.SendMessageRequest(messages=messages)
 
 
@@ -105,12 +102,10 @@ class Answer:
 
     @property
     def bodies(self) -> list[bytes]:
-        """Of the messages."""
         return [message.body for message in self.messages]
 
     @property
     def handles(self) -> list[str]:
-        """Of the messages."""
         return [message.system_properties.receipt_handle for message in self.messages]
 
     @classmethod

@@ -36,7 +36,7 @@ from tandemmq.core.delivery.queue_progress import QueueProgress
 from tandemmq.core.delivery.subscription import Subscription
 from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.properties import encode_properties, tags_code
-from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage
+from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_TOPIC, Host, OutgoingMessage
 from tandemmq.core.message.record_layout import (
     INNER_BATCH,
     NEED_UNWRAP,
@@ -47,23 +47,11 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicConfig, TopicTable, system_topics
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_topics
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogHistory, ReplicaRecord
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
-
-__all__ = [
-    "AUDIT_OPTIONS",
-    "GROUP",
-    "append_messages",
-    "copy_group",
-    "make_group",
-    "make_master",
-    "open_group",
-    "replicate",
-    "write_side_files",
-]
 
 GROUP: Final = "broker-a"
 AUDIT_OPTIONS: Final = StoreOptions(
@@ -154,7 +142,6 @@ def append_messages(store: MessageStore, clock: ManualClock, first: int, count: 
 
 
 def open_store(folder: Path, clock: ManualClock) -> MessageStore:
-    """The store of a folder, running."""
     store = MessageStore(PosixDisk(folder), clock, AUDIT_OPTIONS, store_host=STORE_HOST, process_id=4711)
     store.load()
     return store

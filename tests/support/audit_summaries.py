@@ -8,8 +8,6 @@ from typing import Any
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, RunSummary, Tier
 
-__all__ = ["diverged_run", "equal_group", "equal_run", "finding", "replica", "run_of"]
-
 GIB = 1 << 30
 
 

@@ -16,8 +16,6 @@ from typing import Final, Self
 from tandemmq.client import ClientError, ClientOptions, Producer, SimpleConsumer
 from tandemmq.service.event_loop import SystemClock
 
-__all__ = ["TOPICS", "BackgroundLoad", "TopicKind", "consume", "received_ids", "send"]
-
 _IN_FLIGHT: Final = 32
 # A pause between the load's messages: a trickle that keeps every file moving and leaves the machine to the job.
 _LOAD_PAUSE_S: Final = 0.01

@@ -23,8 +23,6 @@ from tandemmq.broker.failover.authority import RECORD_ANNOTATION, Authority, ope
 from tandemmq.proto.etcdserverpb import kv_pb2 as pb
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
 
-__all__ = ["AuthorityPlace", "EtcdPlace", "FakeEtcd", "FilePlace", "LeasePlace", "etcd_place", "lease_place", "patient"]
-
 CLUSTER: Final = "DefaultCluster"
 LEASE: Final = "mq-broker-a"
 
@@ -64,8 +62,6 @@ class AuthorityPlace(Protocol):
 
 
 class FilePlace:
-    """A folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / f"{CLUSTER}@broker-a.json"
@@ -217,7 +213,6 @@ class LeasePlace(ThreadingHTTPServer):
         )
 
     def slice(self) -> dict[str, Any]:
-        """What is there."""
         return self.leases[f"endpointslices/{LEASE}"]
 
     def writes(self) -> int | None:

@@ -30,19 +30,13 @@ from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.lite_topics import LiteTopics
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import (
-    ATTRIBUTE_MESSAGE_TYPE,
-    TopicConfig,
-    TopicTable,
-)
+from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 from tandemmq.core.routing.values import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
 from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.rpc import Call
-
-__all__ = ["BrokerAssembly", "message_timers"]
 
 _STORE_OPTIONS = StoreOptions(
     commit_log_file_bytes=16 << 20,
@@ -60,7 +54,6 @@ class _WarmPages:
 
 
 def message_timers(store: MessageStore, *, disk: Disk, clock: Clock) -> MessageTimers:
-    """Of a broker over this store."""
     return MessageTimers(
         store=store,
         reader=StoreQueueReader(store),
@@ -216,7 +209,6 @@ class BrokerAssembly:
             answer.answer(results)
 
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
-        """In memory."""
         self.add_topic(topic, queue_count=queue_count)
         done()
 
@@ -241,7 +233,6 @@ class BrokerAssembly:
             self.progress_waits.append(done)
 
     def when_resets_spread(self, done: Callable[[bool], object]) -> None:
-        """At once."""
         self.leases.take_reset_offsets()
         done(True)
 

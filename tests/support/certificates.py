@@ -9,8 +9,6 @@ from typing import Final
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
 from tandemmq.service.certificates import CertificateAuthority, write_certificates
 
-__all__ = ["ADMIN", "CALLERS", "CLUSTER", "CONSISTENCY", "GROUP", "HOOK", "TestCertificates", "broker", "now"]
-
 CLUSTER: Final = "DefaultCluster"
 GROUP: Final = "broker-a"
 
@@ -62,7 +60,6 @@ class TestCertificates:
         by: CertificateAuthority | None = None,
         believes: bytes | None = None,
     ) -> Path:
-        """The folder of a new certificate."""
         place = self.root / (folder or str(identity).removeprefix("spiffe://").replace("/", "+"))
         chain, key = (by or self.authority).issue(identity, now=at or now(), days=days)
         write_certificates(place, chain=chain, key=key, authorities=believes or self.authority.pem)

@@ -18,8 +18,6 @@ from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection
 from tandemmq.cli.ending import CommandError
 
-__all__ = ["FakeCluster", "two_groups"]
-
 
 class FakeCluster:
     """What commands talk to; `operations` and `state` are the test's to change."""

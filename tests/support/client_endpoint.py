@@ -13,8 +13,6 @@ from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.rpc import MethodTable
 
-__all__ = ["FRONTS", "Front", "serving"]
-
 # Serves a table on a free port of 127.0.0.1 and gives the port.
 Front = Callable[[MethodTable, Clock], AbstractAsyncContextManager[int]]
 

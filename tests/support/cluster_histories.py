@@ -6,8 +6,6 @@ from tandemmq.admin.cluster_reader import ClusterReading
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.history import ClusterHistory
 
-__all__ = ["observe"]
-
 
 def observe(history: ClusterHistory, *states: ClusterState, first_wall_ms: int = 0, step_ms: int = 5_000) -> None:
     """Readings of `states`, one each `step_ms`; those before it must lie further back."""

@@ -15,8 +15,6 @@ from tandemmq.admin.cluster_state import (
     SlaveState,
 )
 
-__all__ = ["failover", "healthy_cluster", "master", "slave", "with_broker"]
-
 _STATUS = BrokerStatus(
     role="SYNC_MASTER",
     flush_disk_type="ASYNC_FLUSH",

@@ -16,8 +16,6 @@ import pyarrow.parquet as parquet
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.run_summary import ExitCode, GroupSummary, RunSummary
 
-__all__ = ["JobRun", "run_job"]
-
 JOB_LIMIT_S: Final = 600.0
 
 
@@ -37,7 +35,6 @@ class JobRun:
         return next(group for group in self.summary.groups if group.group == name)
 
     def findings_in(self, group: str) -> list[Finding]:
-        """One group's findings."""
         return [finding for finding in self.findings if finding.group == group]
 
     @property

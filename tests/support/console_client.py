@@ -26,8 +26,6 @@ from tandemmq.admin.metrics import ClusterMetrics
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.trace_reader import TraceFindings, TraceList
 
-__all__ = ["ConsoleClient", "console_client"]
-
 # Compiled once for all tests of a process.
 _TEMPLATES = PageTemplates()
 
@@ -40,7 +38,6 @@ class ConsoleClient:
         self.clock = clock
 
     async def get(self, address: str, *, status: int = 200) -> Page:
-        """The page at an address."""
         return _page(await self._client.get(address), status)
 
     async def post(self, address: str, fields: Mapping[str, str | Sequence[str]], *, status: int = 200) -> Page:
@@ -48,13 +45,10 @@ class ConsoleClient:
         return _page(await self._client.post(address, data=dict(fields)), status)
 
     async def answer(self, address: str) -> httpx.Response:
-        """An answer as it came."""
         return await self._client.get(address, follow_redirects=False)
 
 
 class Page:
-    """A page that was answered."""
-
     def __init__(self, html: str, address: str) -> None:
         self.html = html
         # Where redirects ended: path and query, without the code of a flash.

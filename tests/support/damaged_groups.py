@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-__all__ = ["GroupFolder", "link_store"]
-
 T = TypeVar("T")
 
 _NOT_COPIED: Final = frozenset({"lock"})

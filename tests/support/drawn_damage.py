@@ -30,9 +30,6 @@ from tandemmq.core.audit.repair_plan import RepairAction
 from tandemmq.core.audit.run_summary import ExitCode
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
 
-__all__ = ["ALL_DAMAGES", "HARMLESS", "Drawn", "drawn_cases", "problem_of"]
-
-
 # What differs and harms nobody
 
 
@@ -198,7 +195,6 @@ class Drawn:
 
 
 def drawn_cases() -> st.SearchStrategy[Drawn]:
-    """All there are."""
     kinds = sorted({*ALL_DAMAGES, *HARMLESS} - {"other-padding"})
     return st.builds(
         Drawn,

@@ -24,8 +24,6 @@ from support.topic_admin import create_topic
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
 
-__all__ = ["KINDS", "PARTITIONS", "Change", "FailoverGroup"]
-
 TOPIC: Final = "failover"
 GROUP: Final = "broker-a"
 LEASE_MS: Final = 3_000

@@ -13,8 +13,6 @@ from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.operations.questions import Answer, BrokerPlanes, CallFailure, Questions
 from tandemmq.admin.rpc import Channels
 
-__all__ = ["FakeQuestions", "rpc_error"]
-
 AnswerT = TypeVar("AnswerT")
 
 
@@ -33,8 +31,6 @@ class FakeQuestions(Questions):
     async def brokers(
         self, brokers: Iterable[BrokerState], question: Callable[[BrokerPlanes], Awaitable[AnswerT]]
     ) -> list[Answer[AnswerT]]:
-        """See `Questions`."""
-
         async def ask(broker: BrokerState) -> Answer[AnswerT]:
             planes = self._planes[broker.key]
             planes.broker = broker

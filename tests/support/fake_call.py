@@ -10,8 +10,6 @@ from google.protobuf.message import Message
 
 from tandemmq.service.rpc import StatusCode
 
-__all__ = ["FakeCall"]
-
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -36,7 +34,6 @@ class FakeCall:
     """Plays a connection that broke behind the answer."""
 
     def header(self, name: str) -> str:
-        """One of `metadata`."""
         return self.metadata.get(name, "")
 
     def keep_request(self) -> None:
@@ -54,7 +51,6 @@ class FakeCall:
         self.send(self.response_type.FromString(data))
 
     def send_all_encoded(self, messages: list[bytes]) -> None:
-        """The same for each."""
         for data in messages:
             self.send_encoded(data)
 
@@ -64,20 +60,16 @@ class FakeCall:
         self.finish()
 
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
-        """Keeps the status."""
         if self.code is None:
             self.code, self.detail = code, detail
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """See `Call.on_cancel`."""
         self._cancelled = callback
 
     def on_undelivered(self, callback: Callable[[], None]) -> None:
-        """See `Call.on_undelivered`."""
         self._undelivered = callback
 
     def on_unread(self, callback: Callable[[], None]) -> None:
-        """See `Call.on_unread`."""
         self.unread = callback
 
     def cancel(self) -> None:

@@ -59,8 +59,6 @@ WAITS = AcceptedLoss(
 )
 """Of a master whose slave is away."""
 
-__all__ = ["FakeCluster"]
-
 
 def _undecided(now_ms: int) -> list[Transaction]:
     return [
@@ -142,7 +140,6 @@ class FakeCluster:
         )
 
     def counted(self, topic: TopicSummary) -> TopicSummary:
-        """With its messages counted."""
         extents = self.extents(topic.name)
         return replace(topic, held=sum(one.held for one in extents), stored=sum(one.max_offset for one in extents))
 
@@ -162,7 +159,6 @@ class FakeCluster:
         ]
 
     def measured(self, group: GroupSummary) -> GroupSummary:
-        """With its lag."""
         found = self.progress_of(group.name)
         return replace(
             group,

@@ -71,8 +71,6 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.core.audit.run_summary import Tier
 
-__all__ = ["FakeOperations"]
-
 _ItemT = TypeVar("_ItemT")
 
 _MASTERS = tuple(broker for broker in BROKERS if broker.endswith(":0"))
@@ -316,7 +314,6 @@ class FakeOperations(Operations):
         self._arriving.put_nowait(message)
 
     def tail_ends(self) -> None:
-        """A tail comes to its end."""
         self._arriving.put_nowait(None)
 
     async def send(self, message: TestMessage) -> TestReceipt:

@@ -22,8 +22,6 @@ from tandemmq.core.metadata.metadata_store import read_java_json, write_java_jso
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogHistory, ReplicaRecord
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE
 
-__all__ = ["FILE_DAMAGES"]
-
 _ENTRY_BYTES: Final = 20
 _INDEX_SLOTS_END: Final = 40 + 500 * 4
 _TABLES: Final = ("topics.json", "subscriptionGroup.json", "users.json", "acls.json")

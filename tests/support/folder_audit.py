@@ -19,14 +19,10 @@ from tandemmq.core.audit.replica_store import ReplicaStore, digest_extents
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["EXTENT_BYTES", "FolderAudit", "audit_folders", "whole_digests"]
-
 EXTENT_BYTES: Final = 64 << 10
 
 
 class FolderAudit:
-    """What was found."""
-
     def __init__(self) -> None:
         self.compared: list[Finding] = []
         """By comparing logs and their ends."""

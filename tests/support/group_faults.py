@@ -21,9 +21,7 @@ import grpc
 
 from support.cluster_processes import ServiceProcess, wait_until
 from support.group_under_fault import BrokerGroup, Verdict
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
-
-__all__ = ["FAULTS", "Fault", "play_round"]
+from tandemmq.core.message.record import RecordFound, scan_record
 
 PAGE_BYTES: Final = 4096
 # Of a body in a record of a host with an IPv4 address.

@@ -21,8 +21,6 @@ from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
 
-__all__ = ["ConsumedBroker"]
-
 
 class ConsumedBroker:
     """Topic `T` of two queues, group `G`. The clock moves by a second with each message put."""

@@ -6,8 +6,6 @@ from typing import Final
 
 from tandemmq.core.replication.mastership import GroupRecord, Replica
 
-__all__ = ["MASTER", "RECORD"]
-
 MASTER: Final = Replica(0, "disk-of-0")
 RECORD: Final = GroupRecord(
     epoch=1,

@@ -39,8 +39,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
-__all__ = ["BrokerGroup", "Verdict"]
-
 NAME: Final = "broker-a"
 TOPIC, OTHER_TOPIC = "orders", "payments"
 # One reads what it is asked to and has a backlog at every fault; the other has read its topic to the end.
@@ -169,12 +167,10 @@ class BrokerGroup:
 
     @property
     def master(self) -> ServiceProcess:
-        """The process that is master."""
         return self.members[0]
 
     @property
     def slaves(self) -> list[ServiceProcess]:
-        """The others."""
         return [member for broker_id, member in self.members.items() if broker_id]
 
     @property
@@ -292,7 +288,6 @@ class BrokerGroup:
     # Faults
 
     def kill(self, *members: ServiceProcess) -> None:
-        """SIGKILL to each."""
         for member in members:
             member.kill()
 
@@ -337,7 +332,6 @@ class BrokerGroup:
     # What is the case
 
     def tables_of(self, member: ServiceProcess) -> Tables:
-        """What a member says."""
         admin = _admin(member)
         topics = admin.ListTopics(pb.ListTopicsRequest(without_queues=True), timeout=CALL_LIMIT_S).topics
         groups = admin.ListSubscriptionGroups(pb.ListSubscriptionGroupsRequest(), timeout=CALL_LIMIT_S).groups

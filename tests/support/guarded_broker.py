@@ -13,8 +13,6 @@ from support.cluster_processes import ProcessCluster, ServiceProcess
 from tandemmq.admin.rpc import BrokerAccessCalls, Channels
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
 
-__all__ = ["guarded_broker", "guarded_settings", "put_user"]
-
 
 def guarded_settings(
     folder: Path, users: Mapping[str, str], *, super_users: Sequence[str] = (), acls: Sequence[Any] = ()

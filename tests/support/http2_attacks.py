@@ -18,8 +18,6 @@ from support.http2_peer import GRPC_HEADERS, block, data, open_request, unary_re
 from tandemmq.http2 import frames
 from tandemmq.http2.stream import MESSAGE_HEAD
 
-__all__ = ["ATTACKS", "GREETING", "TLS_CLIENT_HELLO", "Attack", "run_attack"]
-
 GREETING: Final = frames.PREFACE + frames.settings({})
 BIG_WINDOWS: Final = (
     frames.PREFACE

@@ -18,21 +18,6 @@ from tandemmq.http2.errors import Limits, Usage
 from tandemmq.http2.hpack import Header, HeaderDecoder, literal
 from tandemmq.http2.stream import MESSAGE_HEAD, Stream
 
-__all__ = [
-    "GRPC_HEADERS",
-    "Frame",
-    "H2Pair",
-    "RecordedCall",
-    "ServerRig",
-    "block",
-    "data",
-    "decoded",
-    "message",
-    "open_request",
-    "parse_frames",
-    "unary_request",
-]
-
 GRPC_HEADERS: Final = (
     (":method", "POST"),
     (":scheme", "http"),
@@ -87,7 +72,6 @@ def message(body: bytes, *, compressed: int = 0) -> bytes:
 
 
 def data(stream_id: int, payload: bytes, *, end: bool = False) -> bytes:
-    """One DATA frame."""
     return frames.frame(frames.DATA, frames.END_STREAM if end else 0, stream_id, payload)
 
 
@@ -101,7 +85,6 @@ def open_request(stream_id: int, *more: tuple[str, str], end: bool = False) -> b
 
 
 def unary_request(stream_id: int, body: bytes = b"", *more: tuple[str, str]) -> bytes:
-    """A whole unary request."""
     return open_request(stream_id, *more) + data(stream_id, message(body), end=True)
 
 
@@ -130,7 +113,6 @@ class RecordedCall(Stream):
         self.hooks.append("undelivered")
 
     def note_unread(self) -> None:
-        """For `unread`."""
         self.hooks.append("unread")
 
 
@@ -180,7 +162,6 @@ class ServerRig:
         return b"".join(taken)
 
     def output(self) -> list[Frame]:
-        """The same as frames."""
         return parse_frames(self.output_bytes())
 
     def headers_of(self, frame: Frame) -> dict[str, str]:

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-__all__ = ["left_out_of_numpy", "without_what_the_image_leaves_out"]
-
 _INSTALL: Final = Path(__file__).resolve().parents[2] / "tools" / "image_install.sh"
 
 

@@ -15,8 +15,6 @@ from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.consistency.tasks import TaskRunner
 from tandemmq.service.settings import load_settings
 
-__all__ = ["run_inline"]
-
 _random = Random(20_261_121)
 
 

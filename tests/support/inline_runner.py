@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from tandemmq.consistency.settings import TasksFailed
 from tandemmq.consistency.tasks import Task, TaskAnswer, encode_task, run_tasks
 
-__all__ = ["InlineRunner"]
-
 
 class InlineRunner:
     """`TaskRunner`; what passes to Spark's executors as text passes as text here too."""

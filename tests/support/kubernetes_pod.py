@@ -11,8 +11,6 @@ from unittest import mock
 
 from tandemmq.service import kubernetes_api
 
-__all__ = ["TOKEN", "pod_of"]
-
 TOKEN = "token-of-the-pod"
 
 

@@ -11,8 +11,6 @@ from tandemmq.cli.kube.release import ClaimState, DisruptionBudgetState, PodStat
 from tandemmq.cli.kube.rollout import CopyState, MasterCopies
 from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
 
-__all__ = ["CLOSED", "FakePod", "FakeRelease", "FakeSet", "pod", "stateful_set"]
-
 CLOSED = 1_000_000
 _READY_TURNS = 2
 _SYNC_TURNS = 4
@@ -215,12 +213,10 @@ class FakeRelease:
         return self.names
 
     async def stateful_sets(self, release: str) -> list[StatefulSetState]:
-        """As they are."""
         self._answer()
         return [self._set_state(each) for each in self.sets.values()] if release == "mq" else []
 
     async def pods(self, release: str) -> list[PodState]:
-        """As they are."""
         self._answer()
         return [
             self._pod_state(each, found)
@@ -230,15 +226,12 @@ class FakeRelease:
         ]
 
     async def claims(self, release: str) -> list[ClaimState]:
-        """None."""
         return []
 
     async def disruption_budgets(self, release: str) -> list[DisruptionBudgetState]:
-        """None."""
         return []
 
     async def set_partition(self, stateful_set: str, partition: int) -> None:
-        """As asked."""
         self._answer()
         self.sets[stateful_set].partition = partition
         self.events.append(f"gate {stateful_set} {'closed' if partition == CLOSED else partition}")

@@ -17,8 +17,6 @@ from tandemmq.core.audit.record_columns import RecordName, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.message.record_layout import BLANK, BLANK_MAGIC
 
-__all__ = ["LOG_DAMAGES"]
-
 _QUEUE_OFFSET_AT: Final = 20
 
 

@@ -23,8 +23,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.event_loop import SystemClock
 
-__all__ = ["KINDS", "LoneSlave", "Reader"]
-
 BROKER_GROUP: Final = "broker-a"
 TOPIC: Final = "orders"
 GROUP: Final = "readers"

@@ -8,8 +8,6 @@ from itertools import count
 
 from tandemmq.core.clock import Clock
 
-__all__ = ["ManualTime", "OffsetClock"]
-
 
 class _Timer:
     def __init__(self, callback: Callable[[], object]) -> None:
@@ -39,11 +37,9 @@ class ManualTime:
         return self._passed_ms * 1_000_000
 
     def wall_ms(self) -> int:
-        """Of the test."""
         return self._wall_at_start_ms + self._passed_ms
 
     def wall_ns(self) -> int:
-        """Of the test."""
         return self.wall_ms() * 1_000_000
 
     def call_soon(self, callback: Callable[[], object]) -> None:
@@ -92,7 +88,6 @@ class OffsetClock:
         return self._running.monotonic_ms() + self._offset_ms
 
     def monotonic_ns(self) -> int:
-        """The same."""
         return self._running.monotonic_ns() + self._offset_ms * 1_000_000
 
     def wall_ms(self) -> int:
@@ -100,7 +95,6 @@ class OffsetClock:
         return self._running.wall_ms() + self._offset_ms
 
     def wall_ns(self) -> int:
-        """The same."""
         return self._running.wall_ns() + self._offset_ms * 1_000_000
 
     def push(self, duration_ms: int) -> None:

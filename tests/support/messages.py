@@ -7,8 +7,6 @@ from typing import Final
 from tandemmq.core.message.properties import encode_properties, tags_code
 from tandemmq.core.message.record import Host, OutgoingMessage
 
-__all__ = ["BORN_HOST", "STORE_HOST", "changed", "outgoing_message"]
-
 BORN_HOST: Final = Host.parse("192.0.2.7", 40_001)
 STORE_HOST: Final = Host.parse("192.0.2.1", 10_911)
 

@@ -18,23 +18,6 @@ from tandemmq.admin.operations.values import (
     TopicSummary,
 )
 
-__all__ = [
-    "BROKERS",
-    "GROUPS",
-    "LONGEST_NAME",
-    "MASTERS",
-    "NOW_MS",
-    "READ_TOPICS",
-    "RECEIPTS",
-    "TOPICS",
-    "bulk_topics",
-    "clients",
-    "events",
-    "messages",
-    "progress",
-    "settings",
-]
-
 NOW_MS: Final = 1_795_320_000_000
 """2026-11-22, the moment the samples are made for."""
 

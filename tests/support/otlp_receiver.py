@@ -25,8 +25,6 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-__all__ = ["Manner", "OtlpReceiver", "ReceivedEvent", "ReceivedLine", "ReceivedLink", "ReceivedMetric", "ReceivedSpan"]
-
 Value: TypeAlias = str | int | float | bool | tuple[object, ...]
 
 
@@ -44,8 +42,6 @@ class Manner(Enum):
 
 @dataclass(frozen=True)
 class ReceivedEvent:
-    """An event of a span."""
-
     name: str
     at_ns: int
     attributes: dict[str, Value]
@@ -53,8 +49,6 @@ class ReceivedEvent:
 
 @dataclass(frozen=True)
 class ReceivedLink:
-    """A link of a span."""
-
     trace_id: int
     span_id: int
     attributes: dict[str, Value]
@@ -188,13 +182,11 @@ class OtlpReceiver:
         self._server.stop(grace=None).wait()
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """`stop`."""
         self.stop()
 
     def called(self, context: grpc.ServicerContext) -> bool:
@@ -215,19 +207,16 @@ class OtlpReceiver:
         return False
 
     def took_spans(self, request: trace_service.ExportTraceServiceRequest) -> None:
-        """Keeps it."""
         with self._lock:
             self._trace_requests.append(request)
             self._lock.notify_all()
 
     def took_logs(self, request: logs_service.ExportLogsServiceRequest) -> None:
-        """Keeps it."""
         with self._lock:
             self._logs_requests.append(request)
             self._lock.notify_all()
 
     def took_metrics(self, request: metrics_service.ExportMetricsServiceRequest) -> None:
-        """Keeps it."""
         with self._lock:
             self._metrics_requests.append(request)
             self._lock.notify_all()

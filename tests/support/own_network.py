@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Network", "NetworkUnavailable", "Node", "can_make_networks", "own_network"]
-
 _CLONE_NEWNET: Final = 0x4000_0000
 
 
@@ -27,8 +25,6 @@ def can_make_networks() -> bool:
 
 @dataclass(frozen=True)
 class Node:
-    """One namespace."""
-
     name: str
     address: str
 
@@ -50,7 +46,6 @@ class Node:
         self.run("iptables", "-A", "INPUT", "-s", other.address, "-j", "DROP")
 
     def mend(self) -> None:
-        """Everything is as it was."""
         self.run("iptables", "-F")
 
     @contextmanager

@@ -12,13 +12,9 @@ from support.damaged_groups import GroupFolder
 from support.store_damage import Damage, Expected
 from tandemmq.core.audit.findings import Finding, Verdict
 
-__all__ = ["Judgement", "Planted", "judge", "plant"]
-
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One group with one damage."""
-
     group: str
     damage: Damage
     replicas: int

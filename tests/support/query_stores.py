@@ -20,8 +20,6 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import AppendResult
 
-__all__ = ["QueryStore", "RememberedPages"]
-
 _OPTIONS = StoreOptions(
     commit_log_file_bytes=64 << 10,
     consume_queue_file_bytes=2_000,
@@ -96,7 +94,6 @@ class QueryStore:
         return result
 
     def put_zipped(self, body: bytes) -> AppendResult:
-        """Stores a compressed one."""
         return self.put(zlib.compress(body), sys_flag=COMPRESSED)
 
     async def all_pages(self, wanted: WantedMessages) -> list[MessagePage]:

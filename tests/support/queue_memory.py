@@ -11,8 +11,6 @@ from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.offsets import PhysicalOffset, QueueOffset
 from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry
 
-__all__ = ["QueueMemory"]
-
 _HOST = Host(bytes(4), 0)
 _RECORD_BYTES = 100
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tandemmq.core.audit.replica_store import ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
 
-__all__ = ["FolderFiles", "open_replica"]
-
 
 class FolderFiles(ReplicaFiles):
     """Reads plainly; counts what it was asked for."""
@@ -40,6 +38,5 @@ class FolderFiles(ReplicaFiles):
 def open_replica(
     root: Path, *, group: str = "broker-a", broker_id: int = 0, segment_bytes: int | None = None
 ) -> ReplicaStore:
-    """The store of a folder, inspected."""
     files = FolderFiles(root)
     return ReplicaStore(files, inspect_replica(files, group=group, broker_id=broker_id, segment_bytes=segment_bytes))

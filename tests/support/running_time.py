@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["running_time"]
-
 _TICK_S = 0.005
 _TICK_MAX_S = 0.1
 """A tick that comes later than that came late with everything else."""

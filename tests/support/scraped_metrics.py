@@ -9,12 +9,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.cluster_processes import ServiceProcess
 
-__all__ = ["ScrapedMetrics", "scrape"]
-
 
 class ScrapedMetrics:
-    """What one scrape gave."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self._samples: list[Any] = [

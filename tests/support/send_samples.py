@@ -16,8 +16,6 @@ from tandemmq.core.tracing.send_spans import (
 )
 from tandemmq.core.tracing.span_data import HeadSampler, RetainedFor, TraceContext
 
-__all__ = ["SOURCE", "kept_send"]
-
 SOURCE = SendSource(
     AckPolicy(needed_slaves=1, waits_for_slaves=True, sync_flush=False),
     {"tandemmq.broker_group": "broker-a", "tandemmq.broker_id": 0},

@@ -13,8 +13,6 @@ from support.cluster_processes import ServiceProcess
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 
-__all__ = ["Deliveries", "SettlingConsumer"]
-
 _SERVICE = "/apache.rocketmq.v2.MessagingService/"
 _LEASE_MS = 10_000  # The shortest that may be asked for.
 _POLL_MS = 5_000

@@ -25,8 +25,6 @@ from tandemmq.core.storage.disk import (
     StoreLocked,
 )
 
-__all__ = ["UNLIMITED_BYTES", "SimulatedCrash", "SimulatedDisk"]
-
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
 PAGE_BYTES: Final = 4096
@@ -248,7 +246,6 @@ class SimulatedDisk(Disk):
         file.name_durable = True
 
     def write_sparse(self, file: _File, offset: int, data: bytes) -> None:
-        """Writes into a sparse file."""
         self._step()
         pages = set(range(offset // PAGE_BYTES, (offset + len(data) - 1) // PAGE_BYTES + 1)) if data else set()
         self._reserve(PAGE_BYTES * len(pages - file.pages))

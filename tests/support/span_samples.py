@@ -5,8 +5,6 @@ from __future__ import annotations
 from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.span_data import RetainedFor, SpanData, SpanEvent, SpanKind, SpanLink, TraceContext
 
-__all__ = ["MESSAGE_ID", "SLAVE", "START_NS", "TOPIC", "TRACE_ID", "delivery_spans", "send_spans", "slave_spans"]
-
 TRACE_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736
 MESSAGE_ID = "01A2B3C4D5E6F70001061C2F5A00000001"
 TOPIC = "shop.orders"

@@ -27,14 +27,12 @@ from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.delivery.queue_progress import QueueProgress
 from tandemmq.core.delivery.timer_queue import TimerQueue
-from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemmq.core.message.record_layout import CRC_MASK
 from tandemmq.core.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory, ReplicaRecord
-
-__all__ = ["DAMAGES", "SIDE_DAMAGES", "Damage", "Expected"]
 
 _PAGE_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 20
@@ -117,16 +115,13 @@ class _Victim:
         raise AssertionError("no record has such a body")
 
     def body_start(self, record: RecordName) -> int:
-        """Where the body is in a record."""
         sys_flag = int.from_bytes(self.read(record.start_offset + 36, 4), "big")
         return 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
 
     def body_bytes(self, record: RecordName) -> int:
-        """Length of the body."""
         return int.from_bytes(self.read(record.start_offset + self.body_start(record) - 4, 4), "big")
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the log."""
         return bytes(self.store.read_log(offset, offset + length))
 
     def write(self, offset: int, data: bytes) -> None:
@@ -135,7 +130,6 @@ class _Victim:
         write_at(self.folder / self.store.segment_path(offset), offset % segment_bytes, data)
 
     def flip_bit(self, offset: int, bit: int = 0) -> None:
-        """One bit of the log."""
         (byte,) = self.read(offset, 1)
         self.write(offset, bytes((byte ^ 1 << bit,)))
 
@@ -364,7 +358,6 @@ def _other_padding(folders: Sequence[Path], chance: random.Random) -> Expected:
 
 
 def _queue_entry(victim: _Victim, chance: random.Random) -> tuple[RecordName, Path, int]:
-    """A record and where its entry is."""
     while True:
         record = victim.choose(chance)
         path = victim.store.queue_file(record.topic, record.queue_id, record.queue_offset)

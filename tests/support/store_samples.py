@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,13 +62,6 @@ def decoded_lines() -> Iterator[DecodedLine]:
     """What Java's classes read in the CommitLog: records, the blank, the end."""
     for line in (SAMPLES / "commitlog-decoded.jsonl").read_text().splitlines():
         yield DecodedLine(json.loads(line))
-
-
-def parse_java_host(text: str) -> Host:
-    """From Java's "/127.0.0.1:10911"."""
-    match = re.fullmatch(r"/(.*):(\d+)", text)
-    assert match, text
-    return Host.parse(match[1], int(match[2]))
 
 
 def outgoing(record: MessageRecord) -> OutgoingMessage:

@@ -8,30 +8,13 @@ from typing import Final
 
 from support.messages import STORE_HOST
 from tandemmq.core.message.properties import decode_properties, index_terms
-from tandemmq.core.message.record import MessageRecord, record_tags_code
-from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
+from tandemmq.core.message.record import Blank, MessageRecord, RecordFound, record_tags_code, scan_record
 from tandemmq.core.message.record_layout import enters_consume_queue
 from tandemmq.core.storage.consume_queue import QueueEntry
 from tandemmq.core.storage.disk import Disk, RecordCorrupt
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.retention import BelievedTime
-
-__all__ = [
-    "FILLING_OPTIONS",
-    "SMALL_OPTIONS",
-    "ManualClock",
-    "derived_queues",
-    "flush_all",
-    "keys_in",
-    "log_bytes",
-    "messages_by_key",
-    "new_store",
-    "queue_contents",
-    "records_in",
-    "right_time",
-    "with_options",
-]
 
 SMALL_OPTIONS: Final = StoreOptions(
     commit_log_file_bytes=4096,

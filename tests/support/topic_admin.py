@@ -37,7 +37,6 @@ def _endpoint(process: ServiceProcess) -> str:
 
 
 async def create_topic(process: ServiceProcess, topic: str, *, queues: int = 8, message_type: str = "NORMAL") -> None:
-    """Creates a topic on one master."""
     async with aio_channel(_endpoint(process), ()) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         request = pb.UpdateTopicRequest(

@@ -13,19 +13,6 @@ from tandemmq.admin.trace_reader import (
     TracingState,
 )
 
-__all__ = [
-    "MASTER",
-    "SLAVE",
-    "FakeTraces",
-    "consumer_spans",
-    "findings",
-    "master_spans",
-    "replica_spans",
-    "stored_copy",
-    "trace_list",
-    "tracing",
-]
-
 MASTER, SLAVE = "broker-a:0", "broker-a:1"
 _START_MS = START_NS // 1_000_000
 
@@ -33,7 +20,6 @@ _START_MS = START_NS // 1_000_000
 def tracing(
     broker: str = MASTER, *, sample_rate: float = 0.01, oldest_ms: int | None = _START_MS - 60_000
 ) -> TracingState:
-    """A broker that answered and traces."""
     return TracingState(
         broker, tracing=True, sample_rate=sample_rate, slow_threshold_ms=200, trace_count=1_042, oldest_ms=oldest_ms
     )
@@ -42,13 +28,11 @@ def tracing(
 def master_spans(
     *, wait_us: int = 7_000, failure: str = "", sync_flush: bool = False, parent: int = 0
 ) -> list[BrokerSpan]:
-    """A send."""
     spans = send_spans(wait_us=wait_us, failure=failure, slave="1", sync_flush=sync_flush, parent_span_id=parent)
     return [BrokerSpan(MASTER, span) for span in spans]
 
 
 def replica_spans(*, wait_us: int = 7_000, clock_ahead_us: int = 0) -> list[BrokerSpan]:
-    """Its copy."""
     return [BrokerSpan(SLAVE, span) for span in slave_spans(wait_us=wait_us, clock_ahead_us=clock_ahead_us)]
 
 
@@ -88,7 +72,6 @@ def findings(
     message_id: str = MESSAGE_ID,
     trace_id: int = 0,
 ) -> TraceFindings:
-    """All of an answer."""
     return TraceFindings(message_id, trace_id, brokers, tuple(spans), 0, copies)
 
 
@@ -128,7 +111,6 @@ class FakeTraces:
         return findings([], copies=(), message_id=key)
 
     async def newest(self, *, count: int, notable_only: bool = False) -> TraceList:
-        """A list of three."""
         found = trace_list()
         return TraceList(
             found.brokers, tuple(line for line in found.lines if not notable_only or line.retained_for != "sampled")

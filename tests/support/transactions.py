@@ -9,8 +9,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import BidiMethod, StreamHandler
 
-__all__ = ["TOPIC", "Producer", "bodies_in", "end", "half_message", "send_half"]
-
 TOPIC = "payments"
 
 
@@ -24,7 +22,6 @@ def half_message(body: bytes = b"hello", *, topic: str = TOPIC, recovery_ms: int
 
 
 def send_half(broker: BrokerAssembly, body: bytes = b"hello", *, recovery_ms: int | None = None) -> pb.SendResultEntry:
-    """Stores one half."""
     sent = half_message(body, recovery_ms=recovery_ms)
     response = call(broker, "SendMessage", send_request(sent)).only(pb.SendMessageResponse)
     [entry] = response.entries
@@ -78,7 +75,6 @@ class Producer:
 
     @property
     def asked(self) -> list[pb.RecoverOrphanedTransactionCommand]:
-        """What it was asked so far."""
         commands = [command for command in self.call.sent if isinstance(command, pb.TelemetryCommand)]
         return [
             command.recover_orphaned_transaction_command

@@ -14,8 +14,6 @@ from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
 
-__all__ = ["GROUPS", "TwoFailoverGroups", "client_endpoint", "two_failover_groups"]
-
 GROUPS: Final = ("broker-a", "broker-b")
 _REPLICAS: Final = 2
 _LEASE_MS: Final = 3_000
@@ -29,7 +27,6 @@ class TwoFailoverGroups:
         self.cluster = cluster
 
     def members(self, group: str) -> list[ServiceProcess]:
-        """Of one broker group."""
         return [self.cluster.brokers[f"{group}-{broker_id}"] for broker_id in range(_REPLICAS)]
 
     @property
@@ -67,7 +64,6 @@ class TwoFailoverGroups:
 
 
 def client_endpoint(broker: ServiceProcess) -> str:
-    """Its client plane."""
     return f"{broker.host}:{broker.ports['grpcServerPort']}"
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["let_vanish"]
-
 
 def let_vanish(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     """Removes the file as soon as a folder has been read, before anybody asks for its size."""

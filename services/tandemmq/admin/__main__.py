@@ -45,8 +45,6 @@ from tandemmq.service.settings import (
     stop_requested,
 )
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Reads the settings, serves, stops."""

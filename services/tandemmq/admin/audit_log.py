@@ -16,8 +16,6 @@ from structlog.typing import FilteringBoundLogger
 from tandemmq.admin.operations.values import EventLine
 from tandemmq.core.clock import Clock
 
-__all__ = ["Actor", "AuditLog", "Role"]
-
 _REMEMBERED: Final = 500
 """Of what was done, and as many of what was refused or failed: whoever may change nothing pushes out none of it."""
 # A line is for people; what is longer than this was no name.
@@ -43,7 +41,6 @@ class Actor:
 
     @property
     def may_change(self) -> bool:
-        """True for operators."""
         return self.role is Role.OPERATOR
 
 

@@ -40,8 +40,6 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.service.route_messages import broker_value
 
-__all__ = ["CachedCluster", "ClusterReader", "ClusterReading", "Reader", "failover_state"]
-
 # Questions in flight at once: a cluster of hundreds of brokers is read in waves.
 _ASKED_AT_ONCE: Final = 64
 

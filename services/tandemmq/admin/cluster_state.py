@@ -15,36 +15,6 @@ from typing import Final
 from tandemmq.core.replication.mastership import PUT_BACK
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = [
-    "SILENT_MS_MAX",
-    "BrokerState",
-    "BrokerStatus",
-    "ChangeOfMaster",
-    "ClusterState",
-    "DelayedState",
-    "DiskState",
-    "ExpectedBroker",
-    "FailoverReplica",
-    "FailoverState",
-    "Finding",
-    "GroupFailover",
-    "LatencyCounts",
-    "MasterChange",
-    "MasterLinkState",
-    "MemberStanding",
-    "NameServerState",
-    "Severity",
-    "SlaveDeparture",
-    "SlaveState",
-    "StartWait",
-    "diagnose",
-    "failover_of",
-    "failovers_of",
-    "is_healthy",
-    "worst_first",
-]
-
-
 SILENT_MS_MAX: Final = 3_500
 """The two machines of a replication link hear from each other once in 2 s; one answer may be late."""
 
@@ -338,8 +308,6 @@ class ExpectedBroker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A whole cluster."""
-
     name_servers: tuple[NameServerState, ...]
     # Ordered by broker name and id.
     brokers: tuple[BrokerState, ...]

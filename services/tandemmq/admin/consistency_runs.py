@@ -37,29 +37,6 @@ from tandemmq.service.kubernetes_api import (
     api_of_pod,
 )
 
-__all__ = [
-    "CONFIG_MAP_PREFIX",
-    "RUNS_MAX",
-    "ConfigMapResults",
-    "ConsistencyReading",
-    "ConsistencyRuns",
-    "FolderResults",
-    "GroupStanding",
-    "JobStarter",
-    "ProcessStarter",
-    "ResultsPlace",
-    "ResultsUnavailable",
-    "Starter",
-    "diagnose_consistency",
-    "finished_at_ms",
-    "remedy_of",
-    "results_place",
-    "standings",
-    "starter_of",
-    "subject_of",
-]
-
-
 # Where the consistency job leaves its runs for this service: a folder, or a ConfigMap of the release.
 #
 # The job and this service share no code but the summary's format and no connection: a run is written once and read
@@ -212,7 +189,6 @@ class ConsistencyReading:
     overdue_after_ms: int
 
     def newest(self, tier: Tier) -> RunSummary | None:
-        """The last run of a tier."""
         return next((run for run in self.runs if run.tier is tier), None)
 
     def find(self, run_id: str) -> RunSummary | None:
@@ -467,8 +443,6 @@ _COUNTS: Final = {
 
 
 class Starter(Protocol):
-    """What a run is started with."""
-
     def state(self) -> Verification:
         """The run that was asked for last."""
 
@@ -517,11 +491,9 @@ class ProcessStarter:
         self._asked = asyncio.Event()
 
     def state(self) -> Verification:
-        """See Starter."""
         return self._state
 
     async def start(self, tier: Tier, groups: Sequence[str], *, dry_run: bool) -> Verification:
-        """See Starter."""
         _refuse_second(self._state)
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing and not self._command:
@@ -538,7 +510,6 @@ class ProcessStarter:
         return wanted
 
     async def keep(self) -> None:
-        """See Starter."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -650,7 +621,6 @@ class JobStarter:
         self._starting = asyncio.Lock()
 
     def state(self) -> Verification:
-        """See Starter."""
         return self._state
 
     async def start(self, tier: Tier, groups: Sequence[str], *, dry_run: bool) -> Verification:
@@ -690,7 +660,6 @@ class JobStarter:
             return wanted
 
     async def keep(self) -> None:
-        """See Starter."""
         while True:
             await self._asked.wait()
             self._asked.clear()

@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.cluster_reader import ClusterReading
 
 
-__all__ = [
-    "USAGE_INTERVAL_MS",
-    "USAGE_NAMES_MAX",
-    "ClusterHistory",
-    "Figure",
-    "Samples",
-    "UsageHistory",
-    "between",
-    "quantile_s",
-    "slave_key",
-]
-
-
 # Quantiles of latencies from what brokers count.
 
 
@@ -132,7 +119,6 @@ class Samples:
         return _known(self.values[-1]) if self.values else None
 
     def since(self, from_ms: float) -> Samples:
-        """Those from `from_ms` on."""
         if self.older is not None and self.older.times_ms and (not self.times_ms or from_ms < self.times_ms[0]):
             # In one width as far as it goes: a plot of a day has no use for seconds at its end.
             older = self.older.since(from_ms)
@@ -325,7 +311,6 @@ def _levels(status: BrokerStatus) -> Iterator[tuple[str, float]]:
 
 
 def _changes(before: _Before, status: BrokerStatus, now_ms: int) -> dict[str, float]:
-    """What a difference tells."""
     seconds = (now_ms - before.at_ms) / 1_000
     earlier = before.status
     if seconds <= 0:

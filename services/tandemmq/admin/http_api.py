@@ -45,9 +45,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import iso_text
 
-__all__ = ["CONSOLE_PAGES", "ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
-
-
 _STATIC_MAX_AGE_S: Final = 3_600
 _PROBLEMS_SHOWN: Final = 10
 

@@ -27,8 +27,6 @@ from tandemmq.service.metrics import (
 )
 from tandemmq.service.settings import VERSION
 
-__all__ = ["CONTENT_TYPE", "METRICS", "ClusterMetrics"]
-
 CONTENT_TYPE: Final = TEXT_CONTENT_TYPE
 
 _COUNTER: Final = MetricKind.COUNTER

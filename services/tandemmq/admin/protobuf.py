@@ -25,8 +25,6 @@ from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-__all__ = ["as_message", "as_value"]
-
 MessageT = TypeVar("MessageT", bound=Message)
 ValueT = TypeVar("ValueT")
 

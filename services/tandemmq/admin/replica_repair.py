@@ -19,8 +19,6 @@ from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.service.texts import counted
 
-__all__ = ["Repair", "RepairCalls", "ReplicaKey", "StepOutcome", "StepResult", "blocks_the_rest"]
-
 # Entries a broker writes in one call.
 _ENTRIES_MAX: Final = 1_000_000
 # Waiting for the helper processes of both brokers, before a byte is read.
@@ -47,8 +45,6 @@ class ReplicaKey(NamedTuple):
 
 
 class StepOutcome(StrEnum):
-    """What came of a step."""
-
     CHANGED = "changed"
     """Or would be, when it was only asked for."""
     SOUND = "sound already"

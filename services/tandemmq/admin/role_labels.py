@@ -33,8 +33,6 @@ from tandemmq.service.kubernetes_api import (
     api_of_pod,
 )
 
-__all__ = ["KubernetesPods", "Pod", "Pods", "RoleLabels", "roles_by_pod"]
-
 _PAUSE_S: Final = 5.0
 _PAUSE_AFTER_FAILURE_MAX_S: Final = 60.0
 
@@ -129,14 +127,12 @@ class KubernetesPods:
         self._api: KubernetesApi | None = None
 
     def list_brokers(self) -> list[Pod]:
-        """See `Pods`."""
         api = self._connected()
         selector = f"{COMPONENT_LABEL}=broker,{INSTANCE_LABEL}={self._instance}"
         items = [item["metadata"] for item in api.list(Kind.POD, selector, from_cache=True)]
         return [Pod(name=item["name"], labels=item.get("labels") or {}) for item in items]
 
     def set_label(self, pod_name: str, key: str, value: str) -> None:
-        """See `Pods`."""
         with contextlib.suppress(ObjectMissing):
             self._connected().patch(Kind.POD, pod_name, {"metadata": {"labels": {key: value}}})
 

@@ -26,20 +26,6 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_p
 from tandemmq.service.rpc import cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
-__all__ = [
-    "BrokerAdminCalls",
-    "BrokerOperationsCalls",
-    "Channels",
-    "FailoverCalls",
-    "MessageQueryCalls",
-    "NameServerCalls",
-    "ReplicaCalls",
-    "ReplicaRepairCalls",
-    "TraceCalls",
-    "error_text",
-    "serving",
-]
-
 ReplyT = TypeVar("ReplyT", bound=Message)
 
 # Deadlines in seconds, from the comments in proto/tandemmq.
@@ -83,7 +69,6 @@ class Channels:
         return channel
 
     async def close(self) -> None:
-        """Closes all channels."""
         while self._channels:
             _, channel = self._channels.popitem()
             await channel.close(grace=None)
@@ -154,7 +139,6 @@ class BrokerAdminCalls:
         self._channel = channels.to(address)
 
     async def status(self) -> admin_pb.GetBrokerStatusResponse:
-        """State of the broker."""
         request = admin_pb.GetBrokerStatusRequest()
         return await self._call("GetBrokerStatus", request, admin_pb.GetBrokerStatusResponse, _READ_TIMEOUT_S)
 
@@ -208,7 +192,6 @@ class BrokerOperationsCalls:
         self._channel = channels.to(address)
 
     async def clients(self, request: operations_pb.ListClientsRequest) -> operations_pb.ListClientsResponse:
-        """Connected clients."""
         return await self._call("ListClients", request, operations_pb.ListClientsResponse, _CHANGE_TIMEOUT_S)
 
     async def delete_group(
@@ -251,7 +234,6 @@ class BrokerOperationsCalls:
         return await self._call("CommandClient", request, operations_pb.CommandClientResponse, _SEARCH_TIMEOUT_S)
 
     async def config(self) -> operations_pb.GetConfigResponse:
-        """All settings."""
         request = operations_pb.GetConfigRequest()
         return await self._call("GetConfig", request, operations_pb.GetConfigResponse, _READ_TIMEOUT_S)
 
@@ -260,7 +242,6 @@ class BrokerOperationsCalls:
         return await self._call("UpdateConfig", request, operations_pb.UpdateConfigResponse, _READ_TIMEOUT_S)
 
     async def events(self, *, limit: int) -> operations_pb.ListEventsResponse:
-        """The newest events."""
         request = operations_pb.ListEventsRequest(limit=limit)
         return await self._call("ListEvents", request, operations_pb.ListEventsResponse, _READ_TIMEOUT_S)
 
@@ -269,7 +250,6 @@ class BrokerOperationsCalls:
         return await self._call("ListKeptTails", request, operations_pb.ListKeptTailsResponse, _READ_TIMEOUT_S)
 
     async def read_kept_tail(self, request: operations_pb.ReadKeptTailRequest) -> operations_pb.ReadKeptTailResponse:
-        """Bytes of one."""
         return await self._call("ReadKeptTail", request, operations_pb.ReadKeptTailResponse, _READ_TIMEOUT_S)
 
     async def check_messages(self, request: operations_pb.CheckMessagesRequest) -> operations_pb.CheckMessagesResponse:
@@ -294,7 +274,6 @@ class BrokerAccessCalls:
         self._channel = channels.to(address)
 
     async def users(self, *, search: str = "", with_sealed_password: bool = False) -> list[access_pb.UserView]:
-        """Users by name."""
         request = access_pb.ListUsersRequest(search=search, with_sealed_password=with_sealed_password)
         return list((await self._call("ListUsers", request, access_pb.ListUsersResponse, _READ_TIMEOUT_S)).users)
 
@@ -307,7 +286,6 @@ class BrokerAccessCalls:
         return (await self._call("DeleteUser", request, access_pb.DeleteUserResponse, _CHANGE_TIMEOUT_S)).existed
 
     async def acls(self, *, subject: str = "", resource: str = "") -> list[access_pb.AclView]:
-        """Policies by subject."""
         request = access_pb.ListAclsRequest(subject=subject, resource=resource)
         return list((await self._call("ListAcls", request, access_pb.ListAclsResponse, _READ_TIMEOUT_S)).acls)
 
@@ -336,11 +314,9 @@ class MessageQueryCalls:
         return await self._call("ListQueues", request, query_pb.ListQueuesResponse, _CHANGE_TIMEOUT_S)
 
     async def query(self, request: query_pb.QueryMessagesRequest) -> query_pb.QueryMessagesResponse:
-        """A page of messages."""
         return await self._call("QueryMessages", request, query_pb.QueryMessagesResponse, _SEARCH_TIMEOUT_S)
 
     async def message(self, request: query_pb.GetMessageRequest) -> query_pb.MessageView:
-        """One message."""
         return (await self._call("GetMessage", request, query_pb.GetMessageResponse, _READ_TIMEOUT_S)).message
 
     async def digest(self, physical_offset: int, size: int) -> query_pb.DigestRecordResponse:
@@ -429,7 +405,6 @@ class TraceCalls:
         self._channel = channels.to(address)
 
     async def by_message(self, message_id: str) -> trace_pb.FindTracesResponse:
-        """Traces that have to do with a message."""
         request = trace_pb.FindTracesRequest(message_id=message_id)
         return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
 
@@ -439,7 +414,6 @@ class TraceCalls:
         return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
 
     async def newest(self, *, count: int, notable_only: bool) -> trace_pb.ListTracesResponse:
-        """The newest traces in short."""
         request = trace_pb.ListTracesRequest(page_size=count, notable_only=notable_only)
         return await self._call("ListTraces", request, trace_pb.ListTracesResponse, _READ_TIMEOUT_S)
 

@@ -10,8 +10,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tandemmq.service.service_tls import ServiceTlsSettings
 
-__all__ = ["AdminSettings", "IPNetwork"]
-
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _HOST_PORT: Final = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")

@@ -35,25 +35,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.cluster_reader import CachedCluster
 
 
-__all__ = [
-    "BrokerSpan",
-    "ClusterTraces",
-    "SlaveHolding",
-    "StoredCopy",
-    "TraceFindings",
-    "TraceLine",
-    "TraceList",
-    "TraceReader",
-    "TraceSource",
-    "TracingState",
-    "spans_of",
-    "stored_copies",
-    "trace_id_of",
-    "trace_lines",
-    "tracing_state",
-]
-
-
 # What brokers say about traces and single messages, as values.
 
 
@@ -137,8 +118,6 @@ class TraceFindings:
 
 @dataclass(frozen=True, slots=True)
 class TraceLine:
-    """A trace in one line."""
-
     broker: str
     trace_id: int
     name: str
@@ -167,7 +146,6 @@ _KINDS = {kind.value: kind for kind in SpanKind}
 
 
 def tracing_state(broker: pb.TracingBroker) -> TracingState:
-    """How a broker traces."""
     return TracingState(
         broker=_key(broker),
         tracing=broker.tracing,
@@ -188,7 +166,6 @@ def spans_of(answer: pb.FindTracesResponse) -> tuple[list[BrokerSpan], int]:
 
 
 def trace_lines(answer: pb.ListTracesResponse) -> list[TraceLine]:
-    """The traces of a list."""
     key = _key(answer.broker)
     return [
         TraceLine(
@@ -467,12 +444,10 @@ class ClusterTraces:
         self._slots = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
     async def find(self, key: str, *, topic: str = "") -> TraceFindings:
-        """`TraceSource`'s."""
         async with self._slots:
             return await self._reader.find(self._brokers, key, topic=topic)
 
     async def newest(self, *, count: int, notable_only: bool = False) -> TraceList:
-        """`TraceSource`'s."""
         async with self._slots:
             return await self._reader.newest(self._brokers, count=count, notable_only=notable_only)
 

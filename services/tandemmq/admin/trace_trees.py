@@ -16,29 +16,6 @@ from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, TraceContext
 from tandemmq.service.texts import bytes_text, nanoseconds_text, wall_text
 
-__all__ = [
-    "ClockShift",
-    "TraceNode",
-    "TraceTree",
-    "advice",
-    "copy_facts",
-    "event_text",
-    "facts",
-    "findings_document",
-    "list_document",
-    "messages_text",
-    "missing",
-    "operation",
-    "operation_name",
-    "outcome",
-    "parts_text",
-    "reason_text",
-    "shift_text",
-    "short_name",
-    "trace_trees",
-    "unanswered",
-]
-
 _SHIFT_MIN_NS: Final = 100_000
 """Below 0.1 ms nobody sees it, and two processes of one machine look like that now and then."""
 _DEPTH_MAX: Final = 32
@@ -71,7 +48,6 @@ class TraceNode:
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
         return self.end_ns - self.start_ns
 
     def walk(self) -> Iterable[TraceNode]:
@@ -505,7 +481,6 @@ def findings_document(findings: TraceFindings) -> dict[str, Any]:
 
 
 def list_document(found: TraceList) -> dict[str, Any]:
-    """The newest traces."""
     return {
         "brokers": [asdict(state) for state in found.brokers],
         "traces": [{**asdict(line), "trace_id": f"{line.trace_id:032x}"} for line in found.lines],

@@ -36,8 +36,6 @@ from tandemmq.service.settings import (
     stop_requested,
 )
 
-__all__ = ["main", "run_broker"]
-
 _DESCRIPTION: Final = "A TandemMQ broker: one member of a broker group. Settings have RocketMQ's names."
 
 
@@ -48,7 +46,6 @@ _ACCEPT_LOSS_HELP: Final = (
 
 
 def main() -> None:
-    """Console entry point."""
     sys.exit(run_broker(sys.argv[1:]))
 
 

@@ -41,9 +41,6 @@ from tandemmq.core.clock import Clock
 if TYPE_CHECKING:
     from tandemmq.broker.metadata_tables import MetadataTables
 
-
-__all__ = ["AccessChanges", "Seeds", "SeedsUnreadable", "read_keys", "read_seeds"]
-
 log = structlog.get_logger(__name__)
 
 _FILE_BYTES_MAX: Final = 4 << 20
@@ -78,7 +75,6 @@ class AccessChanges:
         return sorted((user for user in self._tables.users if part in user.username), key=lambda user: user.username)
 
     def user(self, username: str) -> User | None:
-        """One of them."""
         return self._tables.users.get(username)
 
     def put_user(
@@ -206,8 +202,6 @@ def _stamped(entry: PolicyEntry, before: PolicyEntry | None, now_ms: int) -> Pol
 
 
 class _SeedUser(NamedTuple):
-    """A user to be made."""
-
     username: str
     secret: SecretStr
     user_type: UserType

@@ -19,8 +19,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import Host
 from tandemmq.core.routing.values import AddressScheme, parse_address
 
-__all__ = ["AddressUnusable", "Resolve", "loopback_problems", "resolve_advertised"]
-
 log = structlog.get_logger(__name__)
 
 # Host to its addresses as text; OSError when it has none.

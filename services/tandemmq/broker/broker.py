@@ -61,8 +61,6 @@ from tandemmq.service.metrics import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.service_tls import server_tls_of
 
-__all__ = ["Broker"]
-
 log = structlog.get_logger(__name__)
 
 # The event names each; a disk that lost them all says so in as many lines.
@@ -584,7 +582,6 @@ class Broker:
 
     @property
     def identity(self) -> BrokerIdentity:
-        """Who this broker is."""
         return self._parts.identity
 
     @property
@@ -609,12 +606,10 @@ class Broker:
 
     @property
     def unproven(self) -> bool:
-        """See `Registration`."""
         return not self._parts.member.is_proven
 
     @property
     def record_version(self) -> tuple[int, int]:
-        """See `Registration`."""
         return self._parts.member.record_version
 
     def registration(self) -> Registration:

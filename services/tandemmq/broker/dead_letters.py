@@ -41,11 +41,8 @@ from tandemmq.core.message.properties import (
     PROPERTY_WAIT,
     decode_properties,
     encode_properties,
-    index_terms,
-    tags_code,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage, offset_message_id
-from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
+from tandemmq.core.message.record import MessageRecord, OutgoingMessage, copy_of_record, offset_message_id
 from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult
@@ -55,25 +52,10 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
     from tandemmq.broker.queries.message_queries import MessageQueries
 
-
-__all__ = [
-    "KEPT_FLAGS",
-    "PUT_LIMIT_S",
-    "DeadLetterQueues",
-    "DeadLetterResend",
-    "StoredAgain",
-    "dead_letter_topic",
-    "put_again",
-    "topic_problem",
-    "wait_for_puts",
-]
-
 _PREFIX: Final = "%DLQ%"
 _QUEUE_COUNT: Final = 1
 # Clients repeat a forward until it succeeds; a repetition comes within seconds. Bounds the memory of past ones.
 _REMEMBERED: Final = 4_096
-# How to read the body. The flags of hosts are the encoder's, those of transactions were the original's.
-_KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 _DISPENSABLE: Final = (
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
@@ -177,21 +159,7 @@ def _dead_letter(record: MessageRecord, *, topic: str, attempts: int) -> Outgoin
         else:
             del properties[name]
         encoded = encode_properties(properties.items())
-    tag, index_keys = index_terms(properties)
-    return OutgoingMessage(
-        topic=topic,
-        queue_id=0,
-        body=record.body,
-        properties=encoded,
-        tags_code=tags_code(tag),
-        index_keys=index_keys,
-        tag=tag,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & _KEPT_FLAGS,
-        reconsume_times=attempts,
-    )
+    return copy_of_record(record, topic, 0, properties, encoded=encoded, reconsume_times=attempts)
 
 
 # Puts dead letters back into the topics they came from. The edge: protobuf stops here.
@@ -210,8 +178,6 @@ _LETTERS_AT_ONCE: Final = 8
 PUT_LIMIT_S: Final = 8.0
 """For all; callers wait for 10."""
 _INTERNAL_TOPICS: Final = ("%RETRY%", "%DLQ%")
-KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
-"""How to read body and tags. What else a sysFlag says is of the record it stands in."""
 
 _LEFT_BEHIND: Final = frozenset(
     {
@@ -314,20 +280,7 @@ class DeadLetterResend:
         encoded = encode_properties((kept | {PROPERTY_ORIGIN_MESSAGE_ID: origin_id}).items())
         if len(encoded) > MAX_PROPERTIES_BYTES:
             encoded = encode_properties(kept.items())
-        tag, index_keys = index_terms(kept)
-        return OutgoingMessage(
-            topic=letter.topic,
-            queue_id=self._queue(letter.topic, kept),
-            body=record.body,
-            properties=encoded,
-            tags_code=tags_code(tag),
-            index_keys=index_keys,
-            tag=tag,
-            born_timestamp_ms=record.born_timestamp_ms,
-            born_host=record.born_host,
-            flag=record.flag,
-            sys_flag=record.sys_flag & KEPT_FLAGS,
-        )
+        return copy_of_record(record, letter.topic, self._queue(letter.topic, kept), kept, encoded=encoded)
 
     def _queue(self, topic: str, properties: Mapping[str, str]) -> int:
         config = self._services.topics.get(topic)

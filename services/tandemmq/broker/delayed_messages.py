@@ -35,16 +35,11 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
     encode_properties,
-    index_terms,
     java_map_order,
-    tags_code,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage
-from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
+from tandemmq.core.message.record import TIMER_TOPIC, MessageRecord, OutgoingMessage, copy_of_record
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
-
-__all__ = ["LATENESS_BOUNDS_S", "DelayedMessages", "RecallRefusal", "delivered_copy", "timer_message"]
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +60,6 @@ _ROLL_MARGIN_MS: Final = 600_000
 _PRECISION_MS: Final = 1_000
 """RocketMQ's timerPrecisionMs."""
 _JAVA_MAP_CAPACITY: Final = 128
-_KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 _CONFIRMED_RECALLS_MAX: Final = 10_000
 _HELD_NAMES: Final = frozenset({PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID})
 
@@ -121,19 +115,11 @@ def _rolled(record: MessageRecord) -> OutgoingMessage:
 
 
 def _copy(record: MessageRecord, topic: str, queue_id: int, properties: dict[str, str]) -> OutgoingMessage:
-    tag, index_keys = index_terms(properties)
-    return OutgoingMessage(
-        topic=topic,
-        queue_id=queue_id,
-        body=record.body,
-        properties=encode_properties(properties.items()),
-        tags_code=tags_code(tag),
-        index_keys=index_keys,
-        tag=tag,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag & _KEPT_FLAGS,
+    return copy_of_record(
+        record,
+        topic,
+        queue_id,
+        properties,
         reconsume_times=record.reconsume_times,
         prepared_transaction_offset=record.physical_offset,
     )

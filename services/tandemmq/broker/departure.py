@@ -19,8 +19,6 @@ import structlog
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.master_replica import SlaveView
 
-__all__ = ["Departure", "Drained"]
-
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.01

@@ -22,8 +22,6 @@ import grpc
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 
-__all__ = ["drain", "main"]
-
 # As listenPort is set in a pod (see tandemmq.service.settings), and its default.
 _PORT_VARIABLE: Final = "TANDEMMQ_LISTEN_PORT"
 _PORT: Final = 10_911
@@ -35,7 +33,6 @@ _FIRST_PROCESS: Final = Path("/proc/1")
 
 
 def main() -> None:
-    """Console entry point."""
     options = _options(sys.argv[1:])
     _tell(drain(options.target, limit_ms=options.limit))
 

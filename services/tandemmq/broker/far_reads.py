@@ -32,8 +32,6 @@ from tandemmq.broker.queries import stored_records
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.replication.master_replica import SlaveView
 
-__all__ = ["FarLog", "FarReads", "SlaveLogs", "memory_bytes"]
-
 log = structlog.get_logger(__name__)
 
 WINDOW_BYTES: Final = 1 << 20
@@ -65,8 +63,6 @@ class FarLog(Protocol):
 
 
 class FarPages(stored_records.Pages, Protocol):
-    """The page cache."""
-
     def are_resident(self, ranges: Sequence[stored_records.LogRange]) -> bool:
         """Touching these bytes waits for no disk."""
 
@@ -254,7 +250,6 @@ class SlaveLogs:
         self._peers: dict[str, PeerClient] = {}
 
     async def read(self, slave_id: int, wanted: LogRange) -> bytes | None:
-        """See `LogsOfSlaves`."""
         holders = [
             slave.broker_id
             for slave in self._slaves()

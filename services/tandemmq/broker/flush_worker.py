@@ -19,8 +19,6 @@ from tandemmq.broker.put import LATENCY_BOUNDS_S
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.storage.disk import DiskError, DiskFull
 
-__all__ = ["ROOM_PAUSE_S", "ROOM_REMEDY", "ROOM_TOLD_EVERY_S", "BlockingJob", "FlushWorker"]
-
 JobT = TypeVar("JobT", bound="BlockingJob")
 
 log = structlog.get_logger(__name__)

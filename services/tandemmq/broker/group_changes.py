@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = [
-    "Edge",
-    "FindOffsets",
-    "GroupChanges",
-    "GroupProgressView",
-    "GroupRemoval",
-    "InvalidOffsets",
-    "OffsetMove",
-    "QueueStanding",
-    "ResetTarget",
-    "StoreTime",
-]
-
 log = structlog.get_logger(__name__)
 
 
@@ -84,8 +70,6 @@ class OffsetMove:
 
 @dataclass(frozen=True, slots=True)
 class GroupRemoval:
-    """What goes with a group."""
-
     existed: bool
     # In which it has progress.
     topics: list[str]
@@ -260,8 +244,6 @@ _AGES_MAX: Final = 4_096
 
 
 class QueueStanding(NamedTuple):
-    """A group in one queue."""
-
     topic: str
     queue_id: int
     # Everything below is acknowledged.

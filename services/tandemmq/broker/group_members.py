@@ -13,8 +13,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, parse_address
 from tandemmq.service.name_server_link import ClusterView
 
-__all__ = ["GroupMembers", "PeerProbe", "PeerProbes", "ProbeTarget", "probe_targets"]
-
 
 class GroupMembers:
     """Looks the group of `identity` up in the newest `view`. A `stated_master` (haMasterAddress) goes before what
@@ -126,8 +124,6 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True)
 class PeerProbe:
-    """What became of it."""
-
     target: ProbeTarget
     # Empty if the name could not be resolved.
     resolved_ip: str

@@ -17,26 +17,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tandemmq.core.access.identity import IdentityUnusable, Role, group_server_name, identity_of
+from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CERTIFICATE_FILE, KEY_FILE, CertificateFolder, Certificates
-from tandemmq.service.service_tls import TlsMode
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-__all__ = [
-    "CHECK_INTERVAL_S",
-    "HANDSHAKE_LIMIT_S",
-    "TLS_HANDSHAKE_BYTE",
-    "HaTls",
-    "SecureSocket",
-    "TcpState",
-    "answers_no_more",
-    "handshake",
-    "prepare",
-    "tcp_state",
-    "why_broken",
-    "why_refused",
-]
 
 # TCP: both ends know within some five seconds who is cut off.
 #

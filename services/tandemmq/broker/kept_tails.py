@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tandemmq.broker.client_api.services import BrokerServices
-from tandemmq.broker.dead_letters import KEPT_FLAGS, PUT_LIMIT_S, put_again, topic_problem, wait_for_puts
+from tandemmq.broker.dead_letters import PUT_LIMIT_S, put_again, topic_problem, wait_for_puts
 from tandemmq.broker.queries.values import Fingerprint, HoldingUnknown
 from tandemmq.core.message.properties import (
     PROPERTY_CRC32,
     PROPERTY_SHARDING_KEY,
     PROPERTY_UNIQUE_KEY,
     decode_properties,
-    encode_properties,
-    index_terms,
-    tags_code,
 )
-from tandemmq.core.message.record import SCHEDULE_TOPIC, MessageRecord, OutgoingMessage, offset_message_id
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import (
+    SCHEDULE_TOPIC,
+    MessageRecord,
+    OutgoingMessage,
+    copy_of_record,
+    decode_record,
+    offset_message_id,
+)
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group
 from tandemmq.core.storage.disk import Disk
@@ -37,9 +40,6 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import MessageQueries
-
-
-__all__ = ["KeptTails", "TailUnknown"]
 
 log = structlog.get_logger(__name__)
 
@@ -192,21 +192,8 @@ class KeptTails:
     def _outgoing(self, record: MessageRecord, properties: dict[str, str], message_id: str) -> OutgoingMessage:
         kept = {name: value for name, value in properties.items() if name not in _LEFT_BEHIND}
         kept.setdefault(PROPERTY_UNIQUE_KEY, message_id)
-        tag, index_keys = index_terms(kept)
-        return OutgoingMessage(
-            topic=record.topic,
-            queue_id=self._queue(record, kept.get(PROPERTY_SHARDING_KEY, "")),
-            body=record.body,
-            properties=encode_properties(kept.items()),
-            tags_code=tags_code(tag),
-            index_keys=index_keys,
-            tag=tag,
-            born_timestamp_ms=record.born_timestamp_ms,
-            born_host=record.born_host,
-            flag=record.flag,
-            reconsume_times=record.reconsume_times,
-            sys_flag=record.sys_flag & KEPT_FLAGS,
-        )
+        queue_id = self._queue(record, kept.get(PROPERTY_SHARDING_KEY, ""))
+        return copy_of_record(record, record.topic, queue_id, kept, reconsume_times=record.reconsume_times)
 
     def _queue(self, record: MessageRecord, message_group: str) -> int:
         """The one it was in, if there is one of that number now."""

@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
 
 
-__all__ = [
-    "NO_LEASES",
-    "LeaseChange",
-    "LeaseCopy",
-    "LeaseFiles",
-    "LeasePosition",
-    "LeaseSource",
-    "LeaseStorage",
-    "file_path",
-]
-
-
 # The files of the leases, and a slave's copy of its master's.
 #
 # The copy is some seconds old and in the same form: what a master with a new disk begins with. It follows the bytes of

@@ -21,8 +21,6 @@ from tandemmq.core.routing.queue_choice import home_of_message_group
 from tandemmq.core.routing.values import PERMISSION_WRITE, TopicRoute
 from tandemmq.core.storage.disk import Disk, DiskError
 
-__all__ = ["MESSAGE_GROUP_HOMES_FILE", "ORDERED_TYPES", "MessageGroupHomes"]
-
 log = structlog.get_logger(__name__)
 
 ORDERED_TYPES: Final = frozenset({"FIFO", "MIXED"})
@@ -93,7 +91,6 @@ class MessageGroupHomes:
             await asyncio.wait([self._writing])
 
     def known_file(self) -> bytes:
-        """What belongs in the file."""
         return _text(self._names).encode()
 
     async def write_file(self, data: bytes | None) -> None:

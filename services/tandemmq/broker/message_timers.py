@@ -37,19 +37,14 @@ from tandemmq.core.message.properties import (
     encode_properties,
     tags_code,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
+from tandemmq.core.message.record import TIMER_OP_TOPIC, TIMER_TOPIC, Host, MessageRecord, OutgoingMessage
 from tandemmq.core.storage.consume_queue import ConsumeQueue, first_false
 from tandemmq.core.storage.disk import Disk, DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult
-from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.queries.stored_records import Pages
     from tandemmq.core.storage.message_store import MessageStore
-
-
-__all__ = ["RELEASE_BYTES_MAX", "MessageTimers"]
 
 log = structlog.get_logger(__name__)
 
@@ -279,7 +274,6 @@ class MessageTimers:
         put: PutMessages,
         retry_ms: int,
         done: PutDone,
-        call: Call | None = None,
         recalled: RecallKey | None = None,
     ) -> None:
         """Delivers copies and finishes the entries `offsets`, which are given out, in one put; without copies it only
@@ -298,7 +292,7 @@ class MessageTimers:
                     self.queue.put_back(offset, retry_ms)
             done(results)
 
-        put([*copies, self.op_record(offsets, recalled)], answered, call)
+        put([*copies, self.op_record(offsets, recalled)], answered)
 
 
 def _first_behind(queue: ConsumeQueue, physical_offset: int) -> int:

@@ -35,18 +35,6 @@ from tandemmq.core.storage.disk import Disk
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
 
-
-__all__ = [
-    "ChangeSignal",
-    "FollowedTable",
-    "KeptTable",
-    "MetadataTables",
-    "MetadataWrite",
-    "NotSpread",
-    "PrintedTable",
-    "VersionedTable",
-]
-
 log = structlog.get_logger(__name__)
 
 _WRITING_ORDER: Final = (
@@ -67,8 +55,6 @@ _DAMAGE_REMEDY: Final = (
 
 
 class PrintedTable(Protocol):
-    """A table as it was at one moment."""
-
     def to_json(self) -> str:
         """The table in RocketMQ's shape."""
 
@@ -108,7 +94,6 @@ class ChangeSignal:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Wakes all waiters."""
         self._changed.set()
         self._changed = asyncio.Event()
 

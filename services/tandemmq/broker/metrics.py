@@ -47,21 +47,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = [
-    "BrokerMetrics",
-    "ClientMetrics",
-    "ConsumerMetrics",
-    "LagAge",
-    "MasterMetrics",
-    "MasterRoleMetrics",
-    "MessageMetrics",
-    "RetentionFigures",
-    "SlaveMetrics",
-    "StoreMetrics",
-    "flag",
-    "tell_failover",
-]
-
 
 # When a message was stored, read from its record's head alone.
 
@@ -170,7 +155,6 @@ class ClientMetrics:
         self._group_limit = group_limit
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds its samples."""
         samples.add("rocketmq_broker_clients", len(self._sessions))
         samples.add("rocketmq_broker_client_connections", self._client_plane.connection_count)
         samples.add_counts("rocketmq_broker_client_plane_events_total", self._client_plane.counters)
@@ -227,7 +211,6 @@ class MessageMetrics:
         self._pair_limit = pair_limit
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds its samples."""
         samples.add_histogram("rocketmq_message_size", self._puts.message_bytes)
         for status, histogram in self._puts.send_to_ack_s.items():
             samples.add_histogram("rocketmq_send_to_ack_seconds", histogram.reading(), self._preset, status.name)
@@ -326,7 +309,6 @@ class ConsumerMetrics:
         self._stored_at_ms: dict[_Position, int] = {}
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds its samples."""
         stored_at_ms: dict[_Position, int] = {}
         try:
             await self._tell_groups(samples, turn, stored_at_ms)
@@ -458,7 +440,6 @@ class MasterMetrics:
         self._needed_slaves = needed_slaves
 
     def tell(self, samples: MetricSamples) -> None:
-        """Adds its samples."""
         slaves = self._slaves()
         samples.add("rocketmq_store_ha_slaves_connected", len(slaves))
         samples.add("rocketmq_store_ha_slaves_in_sync", sum(slave.in_sync for slave in slaves))
@@ -482,7 +463,6 @@ class SlaveMetrics:
         self._serves_reads = serves_reads
 
     def tell(self, samples: MetricSamples) -> None:
-        """Adds its samples."""
         samples.add("rocketmq_store_ha_slave_following", self._follower.is_following)
         samples.add("rocketmq_store_ha_slave_behind_bytes", self._follower.lag_bytes)
         samples.add("rocketmq_store_ha_slave_refusing", self._follower.is_refusing)
@@ -559,7 +539,6 @@ class MasterRoleMetrics:
         )
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds its samples."""
         samples.add("rocketmq_broker_writable", _permission(self._parts) == PERM_READ_WRITE)
         samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
         samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
@@ -674,7 +653,6 @@ class BrokerMetrics:
         self._is_recovered = True
 
     async def collect(self) -> list[MetricFamily]:
-        """All metrics as of now."""
         samples = MetricSamples(BROKER_METRICS, base=self._base)
         self._tell_process(samples)
         self._store_metrics.tell_recovery(samples)

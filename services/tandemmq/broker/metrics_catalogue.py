@@ -12,8 +12,6 @@ from typing import Final
 
 from tandemmq.service.metrics import MetricInfo, MetricKind
 
-__all__ = ["BASE_LABELS", "BROKER_METRICS", "NODE_TYPE"]
-
 NODE_TYPE: Final = "broker"
 BASE_LABELS: Final = ("cluster", "node_type", "node_id", "broker_id")
 """Of every metric: cluster, `broker`, the broker group's name, 0 for the master."""

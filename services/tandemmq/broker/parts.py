@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.runtime_settings import Applier
     from tandemmq.service.event_loop import TurnLimit
 
-__all__ = ["BrokerParts", "Role", "StoreWorkers"]
-
 # Topic, properties and fixed fields of a record beside its body.
 LITE_FOLLOWED_AT_ONCE: Final = 256
 UNKNOWN_END: Final = 1 << 62
@@ -576,7 +574,6 @@ class BrokerParts:
         return self.links.route(topic)
 
     def home_of(self, topic: str, message_group: str) -> str:
-        """The broker group in which the message group lives."""
         return self.message_group_homes.home_of(topic, message_group)
 
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
@@ -596,7 +593,6 @@ class BrokerParts:
             await self.tables.confirmed()
 
     def when_resets_spread(self, done: Callable[[bool], object]) -> None:
-        """See `BrokerServices`."""
         self.role.persist_leases_durably()
         self.tables.collect_progress(self.leases)
         spreading = asyncio.get_running_loop().create_task(self._resets_spread(done))
@@ -612,11 +608,9 @@ class BrokerParts:
             done(True)
 
     def progress_pairs(self) -> Sequence[tuple[str, str]]:
-        """See `BrokerServices`."""
         return [*self.leases.pairs(), *self.tables.consumer_offsets.pairs()]
 
     def forget_progress(self, pairs: Sequence[tuple[str, str]], done: Callable[[bool], object]) -> None:
-        """See `BrokerServices`."""
         for group, topic in pairs:
             self.leases.forget_pair(group, topic)
         self.tables.forget_progress(pairs)

@@ -36,17 +36,6 @@ from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
-__all__ = [
-    "EpochPromise",
-    "MemberLogs",
-    "PeerClient",
-    "PeerLog",
-    "PeerUnavailable",
-    "ReplicaClaim",
-    "SourceLog",
-    "history_messages",
-]
-
 _TABLES: Final = {
     MetadataFile.TOPICS: metadata_service_pb2.METADATA_TABLE_TOPICS,
     MetadataFile.SUBSCRIPTION_GROUPS: metadata_service_pb2.METADATA_TABLE_SUBSCRIPTION_GROUPS,
@@ -374,7 +363,6 @@ class PeerClient:
 
 
 def history_messages(history: LogHistory) -> list[replica_service_pb2.Epoch]:
-    """A history as it is sent."""
     return [replica_service_pb2.Epoch(epoch=epoch, start_offset=start) for epoch, start in history.epochs]
 
 
@@ -436,7 +424,6 @@ class SourceLog:
         self._endpoint = endpoint
 
     async def read(self, source_broker_id: int, wanted: LogRange) -> AsyncGenerator[bytes, None]:
-        """See SourceReader."""
         endpoint = self._endpoint(source_broker_id) if source_broker_id != self._identity.broker_id else None
         name = f"broker {self._identity.broker_name}:{source_broker_id}"
         if endpoint is None:

@@ -44,9 +44,6 @@ from tandemmq.core.storage.disk import (
     StoreLocked,
 )
 
-__all__ = ["PosixDisk", "WholeSync"]
-
-
 # One call that makes everything in a file system durable: syncfs(2), where it can be relied on.
 #
 # Of hundreds of small files it costs a hundredth of a sync of each. Relied on it is where it tells of what could not

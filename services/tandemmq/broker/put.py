@@ -14,21 +14,6 @@ from tandemmq.core.tracing.span_data import TraceContext
 from tandemmq.service.metrics import OTHER
 from tandemmq.service.rpc import Call
 
-__all__ = [
-    "LATENCY_BOUNDS_S",
-    "DeliveryCounts",
-    "DeliveryMeter",
-    "Place",
-    "Put",
-    "PutAnswer",
-    "PutDone",
-    "PutMessages",
-    "PutMeter",
-    "TopicPuts",
-    "answer_of",
-]
-
-
 # Who is told what became of a put.
 
 # For those that put now and then: the write path makes a `PutAnswer` of it.
@@ -47,8 +32,6 @@ class PutAnswer:
 
 
 class _Function(PutAnswer):
-    """Tells a function."""
-
     __slots__ = ("_done",)
 
     def __init__(self, done: PutDone) -> None:
@@ -64,8 +47,6 @@ def answer_of(done: PutAnswer | PutDone) -> PutAnswer:
 
 
 class PutMessages(Protocol):
-    """`BrokerServices.put`."""
-
     def __call__(
         self,
         messages: Sequence[OutgoingMessage],

@@ -19,9 +19,6 @@ from tandemmq.core.storage.disk import RecordCorrupt
 if TYPE_CHECKING:
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = ["DamagedEntries", "EntryDamage", "PassedOver", "StoreQueueReader"]
-
 log = structlog.get_logger(__name__)
 
 _NOTHING: Final = memoryview(b"")

@@ -29,10 +29,6 @@ from tandemmq.core.storage.disk import Disk
 if TYPE_CHECKING:
     from tandemmq.core.storage.recovery import RecoveryReport
 
-
-__all__ = ["ForeignStore", "LogEndMark", "ReplicaIdentity", "missing_to_mark"]
-
-
 log = structlog.get_logger(__name__)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.replication.common_prefix import CommonPrefixSearch
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import ReplicaMemory
@@ -17,9 +17,6 @@ from tandemmq.core.storage.dispatch import record_boundaries, record_boundary_be
 if TYPE_CHECKING:
     from tandemmq.broker.peer_client import PeerClient
     from tandemmq.core.storage.message_store import MessageStore
-
-
-__all__ = ["CommonEnd", "LocalLog", "ProvingRole", "ReplicaProof", "digest_of", "find_common_end"]
 
 
 class LocalLog(Protocol):

@@ -27,9 +27,6 @@ from tandemmq.service.settings import VERSION
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
 
-
-__all__ = ["BrokerReport"]
-
 _NAMED_MAX: Final = 10
 """Problems of one kind, and names in one."""
 _TICK_S: Final = 1.0

@@ -17,8 +17,9 @@ from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lite_topics import LiteTopics, parent_of_lmq, split_lmq_name
 from tandemmq.core.delivery.timer_queue import TimerQueue
+from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicTable
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.disk import Disk, DiskError
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.slave.follower import MasterAddress
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
-
-
-__all__ = ["MasterFloor", "Retention", "SlaveFloor"]
 
 log = structlog.get_logger(__name__)
 
@@ -179,7 +177,6 @@ class SlaveFloor:
         self._has_known_metadata = False
 
     async def floor(self, wish: ExpiryWish) -> RetentionFloor:
-        """See Floor."""
         if wish.is_empty:
             return RetentionFloor()
         address = self._master()

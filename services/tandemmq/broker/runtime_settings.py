@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = [
-    "Applier",
-    "RuntimeSettings",
-    "SettingChange",
-    "SettingState",
-    "SettingsRefused",
-    "master_setting_appliers",
-    "setting_appliers",
-]
-
 log = structlog.get_logger(__name__)
 
 Applier: TypeAlias = Callable[[BrokerSettings], None]
@@ -64,8 +53,6 @@ class SettingState:
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One change."""
-
     key: str
     from_value: str
     to_value: str

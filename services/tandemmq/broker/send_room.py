@@ -24,8 +24,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
-__all__ = ["MESSAGES_MAX", "MESSAGE_WEIGHT_BITS", "SendRoom"]
-
 MESSAGES_MAX: Final = 64
 """About a millisecond of a broker's work. A slave 2 ms away confirms 32,000 a second of them."""
 MESSAGE_WEIGHT_BITS: Final = 14
@@ -53,7 +51,6 @@ class _Address:
         waiting.append((weight, send))
 
     def take(self) -> tuple[int, Callable[[], object]]:
-        """The next one."""
         connection = self._turns.popleft()
         waiting = self._connections[connection]
         taken = waiting.popleft()

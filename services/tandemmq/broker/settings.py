@@ -28,8 +28,6 @@ from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporte
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX
 from tandemmq.service.service_tls import ServicePortSettings
 
-__all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
-
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
@@ -836,7 +834,6 @@ class BrokerSettings(ServicePortSettings):
             index_enabled=self.message_index_enable,
             max_message_bytes=self.max_message_size,
             flush_disk_type=self.flush_disk_type,
-            flush_interval_ms=self.flush_interval_commit_log,
             delay_levels_ms=tuple(
                 int(part[:-1]) * _DELAY_UNITS_MS[part[-1]] for part in self.message_delay_level.split()
             ),
@@ -880,7 +877,6 @@ class BrokerSettings(ServicePortSettings):
         )
 
     def trace_options(self) -> TraceOptions:
-        """When a trace is kept."""
         return TraceOptions(sample_rate=self.trace_sample_rate, slow_ms=self.trace_slow_threshold)
 
     def metrics_options(self) -> MetricsOptions:

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import SendTracer
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = ["WritePath"]
-
 log = structlog.get_logger(__name__)
 
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tandemmq.cli.ending import CommandError
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Runs the command line and ends the process. The one place that prints a CommandError."""

@@ -13,8 +13,6 @@ import typer
 from tandemmq.cli.lazy_group import LazyCommand, lazy_group
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS
 
-__all__ = ["app", "print_version"]
-
 _RUN: Final = "Run a cluster"
 _LOOK: Final = "Look at it"
 _CHANGE: Final = "Operate it"

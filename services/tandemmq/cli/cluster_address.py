@@ -22,19 +22,6 @@ from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ExpectedBroker
 
-__all__ = [
-    "NAMESRV_VARIABLES",
-    "ClusterAddress",
-    "ClusterContext",
-    "ClusterTarget",
-    "ContextFile",
-    "Contexts",
-    "KubernetesPlace",
-    "find_address",
-    "find_place",
-    "find_target",
-]
-
 
 # Names for clusters: what `tandemmq context` keeps, so that a command need not be told where each time.
 #
@@ -90,8 +77,6 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All of them."""
-
     # Empty: none is in use.
     current: str = ""
     by_name: Mapping[str, ClusterContext] = field(default_factory=dict)
@@ -125,8 +110,6 @@ class Contexts:
 
 
 class ContextFile:
-    """The file."""
-
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or _default_path()
 

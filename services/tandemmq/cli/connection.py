@@ -29,27 +29,12 @@ if TYPE_CHECKING:
     from tandemmq.client import Credentials, Producer
     from tandemmq.core.clock import Clock
 
-__all__ = [
-    "BrokerRates",
-    "ClusterChoice",
-    "ClusterConnection",
-    "certificates_of",
-    "connection_on",
-    "open_connection",
-    "own_credentials",
-    "read_with_rates",
-    "refuse_blindness",
-    "with_cluster",
-]
-
 
 class ClusterConnection(Protocol):
     """What a command has of a cluster for as long as it runs."""
 
     @property
-    def address(self) -> ClusterAddress:
-        """The NameServers."""
-        ...
+    def address(self) -> ClusterAddress: ...
 
     @property
     def channels(self) -> Channels:
@@ -271,7 +256,6 @@ class ClusterChoice:
         return self.run(with_operations)
 
     def read_state(self) -> ClusterState:
-        """The cluster now."""
         return self.run(lambda connection: connection.read_state())
 
 

@@ -20,21 +20,6 @@ from collections.abc import Coroutine
 from types import FrameType
 from typing import Any, Final, TextIO, TypeVar
 
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_REFUSED",
-    "CommandError",
-    "OutputClosed",
-    "command_error_in",
-    "die_by",
-    "one_line",
-    "output_closed_in",
-    "output_error",
-    "run",
-    "watch_output",
-]
-
-
 ResultT = TypeVar("ResultT")
 ErrorT = TypeVar("ErrorT", bound=Exception)
 

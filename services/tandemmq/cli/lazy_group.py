@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
-__all__ = ["LazyCommand", "LazyGroup", "QuickGroup", "lazy_group"]
-
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
@@ -32,7 +30,6 @@ class LazyCommand:
     panel: str = ""
 
     def load(self, name: str) -> Command:
-        """Imports it."""
         module, _, attribute = self.place.partition(":")
         found = getattr(importlib.import_module(module), attribute)
         holder = typer.Typer(rich_markup_mode=None, add_completion=False)

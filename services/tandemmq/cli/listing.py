@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import ChangeResult, GroupDetail, Page, PageRequest
 
-__all__ = ["ask", "carry_out", "collect", "confirmed", "read_groups", "tell_changes", "tell_rest"]
-
 _PAGE_SIZE: Final = 200
 _ASKED_AT_ONCE: Final = 16
 

@@ -23,30 +23,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.values import PageRequest
     from tandemmq.cli.connection import ClusterChoice, ClusterConnection
 
-__all__ = [
-    "MOMENT_HELP",
-    "ContextOption",
-    "DryRunOption",
-    "GroupArgument",
-    "JsonOption",
-    "LimitOption",
-    "OutputOption",
-    "SearchOption",
-    "TopicArgument",
-    "YesOption",
-    "aged_text",
-    "at_terminal",
-    "complete_broker",
-    "complete_broker_group",
-    "complete_context",
-    "complete_group",
-    "complete_topic",
-    "moment_text",
-    "parse_duration_s",
-    "parse_moment_ms",
-    "standard_input",
-]
-
 
 def standard_input() -> TextIO:
     """CommandError when it was closed before we started."""
@@ -73,15 +49,12 @@ _NAMES_MAX: Final = 100
 
 
 def complete_context(incomplete: str) -> list[str]:
-    """Names of contexts."""
     with contextlib.suppress(CommandError):
         return [name for name in sorted(ContextFile().read().by_name) if name.startswith(incomplete)]
     return []
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics."""
-
     async def names(connection: ClusterConnection) -> Sequence[str]:
         operations = await connection.operations()
         return [topic.name for topic in (await operations.topics(search=incomplete, page=_page())).items]
@@ -109,8 +82,6 @@ def complete_broker(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_broker_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of broker groups."""
-
     async def names(connection: ClusterConnection) -> Sequence[str]:
         return sorted({broker.broker_name for broker in (await connection.read_state()).brokers})
 

@@ -31,22 +31,6 @@ if TYPE_CHECKING:
     )
     from tandemmq.admin.operations.values import Unseen
 
-__all__ = [
-    "OutputFormat",
-    "document",
-    "emit",
-    "emit_line",
-    "findings_text",
-    "new_table",
-    "or_text",
-    "plain_row",
-    "printable_text",
-    "show",
-    "status_document",
-    "status_tables",
-    "tell_unseen",
-]
-
 
 # Shows the state of a cluster: tables for people, one document for programs.
 

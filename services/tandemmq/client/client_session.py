@@ -25,8 +25,6 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
 
-__all__ = ["ClientSession", "KnownRoute", "RouteBroker", "RouteCache", "grpc_target"]
-
 # Which brokers serve a topic, remembered for a while.
 #
 # An old route is used until a new one is had: when no NameServer or broker answers, clients go on with what they know.

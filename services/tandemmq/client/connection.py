@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -21,16 +21,6 @@ from tandemmq.core.access.signature import ALGORITHM, sign
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import cancellation_wins
-
-__all__ = [
-    "ClientOptions",
-    "Connection",
-    "ConnectionPool",
-    "Credentials",
-    "TelemetryStream",
-    "check_status",
-    "parse_access_points",
-]
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _CHANNEL_OPTIONS: Final = (
@@ -64,14 +54,6 @@ _RETRYABLE: Final = frozenset(
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
-
-
-class StatusCarrier(Protocol):
-    """A response of the client API."""
-
-    @property
-    def status(self) -> definition.Status:
-        """RocketMQ's outcome."""
 
 
 def check_status(endpoint: str, call: str, status: definition.Status) -> None:
@@ -123,18 +105,15 @@ class Connection:
         return answer
 
     async def send_message(self, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
-        """Stores messages."""
         answer = await self._call("SendMessage", self._send_message, request)
         check_status(self.endpoint, "SendMessage", answer.status)
         return answer
 
     async def ack_message(self, request: pb.AckMessageRequest) -> None:
-        """Finishes messages."""
         answer = await self._call("AckMessage", self._ack_message, request, *call_headers())
         check_status(self.endpoint, "AckMessage", answer.status)
 
     async def change_invisible(self, request: pb.ChangeInvisibleDurationRequest) -> pb.ChangeInvisibleDurationResponse:
-        """Changes a lease."""
         answer = await self._call("ChangeInvisibleDuration", self._change_invisible, request, *call_headers())
         check_status(self.endpoint, "ChangeInvisibleDuration", answer.status)
         return answer

@@ -13,18 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tandemmq.core.clock import Clock
 
-__all__ = [
-    "AccessPointInvalid",
-    "BrokerRefused",
-    "ClientError",
-    "EndpointUnreachable",
-    "MessageIdSource",
-    "ReceivedMessage",
-    "SendFailed",
-    "SendReceipt",
-    "TopicNotFound",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:

@@ -21,8 +21,6 @@ from tandemmq.core.tracing.span_data import AttributeValue
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["Producer"]
-
 _HOST_NAME: Final = socket.gethostname()
 
 

@@ -21,8 +21,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["SimpleConsumer"]
-
 _HOST_NAME: Final = socket.gethostname()
 # A broker of RocketMQ holds an empty receive for at least so long, whatever is asked; all refuse calls that end sooner
 # than the wait they ask for, if they end before this.

@@ -31,8 +31,6 @@ from tandemmq.client.messages import BrokerRefused, ReceivedMessage
 from tandemmq.core.tracing import span_data
 from tandemmq.core.tracing.span_data import TRACEPARENT, AttributeValue
 
-__all__ = ["ClientSpans", "call_headers", "endpoint_attributes", "error_type"]
-
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 

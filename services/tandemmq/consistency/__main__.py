@@ -36,8 +36,6 @@ from tandemmq.service.settings import VERSION, check_folder_writable, effective_
 if TYPE_CHECKING:
     from tandemmq.consistency.tasks import TaskRunner
 
-__all__ = ["main"]
-
 _EXIT_BROKEN: Final = 1
 _NEEDED: Final = ("pyarrow", "xxhash", "numpy")
 _SPARK: Final = "pyspark"

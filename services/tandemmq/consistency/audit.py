@@ -29,8 +29,6 @@ from tandemmq.core.audit.run_summary import FINDINGS_LISTED_MAX, GroupSummary, O
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.service.logging import get_logger
 
-__all__ = ["AuditReport", "audit", "earlier_summaries", "new_run_id", "prune_runs", "write_report"]
-
 _UNKNOWN_DIGEST: Final = ""
 
 

@@ -31,25 +31,6 @@ from tandemmq.service.kubernetes_api import (
 )
 from tandemmq.service.logging import get_logger
 
-__all__ = [
-    "EVENTS_MAX",
-    "RUNS_KEPT",
-    "Announcement",
-    "ApiServerObjects",
-    "BrokerStatefulSet",
-    "KubernetesObjects",
-    "announce",
-    "broker_stateful_set",
-    "event_document",
-    "kept_runs",
-    "outcome_events",
-    "push",
-    "run_registry",
-    "short_summary",
-    "shortened",
-]
-
-
 # What `kubectl describe statefulset` and `kubectl get events` say of a run.
 
 # A release has two StatefulSets for each group; one run must not flood the events of its namespace.
@@ -65,8 +46,6 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatefulSet:
-    """A StatefulSet of brokers."""
-
     name: str
     uid: str
     broker_group: str
@@ -144,7 +123,6 @@ def _where(finding: Finding) -> str:
 def event_document(
     summary: RunSummary, found: BrokerStatefulSet, reason: tuple[str, str], message: str, *, namespace: str
 ) -> dict[str, Any]:
-    """One Event of v1."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -171,8 +149,6 @@ def event_document(
 
 
 class KubernetesObjects(Protocol):
-    """Objects of one namespace."""
-
     def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
         """All that carry a broker group's label."""
 
@@ -193,22 +169,18 @@ class ApiServerObjects:
         self._api = api
 
     def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
-        """See `KubernetesObjects`."""
         return [broker_stateful_set(item) for item in self._api.list(Kind.STATEFUL_SET, GROUP_LABEL)]
 
     def create_event(self, document: Mapping[str, Any]) -> None:
-        """See `KubernetesObjects`."""
         self._api.create(Kind.EVENT, document)
 
     def config_map_data(self, name: str) -> dict[str, str] | None:
-        """See `KubernetesObjects`."""
         try:
             return dict(self._api.read(Kind.CONFIG_MAP, name).get("data") or {})
         except ObjectMissing:
             return None
 
     def change_config_map(self, name: str, data: Mapping[str, str | None]) -> None:
-        """See `KubernetesObjects`."""
         try:
             self._api.patch(Kind.CONFIG_MAP, name, {"data": dict(data)})
         except ObjectMissing:
@@ -239,7 +211,6 @@ def push(summary: RunSummary, url: str, *, handler: _Handler = default_handler) 
 
 
 def run_registry(summary: RunSummary) -> CollectorRegistry:
-    """The metrics of one run."""
     registry = CollectorRegistry()
 
     def gauge(name: str, meaning: str, *labels: str) -> Gauge:

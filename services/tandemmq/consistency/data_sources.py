@@ -39,30 +39,12 @@ from tandemmq.core.message.properties import (
     decode_properties,
     raw_property,
 )
-from tandemmq.core.message.record import Host, offset_message_id
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import Host, decode_record, offset_message_id
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.record_batch import RecordBatch, read_heads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "COMMIT_LOG_SCHEMA",
-    "CONSUME_QUEUE_SCHEMA",
-    "CommitLogSource",
-    "ConsumeQueueSource",
-    "DataLost",
-    "OptionsRefused",
-    "RememberingFiles",
-    "StoreOptions",
-    "Wanted",
-    "columns_of",
-    "facts_of",
-    "register",
-    "schema_of",
-    "wanted_of",
-]
 
 
 # Which rows are read at all. Options say it, not the filters of a query: Spark 4.3 keeps what one query pushed down
@@ -104,11 +86,9 @@ class RememberingFiles:
         self._data = memoryview(b"")
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         return self._files.list_folder(path)
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles."""
         if path == self._path and self._offset <= offset and offset + length <= self._offset + len(self._data):
             return self._data[offset - self._offset : offset - self._offset + length]
         data = memoryview(self._files.read(path, offset, length))
@@ -269,7 +249,6 @@ _Column: TypeAlias = tuple[str, pa.DataType, str]
 
 
 def schema_of(columns: Sequence[_Column]) -> str:
-    """As Spark reads it."""
     return ", ".join(f"`{name}` {sql}" for name, _, sql in columns)
 
 
@@ -316,19 +295,15 @@ class CommitLogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """See DataSource."""
         return "commitlog"
 
     def schema(self) -> str:
-        """See DataSource."""
         return schema_of(_columns(StoreOptions.of(self.options)))
 
     def reader(self, schema: object) -> CommitLogReader:
-        """See DataSource."""
         return CommitLogReader(StoreOptions.of(self.options))
 
     def streamReader(self, schema: object) -> CommitLogStreamReader:  # noqa: N802
-        """See DataSource."""
         return CommitLogStreamReader(StoreOptions.of(self.options))
 
 
@@ -347,8 +322,6 @@ class _Part(InputPartition):
 
 
 class CommitLogReader(DataSourceReader):
-    """Of the CommitLog."""
-
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
 
@@ -372,7 +345,6 @@ class CommitLogStreamReader(DataSourceStreamReader):
         self._options = options
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """See DataSourceStreamReader."""
         at_latest = self._options.starts_at_latest
         return {
             _key(spec): _last_boundary(spec, facts) if at_latest else facts.min_offset
@@ -381,7 +353,6 @@ class CommitLogStreamReader(DataSourceStreamReader):
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """See DataSourceStreamReader."""
         limit = self._options.batch_bytes
         return ReadMaxBytes(limit) if limit else ReadAllAvailable()
 
@@ -726,15 +697,12 @@ class ConsumeQueueSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """See DataSource."""
         return "consumequeue"
 
     def schema(self) -> str:
-        """See DataSource."""
         return schema_of(StoreOptions.of(self.options).picked(_QUEUE_COLUMNS))
 
     def reader(self, schema: object) -> ConsumeQueueReader:
-        """See DataSource."""
         return ConsumeQueueReader(StoreOptions.of(self.options))
 
 
@@ -748,8 +716,6 @@ class _QueuePart(InputPartition):
 
 
 class ConsumeQueueReader(DataSourceReader):
-    """Of the ConsumeQueues."""
-
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
 
@@ -774,7 +740,6 @@ class ConsumeQueueReader(DataSourceReader):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of entries, each of one queue."""
         if not isinstance(partition, _QueuePart):
             return  # Where there is no partition Spark asks for none.
         facts = ReplicaFacts.from_json(dict(partition.facts))

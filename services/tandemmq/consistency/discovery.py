@@ -11,8 +11,6 @@ from tandemmq.consistency.settings import ConsistencySettings, NothingFound
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 from tandemmq.core.audit.replica_store import is_broker_id
 
-__all__ = ["Discovery", "discover", "is_store", "replicas_in_folders"]
-
 _STORE_MARK: Final = "commitlog"
 _STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
 """A store that lost its log is one all the same."""

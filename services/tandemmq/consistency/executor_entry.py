@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["EntryRefused", "driver_command", "executor_command", "main"]
-
 _BACKEND: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 # Options of the backend by the variable that Spark fills in.
 _OPTIONS: Final = {

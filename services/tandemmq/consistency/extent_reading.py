@@ -25,8 +25,6 @@ from tandemmq.core.replication.log_history import LogRange
 if TYPE_CHECKING:
     from tandemmq.consistency.results_store import GroupStore
 
-__all__ = ["ExtentReading", "Questions", "extent_map"]
-
 
 # What the next runs know of it.
 

@@ -64,9 +64,6 @@ from tandemmq.core.audit.side_files import (
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 
-__all__ = ["AuditOptions", "GroupAudit", "GroupResult"]
-
-
 _CHECKS_PER_SLOT: Final = 8
 _COMPARED_AT_ONCE_BYTES: Final = 32 << 20
 """A task that compares holds so much of each replica in memory."""
@@ -896,7 +893,6 @@ def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:
 
 
 def _without(whole: LogRange, parts: Iterable[LogRange]) -> list[LogRange]:
-    """What is left of a range."""
     left = []
     start = whole.start_offset
     for part in merged(parts):

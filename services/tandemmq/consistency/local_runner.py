@@ -23,8 +23,6 @@ from typing import Final
 from tandemmq.consistency.settings import TasksFailed, TooLarge
 from tandemmq.consistency.tasks import Task, TaskAnswer, TaskRunner, encode_task, run_tasks
 
-__all__ = ["Engine", "LocalRunner"]
-
 _PROCESS_KINDS: Final = frozenset({"check", "compare", "name"})
 """They hold Python's lock while they work; the others wait for disks and networks, or hash."""
 _WORTH_PROCESSES_BYTES: Final = 128 << 20
@@ -62,14 +60,12 @@ class LocalRunner:
 
     @property
     def slots(self) -> int:
-        """See TaskRunner."""
         return self._slots
 
     def expect(self, byte_count: int) -> None:
         """See TaskRunner. Whoever wants all of it here gets it."""
 
     def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
-        """See TaskRunner."""
         if not tasks:
             return []
         heavy = sum(task.expected_bytes for task in tasks if task.kind in _PROCESS_KINDS)
@@ -112,7 +108,6 @@ class LocalRunner:
         self._is_cancelled.set()
 
     def bytes_done(self) -> int:
-        """See TaskRunner."""
         with self._lock:
             return sum(self._done_bytes.values())
 
@@ -208,7 +203,6 @@ class Engine:
 
     @property
     def slots(self) -> int:
-        """See TaskRunner."""
         return self._runner.slots
 
     def expect(self, byte_count: int) -> None:
@@ -227,17 +221,14 @@ class Engine:
             self._runner = self._start_spark()
 
     def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
-        """See TaskRunner."""
         return self._runner.run(tasks, label=label)
 
     def cancel(self) -> None:
-        """See TaskRunner."""
         self._local.cancel()
         if self._runner is not self._local:
             self._runner.cancel()
 
     def bytes_done(self) -> int:
-        """See TaskRunner."""
         local = self._local.bytes_done()
         return local if self._runner is self._local else local + self._runner.bytes_done()
 

@@ -16,18 +16,6 @@ from tandemmq.core.audit.replica_store import extents_of
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = [
-    "GroupMemory",
-    "RangePlan",
-    "ScrubOptions",
-    "chunks",
-    "differing_to_remember",
-    "in_waves",
-    "merged",
-    "plan_ranges",
-    "total_bytes",
-]
-
 _DIFFERING_RANGES_MAX: Final = 1_000
 """Remembered of one group; beyond it neighbours are joined, and the next run reads what lies between as well."""
 _BY_BROKER_ID: Final = ("replica_watermarks", "seen_at_s", "seen")
@@ -84,7 +72,6 @@ class GroupMemory:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["seen"] = {broker_id: seen.to_json() for broker_id, seen in self.seen.items()}
         return values | {name: {str(key): value for key, value in values[name].items()} for name in _BY_BROKER_ID}
@@ -202,7 +189,6 @@ def in_waves(pieces: Sequence[LogRange], pieces_at_once: int) -> Iterator[tuple[
 
 
 def total_bytes(ranges: Iterable[LogRange]) -> int:
-    """Bytes in all of them."""
     return sum(log_range.end_offset - log_range.start_offset for log_range in ranges)
 
 

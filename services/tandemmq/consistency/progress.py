@@ -13,8 +13,6 @@ from rich.console import Console
 from tandemmq.consistency.settings import ProgressKind
 from tandemmq.service.logging import get_logger
 
-__all__ = ["Progress"]
-
 _LINE_INTERVAL_S: Final = 0.5
 _TEXT_INTERVAL_S: Final = 5.0
 """Where nothing can be drawn over."""
@@ -69,7 +67,6 @@ class Progress:
             self._read += byte_count
 
     def group_done(self, finding_count: int) -> None:
-        """A group is through."""
         with self._lock:
             self._groups_done += 1
             self._findings += finding_count

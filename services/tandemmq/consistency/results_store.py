@@ -34,9 +34,6 @@ from tandemmq.consistency.tasks import TaskAnswer
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.service.logging import get_logger
 
-__all__ = ["GroupStore", "ResultsStore"]
-
-
 _COMPRESSION: Final = "zstd"
 
 
@@ -77,8 +74,6 @@ class ResultsStore:
         return values if isinstance(values, dict) else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file."""
-
         def fill(path: str) -> None:
             with self._file_system.open_output_stream(path) as stream:
                 stream.write(content)

@@ -14,20 +14,6 @@ from tandemmq.core.audit.replica_store import DIGEST_ALGORITHMS
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.service.service_tls import ServiceTlsSettings
 
-__all__ = [
-    "ConsistencyError",
-    "ConsistencySettings",
-    "EngineKind",
-    "NothingFound",
-    "ProgressKind",
-    "ResultsUnusable",
-    "SparkUnusable",
-    "TasksFailed",
-    "TooLarge",
-    "parse_bytes",
-    "parse_seconds",
-]
-
 _HOST_PORT: Final = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _BYTES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -311,12 +297,10 @@ class ConsistencySettings(ServiceTlsSettings):
 
     @property
     def source_specs(self) -> tuple[SourceSpec, ...]:
-        """What `sources` names."""
         return tuple(parse_source(part) for part in _parts(self.sources, ";"))
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Folders of `path`."""
         return _parts(self.path, ";")
 
     @property

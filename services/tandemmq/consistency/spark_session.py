@@ -31,15 +31,6 @@ from tandemmq.consistency.settings import ConsistencyError, ConsistencySettings,
 from tandemmq.consistency.tasks import DescribeTask, Task, TaskAnswer, encode_task, run_tasks
 from tandemmq.service.settings import load_settings
 
-__all__ = [
-    "SparkRunner",
-    "main",
-    "make_class_archive",
-    "prepared_environment",
-    "running_spark",
-    "spark_properties",
-]
-
 _LOOPBACK: Final = "127.0.0.1"
 # A heap that is never large needs no parallel collector, and code that runs for seconds no second compiler.
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
@@ -198,14 +189,12 @@ class SparkRunner:
 
     @property
     def slots(self) -> int:
-        """See TaskRunner."""
         return max(1, int(self._context.defaultParallelism))
 
     def expect(self, byte_count: int) -> None:
         """See TaskRunner. There is room for anything."""
 
     def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
-        """See TaskRunner."""
         if not tasks:
             return []
         job_group = f"{label}-{next(self._numbers)}"

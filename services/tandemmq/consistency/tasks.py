@@ -11,9 +11,9 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, Self
 
 from tandemmq.consistency.source_files.posix_files import SourceSpec
@@ -36,25 +36,6 @@ from tandemmq.core.audit.side_files import read_side_facts
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = [
-    "BoundsTask",
-    "CheckTask",
-    "CompareTask",
-    "DerivedTask",
-    "DescribeTask",
-    "DigestTask",
-    "FingerprintTask",
-    "NameTask",
-    "QueueEndsTask",
-    "Replica",
-    "RereadTask",
-    "Task",
-    "TaskAnswer",
-    "TaskRunner",
-    "encode_task",
-    "run_tasks",
-]
-
 _PIECE_BYTES: Final = 4 << 20
 
 
@@ -66,12 +47,10 @@ class Replica:
     facts: ReplicaFacts
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return {"spec": self.spec.to_json(), "facts": self.facts.to_json()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(SourceSpec.from_json(values["spec"]), ReplicaFacts.from_json(values["facts"]))
 
 
@@ -86,7 +65,6 @@ class TaskAnswer:
     cpu_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
@@ -124,7 +102,29 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeTask:
+class _Task:
+    """What all tasks have in common: they travel as their fields."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return cls(**{each.name: _READERS.get(each.name, _as_it_is)(values[each.name]) for each in fields(cls)})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return value.to_json() if hasattr(value, "to_json") else value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTask(_Task):
     """Facts and metadata of one replica."""
 
     kind: ClassVar[str] = "describe"
@@ -133,17 +133,14 @@ class DescribeTask:
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"describe:{self.spec.broker_id}"
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
         return (self.spec.broker_id,)
 
     @property
     def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
         return (self.spec,)
 
     @property
@@ -151,17 +148,7 @@ class DescribeTask:
         """See Task. Of a folder it is the last file, which is not known yet."""
         return 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {"spec": self.spec.to_json()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(SourceSpec.from_json(values["spec"]))
-
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         with open_source(self.spec) as source:
             # In this order: no offset in a table is beyond what the log holds a moment later.
             metadata = metadata_texts(source.files)
@@ -178,21 +165,18 @@ class DescribeTask:
         }, 0
 
 
-class _ReplicaTask:
+@dataclass(frozen=True, slots=True)
+class _ReplicaTask(_Task):
     """What tasks about one replica have in common."""
-
-    __slots__ = ()
 
     replica: Replica
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
         return (self.replica.facts.broker_id,)
 
     @property
     def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
         return (self.replica.spec,)
 
     @property
@@ -207,27 +191,15 @@ class _RangesTask(_ReplicaTask):
 
     kind: ClassVar[str]
 
-    replica: Replica
     ranges: tuple[LogRange, ...]
 
     @property
     def key(self) -> str:
-        """See Task."""
         return _range_key(self.kind, self.replica, self.ranges)
 
     @property
     def expected_bytes(self) -> int:
-        """See Task."""
         return _bytes_of(self.ranges)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {"replica": self.replica.to_json(), "ranges": self.ranges}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(Replica.from_json(values["replica"]), _ranges(values["ranges"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,22 +210,6 @@ class DigestTask(_RangesTask):
 
     extent_bytes: int
     algorithm: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {
-            "replica": self.replica.to_json(),
-            "ranges": self.ranges,
-            "extent_bytes": self.extent_bytes,
-            "algorithm": self.algorithm,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(
-            Replica.from_json(values["replica"]), _ranges(values["ranges"]), values["extent_bytes"], values["algorithm"]
-        )
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task. A list for each range: its digests one behind the other in base 64; zeros for an extent that no
@@ -277,7 +233,6 @@ class RereadTask(DigestTask):
     kind: ClassVar[str] = "reread"
 
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See DigestTask."""
         answers = []
         new_hash = hash_maker(self.algorithm)
         with open_source(self.replica.spec) as source:
@@ -300,25 +255,8 @@ class CheckTask(_RangesTask):
 
     @property
     def key(self) -> str:
-        """See Task."""
         key = _range_key(self.kind, self.replica, self.ranges)
         return f"{key}:{self.algorithm}/{self.extent_bytes}" if self.algorithm else key
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {
-            "replica": self.replica.to_json(),
-            "ranges": self.ranges,
-            "extent_bytes": self.extent_bytes,
-            "algorithm": self.algorithm,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(
-            Replica.from_json(values["replica"]), _ranges(values["ranges"]), values["extent_bytes"], values["algorithm"]
-        )
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task. A list of spans for each range, and its digests as DigestTask has them."""
@@ -342,12 +280,26 @@ class CheckTask(_RangesTask):
 
 
 @dataclass(frozen=True, slots=True)
-class CompareTask:
+class _ReplicasTask(_Task):
+    """What tasks about several replicas have in common."""
+
+    replicas: tuple[Replica, ...]
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(replica.facts.broker_id for replica in self.replicas)
+
+    @property
+    def specs(self) -> tuple[SourceSpec, ...]:
+        return tuple(replica.spec for replica in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask(_ReplicasTask):
     """What differs between the replicas of a group in a range, down to the message."""
 
     kind: ClassVar[str] = "compare"
 
-    replicas: tuple[Replica, ...]
     log_range: LogRange
     earlier: tuple[tuple[int, int, str], ...]
     """Start, end and digest (hex) of extents that an earlier run saw, or of their first parts."""
@@ -355,45 +307,13 @@ class CompareTask:
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"compare:{self.log_range.start_offset}-{self.log_range.end_offset}"
 
     @property
-    def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
-        return tuple(replica.facts.broker_id for replica in self.replicas)
-
-    @property
-    def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
-        return tuple(replica.spec for replica in self.replicas)
-
-    @property
     def expected_bytes(self) -> int:
-        """See Task."""
         return len(self.replicas) * _bytes_of([self.log_range])
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {
-            "replicas": [replica.to_json() for replica in self.replicas],
-            "log_range": self.log_range,
-            "earlier": self.earlier,
-            "algorithm": self.algorithm,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(
-            tuple(Replica.from_json(replica) for replica in values["replicas"]),
-            LogRange(*values["log_range"]),
-            tuple((start, end, digest) for start, end, digest in values["earlier"]),
-            values["algorithm"],
-        )
-
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         from tandemmq.core.audit.comparison import compare_replicas  # It loads numpy; see sources.
 
         with ExitStack() as opened:
@@ -408,12 +328,11 @@ class CompareTask:
 
 
 @dataclass(frozen=True, slots=True)
-class BoundsTask:
+class BoundsTask(_ReplicasTask):
     """The messages that some replicas lack at either end of their logs and should not."""
 
     kind: ClassVar[str] = "bounds"
 
-    replicas: tuple[Replica, ...]
     seen: tuple[tuple[int, SeenReplica], ...]
     """By broker id: what earlier runs saw."""
     max_lag_bytes: int
@@ -432,47 +351,14 @@ class BoundsTask:
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"bounds:{self._rules.master_id}"
-
-    @property
-    def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
-        return tuple(replica.facts.broker_id for replica in self.replicas)
-
-    @property
-    def specs(self) -> tuple[SourceSpec, ...]:
-        """See Task."""
-        return tuple(replica.spec for replica in self.replicas)
 
     @property
     def expected_bytes(self) -> int:
         """See Task. Nothing, as a rule."""
         return 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {
-            "replicas": [replica.to_json() for replica in self.replicas],
-            "seen": [[broker_id, seen.to_json()] for broker_id, seen in self.seen],
-            "max_lag_bytes": self.max_lag_bytes,
-            "file_reserved_ms": self.file_reserved_ms,
-            "now_ms": self.now_ms,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(
-            tuple(Replica.from_json(replica) for replica in values["replicas"]),
-            tuple((broker_id, SeenReplica.from_json(seen)) for broker_id, seen in values["seen"]),
-            values["max_lag_bytes"],
-            values["file_reserved_ms"],
-            values["now_ms"],
-        )
-
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         with ExitStack() as opened:
             stores = _stores(self.replicas, opened)
             findings = missing_messages(stores, seen=dict(self.seen), rules=self._rules)
@@ -486,7 +372,6 @@ class DerivedTask(_ReplicaTask):
 
     kind: ClassVar[str] = "derived"
 
-    replica: Replica
     spans: tuple[QueueSpan, ...]
     """Of its whole log."""
     damaged: tuple[LogRange, ...]
@@ -494,30 +379,9 @@ class DerivedTask(_ReplicaTask):
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"derived:{self.replica.facts.broker_id}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {
-            "replica": self.replica.to_json(),
-            "spans": [span.to_json() for span in self.spans],
-            "damaged": self.damaged,
-            "group_end": self.group_end,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(
-            Replica.from_json(values["replica"]),
-            tuple(QueueSpan.from_json(span) for span in values["spans"]),
-            _ranges(values["damaged"]),
-            values["group_end"],
-        )
-
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         from tandemmq.core.audit.derived_files import check_derived_files, joined_spans  # It loads numpy; see sources.
 
         with open_source(self.replica.spec) as source:
@@ -538,26 +402,13 @@ class NameTask(_ReplicaTask):
 
     kind: ClassVar[str] = "name"
 
-    replica: Replica
     findings: tuple[Finding, ...]
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"name:{self.replica.facts.broker_id}:{[finding.start_offset for finding in self.findings]}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {"replica": self.replica.to_json(), "findings": [finding.to_json() for finding in self.findings]}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        findings = tuple(Finding.from_json(finding) for finding in values["findings"])
-        return cls(Replica.from_json(values["replica"]), findings)
-
     def perform(self) -> tuple[dict[str, Any], int]:
-        """See Task."""
         with open_source(self.replica.spec) as source:
             store = ReplicaStore(source.files, self.replica.facts)
             named = [
@@ -573,24 +424,12 @@ class QueueEndsTask(_ReplicaTask):
 
     kind: ClassVar[str] = "queue-ends"
 
-    replica: Replica
     queues: tuple[tuple[str, int], ...]
     """Topic and queue id."""
 
     @property
     def key(self) -> str:
-        """See Task."""
         return f"{self.kind}:{self.replica.facts.broker_id}:{self.queues}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {"replica": self.replica.to_json(), "queues": self.queues}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        queues = tuple((topic, queue_id) for topic, queue_id in values["queues"])
-        return cls(Replica.from_json(values["replica"]), queues)
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task. The position behind the last entry of each; None where the replica has no files of it."""
@@ -701,3 +540,19 @@ def _bytes_of(ranges: Iterable[LogRange]) -> int:
 def _range_key(kind: str, replica: Replica, ranges: Iterable[LogRange]) -> str:
     spelled = ",".join(f"{log_range.start_offset}-{log_range.end_offset}" for log_range in ranges)
     return f"{kind}:{replica.facts.broker_id}:{spelled}"
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "spec": SourceSpec.from_json,
+    "replica": Replica.from_json,
+    "replicas": lambda replicas: tuple(map(Replica.from_json, replicas)),
+    "ranges": _ranges,
+    "damaged": _ranges,
+    "log_range": lambda log_range: LogRange(*log_range),
+    "earlier": lambda earlier: tuple(map(tuple, earlier)),
+    "queues": lambda queues: tuple(map(tuple, queues)),
+    "seen": lambda seen: tuple((broker_id, SeenReplica.from_json(replica)) for broker_id, replica in seen),
+    "spans": lambda spans: tuple(map(QueueSpan.from_json, spans)),
+    "findings": lambda findings: tuple(map(Finding.from_json, findings)),
+}
+"""How a task's field becomes what it was, by its name; what is not here is in JSON as it is."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-__all__ = ["Exemplar", "Histogram", "HistogramReading"]
-
 
 class Exemplar(NamedTuple):
     """One observation that somebody can look at: its value, the trace it belongs to, when it was made (wall ms)."""
@@ -60,7 +58,6 @@ class Histogram:
         self._exemplars[self._bucket if is_alike else bisect_left(self._bounds, value)] = exemplar
 
     def reading(self) -> HistogramReading:
-        """As of now."""
         exemplars = tuple([None if parts is None else Exemplar(*parts) for parts in self._exemplars])
         return HistogramReading(self._bounds, tuple(self._counts), self._total, exemplars)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["ConsumerOffset", "PhysicalOffset", "QueueOffset"]
-
 PhysicalOffset = NewType("PhysicalOffset", int)
 """Absolute byte position in the CommitLog."""
 

@@ -23,21 +23,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-__all__ = [
-    "ANY_NAME",
-    "NAMES_MAX",
-    "OverQuota",
-    "Quantity",
-    "QuotaKind",
-    "QuotaRule",
-    "QuotaRules",
-    "Quotas",
-    "Share",
-    "address_of_peer",
-    "counted_host",
-    "parse_quotas",
-]
-
 KeyT = TypeVar("KeyT")
 
 ANY_NAME: Final = "*"
@@ -330,7 +315,6 @@ class Quotas:
         return self._over_rate(share, _RECEIVED, now_ms) or self._over_leases(share)
 
     def received(self, share: Share, *, messages: int, body_bytes: int, now_ms: int) -> None:
-        """What it got."""
         self._charge(share, _RECEIVED, (messages, body_bytes), now_ms)
 
     def _over_rate(self, share: Share, quantities: tuple[Quantity, ...], now_ms: int) -> OverQuota | None:

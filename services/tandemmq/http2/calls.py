@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from tandemmq.http2.stream import KeptBytes, Stream, Timers
 
 
-__all__ = ["Answers", "Calls"]
-
-
 # Streams the peer may still be writing to although we ended them; more are forgotten, oldest first.
 _ABANDONED_MAX: Final = 4_000
 

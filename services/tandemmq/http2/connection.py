@@ -32,7 +32,7 @@ from mypy_extensions import i64
 
 from tandemmq.http2 import frames
 from tandemmq.http2.calls import Answers, Calls
-from tandemmq.http2.errors import ConnectionFailure, ErrorCode, HeaderBlockError, Limits, StreamFailure, Usage
+from tandemmq.http2.errors import ConnectionFailure, ErrorCode, Limits, StreamFailure, Usage
 from tandemmq.http2.frames import (
     ACK,
     CONTINUATION,
@@ -44,12 +44,10 @@ from tandemmq.http2.frames import (
     U32,
     RequestShape,
 )
-from tandemmq.http2.hpack import Header
+from tandemmq.http2.hpack import Header, HeaderBlockError
 from tandemmq.http2.output import IdleBudget, Output
 from tandemmq.http2.requests import Requests
 from tandemmq.http2.stream import KeptBytes, Stream, StreamMaker, Timers
-
-__all__ = ["Connection"]
 
 # Settings that one SETTINGS frame may make us walk through.
 _SETTINGS_PER_CHARGE: Final = 32
@@ -143,7 +141,6 @@ class Connection:
 
     @property
     def open_streams(self) -> int:
-        """Calls in progress."""
         return len(self._calls.open)
 
     @property

@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-__all__ = ["ConnectionFailure", "ErrorCode", "HeaderBlockError", "Limits", "StreamFailure", "TlsMode", "Usage"]
-
 
 class ErrorCode(IntEnum):
     """What RST_STREAM and GOAWAY say."""
@@ -44,10 +42,6 @@ class StreamFailure(Exception):
         super().__init__(detail)
         self.code = code
         self.detail = detail
-
-
-class HeaderBlockError(Exception):
-    """A header block that cannot be decoded; the shared table is out of step, so the connection is lost."""
 
 
 # Every bound of the front, and what all connections of a server use together. The defaults leave the official clients

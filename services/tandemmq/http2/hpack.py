@@ -13,20 +13,6 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 from mypy_extensions import i64, mypyc_attr
 
-from tandemmq.http2.errors import HeaderBlockError
-
-__all__ = [
-    "ENTRY_OVERHEAD_BYTES",
-    "TABLE_BYTES",
-    "Header",
-    "HeaderDecoder",
-    "HeaderEncoder",
-    "decode",
-    "literal",
-    "measure",
-]
-
-
 # Size of the dynamic tables, the protocol's default, which we neither raise nor lower.
 TABLE_BYTES: Final = 4_096
 # What an entry counts beside its name and value (RFC 7541, 4.1).
@@ -37,6 +23,10 @@ _FIRST_DYNAMIC: Final = 62
 # 2**28 and more is no length or index of ours.
 _INTEGER_SHIFT_MAX: Final = 21
 _ENDS_TOO_EARLY: Final = "a block that ends too early"
+
+
+class HeaderBlockError(Exception):
+    """A header block that cannot be decoded; the shared table is out of step, so the connection is lost."""
 
 
 @final

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from tandemmq.http2.stream import Stream
 
 
-__all__ = ["IdleBudget", "Output", "PendingOutput", "Writer"]
-
-
 # An answer that the peer may not have read: it is kept in mind for as long as official clients wait for one, until the
 # peer is heard so much later; and no more of them than may be on their way.
 _UNREAD_S: Final = 30.0

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from tandemmq.http2.calls import Answers, Calls
     from tandemmq.http2.connection import Connection
 
-__all__ = ["HeaderBlock", "Requests"]
-
 
 # Header blocks above it count as kept bytes, at twice their size for what Huffman's code saves.
 _HEADER_BLOCK_FREE_BYTES: Final = 1_024
@@ -372,7 +370,6 @@ class HeaderBlock:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood", "too many CONTINUATION frames")
 
     def finish(self) -> bytes:
-        """The whole block."""
         block = bytes(self._data)
         self.clear()
         return block

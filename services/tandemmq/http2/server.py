@@ -34,8 +34,6 @@ from tandemmq.http2.sockets import (
 )
 from tandemmq.http2.stream import Stream
 
-__all__ = ["ConnectionGate", "Server"]
-
 # One read may hold 100 usual requests, some 1.5 ms of the loop; more at once would make other connections wait. Larger
 # requests fill it: of half the size, batches of 32 KiB take 1.6 times the system calls and 4 % more instructions.
 _READ_BYTES: Final = 128 << 10
@@ -97,7 +95,6 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return len(self._protocols) + len(self._plain or ()) + len(self._undecided)
 
     def listen(self, host: str, port: int) -> int:
@@ -261,11 +258,9 @@ class Server:
         )
 
     def made(self, protocol: _Protocol) -> None:
-        """A connection is up."""
         self._protocols.add(protocol)
 
     def lost(self, protocol: _Protocol) -> None:
-        """A connection is gone."""
         self._protocols.discard(protocol)
         self._disconnected(protocol.connection)
 

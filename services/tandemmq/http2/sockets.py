@@ -35,10 +35,6 @@ from tandemmq.http2.output import PendingOutput
 if TYPE_CHECKING:
     from tandemmq.http2.connection import Connection
 
-
-__all__ = ["CLOSE_TIMEOUT_S", "WRITE_BUFFER_BYTES", "PlainSocket", "PlainSockets", "TlsSocket", "has_unacknowledged"]
-
-
 WRITE_BUFFER_BYTES: Final = 256 << 10
 """Above it no more DATA is handed to a socket that does not take it."""
 CLOSE_TIMEOUT_S: Final = 1.0
@@ -101,7 +97,6 @@ class PlainSockets:
         return len(self._sockets)
 
     def open_now(self) -> list[PlainSocket]:
-        """The sockets themselves."""
         return list(self._sockets.values())
 
     def add(self, sock: socket.socket) -> None:
@@ -413,7 +408,6 @@ class PlainSocket:
             self._connection.is_broken = True
 
     def _break(self) -> None:
-        """The socket failed."""
         self._connection.is_broken = True
         self._end()
 

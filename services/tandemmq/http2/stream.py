@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tandemmq.http2.frames import RequestShape
     from tandemmq.http2.hpack import Header
 
-__all__ = ["MESSAGE_HEAD", "MESSAGE_HEAD_BYTES", "KeptBytes", "MessageAssembly", "Stream", "StreamMaker", "Timers"]
-
 # gRPC's prefix of a message: compressed or not, length.
 MESSAGE_HEAD: Final = Struct(">BI")
 MESSAGE_HEAD_BYTES: Final = 5
@@ -121,7 +119,6 @@ class Stream:
         return self.connection.peer
 
     def send_bytes(self, data: bytes) -> None:
-        """One response message."""
         if not self.is_finished:
             self.connection.answers.send_message(self, data)
 

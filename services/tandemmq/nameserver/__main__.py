@@ -28,8 +28,6 @@ from tandemmq.service.settings import (
 )
 from tandemmq.service.telemetry.otlp_sender import resource_attributes
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Reads the settings, serves, stops."""

@@ -32,6 +32,7 @@ from tandemmq.service.route_messages import (
     RouteQueryHandler,
     broker_message,
     client_id_problem,
+    heartbeat_value,
     identity_value,
     memory_message,
     message_queue,
@@ -42,13 +43,10 @@ from tandemmq.service.route_messages import (
     rows_or_problem,
     snapshot_message,
     takes_one_address,
-    version_value,
 )
 from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 from tandemmq.service.service_tls import caller_of, claim_problem_of, peer_of, server_tls_of
 from tandemmq.service.settings import VERSION
-
-__all__ = ["NAME_SERVER_METRICS", "SERVICE_NAME", "NameServerMetrics", "NameServerServicer", "client_api", "serving"]
 
 SERVICE_NAME: Final = "tandemmq.nameserver.v1.NameServerService"
 
@@ -278,17 +276,9 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         connection = self._registry.open_connection()
         try:
             async for request in requests:
-                await self._check_claim(identity_value(request.identity), context)
-                answer = self._registry.heartbeat(
-                    identity_value(request.identity),
-                    incarnation=request.incarnation,
-                    data_version=version_value(request.data_version),
-                    connection=connection,
-                    epoch=request.epoch,
-                    end_offset=request.end_offset,
-                    unproven=request.unproven,
-                    record_version=(request.record_epoch, request.record_renewals),
-                )
+                beat = heartbeat_value(request)
+                await self._check_claim(beat.identity, context)
+                answer = self._registry.heartbeat(beat, connection=connection)
                 if answer.status is HeartbeatStatus.BROKER_UNKNOWN:
                     await context.abort(grpc.StatusCode.NOT_FOUND, "this broker is not registered: register again")
                 yield pb.HeartbeatResponse(

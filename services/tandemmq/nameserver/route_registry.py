@@ -18,20 +18,17 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from tandemmq.core.clock import Clock
-from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.group_memory import GroupMemory, GroupMemoryDamaged, GroupMemoryImage
 from tandemmq.core.routing.route_table import HeartbeatAnswer, Registered, RegistrationRefused, RouteTable
 from tandemmq.core.routing.values import (
     BrokerIdentity,
     GroupMemoryAnswer,
+    Heartbeat,
     RegisteredBroker,
     Registration,
     ReplicaMemory,
     TopicRoute,
 )
-
-__all__ = ["Activity", "GroupMemoryFile", "RouteRegistry", "StoreFolderError"]
-
 
 # The file of the group memory, which outlives the process:
 #
@@ -222,31 +219,10 @@ class RouteRegistry:
         self._last_connection += 1
         return self._last_connection
 
-    def heartbeat(
-        self,
-        identity: BrokerIdentity,
-        *,
-        incarnation: int,
-        data_version: DataVersion,
-        connection: int,
-        epoch: int = 0,
-        end_offset: int | None = None,
-        unproven: bool = False,
-        record_version: tuple[int, int] = (0, 0),
-    ) -> HeartbeatAnswer:
+    def heartbeat(self, beat: Heartbeat, *, connection: int) -> HeartbeatAnswer:
         self.activity.heartbeats += 1
-        answer = self.table.heartbeat(
-            identity,
-            incarnation=incarnation,
-            data_version=data_version,
-            connection=connection,
-            epoch=epoch,
-            end_offset=end_offset,
-            unproven=unproven,
-            record_version=record_version,
-            now_ms=self._clock.monotonic_ms(),
-            wall_ms=self._clock.wall_ms(),
-        )
+        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        answer = self.table.heartbeat(beat, connection=connection, now_ms=now_ms, wall_ms=wall_ms)
         self._tell_watchers(is_change=answer.is_change)
         return answer
 

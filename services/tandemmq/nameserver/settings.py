@@ -9,8 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.service_tls import ServicePortSettings
 
-__all__ = ["NameServerSettings"]
-
 
 class NameServerSettings(ServicePortSettings):
     """Settings of one NameServer. It has few: brokers state their own liveness timeouts, and little is stored."""

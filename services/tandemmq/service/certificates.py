@@ -38,25 +38,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, group_server_name, identity_of, server_name
 from tandemmq.core.clock import Clock
 
-__all__ = [
-    "CA_FILE",
-    "CA_KEY_FILE",
-    "CERTIFICATE_FILE",
-    "KEY_FILE",
-    "CertificateAuthority",
-    "CertificateFolder",
-    "CertificateNames",
-    "CertificateUnusable",
-    "Certificates",
-    "FileMarks",
-    "file_marks",
-    "judged",
-    "names_of",
-    "read_certificates",
-    "write_certificates",
-]
-
-
 log = structlog.get_logger(__name__)
 
 CERTIFICATE_FILE: Final = "tls.crt"
@@ -378,8 +359,6 @@ _COMMON_NAME_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class CertificateNames:
-    """What a certificate has to name."""
-
     uri: str
     dns: tuple[str, ...]
 
@@ -403,7 +382,6 @@ class CertificateAuthority:
 
     @classmethod
     def new(cls, name: str, *, now: datetime, days: float) -> Self:
-        """A fresh one."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(name)
         certificate = (
@@ -448,12 +426,10 @@ class CertificateAuthority:
 
     @property
     def key_pem(self) -> bytes:
-        """Its key."""
         return _key_bytes(self.key)
 
     @property
     def pem(self) -> bytes:
-        """Its certificate."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     def issue(self, identity: Identity, *, now: datetime, days: float) -> tuple[bytes, bytes]:

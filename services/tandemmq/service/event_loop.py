@@ -21,9 +21,6 @@ import structlog
 
 from tandemmq.core.clock import Clock
 
-__all__ = ["LoopMeter", "LoopTurns", "SystemClock", "TurnLimit", "TurnSelector"]
-
-
 # What is done once for everything that a turn of the event loop brought, at the end of that very turn.
 #
 #     select -> the reader of each socket that is ready -> what they left for the end -> what is to be written -> select
@@ -150,7 +147,6 @@ class LoopMeter:
         self._log_from = 0.0
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        """An event loop that is metered."""
         selector = _MeteredSelector(self)
         loop = asyncio.SelectorEventLoop(selector)
         selector.serve(loop)

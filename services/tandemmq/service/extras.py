@@ -12,17 +12,6 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Final
 
-__all__ = [
-    "absent_packages",
-    "admin",
-    "broker",
-    "broker_drain",
-    "consistency",
-    "extra_of",
-    "install_line",
-    "nameserver",
-]
-
 # Those a user may install; the first that brings a package is the one named.
 _EXTRAS: Final = ("broker", "admin", "consistency")
 _REQUIREMENT: Final = re.compile(r"^\s*([A-Za-z0-9._-]+).*;.*extra\s*==\s*['\"]([a-z]+)['\"]")

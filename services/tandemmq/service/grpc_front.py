@@ -29,8 +29,6 @@ from tandemmq.service.rpc import (
     undecoded,
 )
 
-__all__ = ["OUTBOX_BYTES_MAX", "OUTBOX_MESSAGES_MAX", "generic_handler"]
-
 # A stream whose reader lags by more than this is ended rather than kept in memory. One receive may carry 32 messages of
 # 4 MiB, which has to fit; small ones are bounded by their number.
 OUTBOX_BYTES_MAX: Final = 160 << 20

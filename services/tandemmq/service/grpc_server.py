@@ -20,12 +20,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tandemmq.core.clock import Clock
+from tandemmq.http2.errors import TlsMode
 from tandemmq.service.grpc_front import generic_handler
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX, ListenError, MethodTable
-from tandemmq.service.service_tls import PermissionInterceptor, ServerTls, TlsMode
-
-__all__ = ["PROBE_LIVE", "PROBE_READY", "PROBE_STARTED", "GrpcServer", "Probes", "TlsFront"]
-
+from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
 
 # Names under which an orchestrator asks the health service. They mean different things, so that a slow recovery is not
 # killed and a broker whose peer is missing is not restarted.
@@ -257,7 +255,6 @@ class TlsFront:
             self._server.close()
 
     async def close(self) -> None:
-        """Ends all."""
         self.stop_listening()
         for task in list(self._connections):
             task.cancel()

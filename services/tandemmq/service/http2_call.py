@@ -32,10 +32,6 @@ from tandemmq.service.rpc import (
 if TYPE_CHECKING:
     from tandemmq.http2.connection import Connection
 
-
-__all__ = ["Forwarder", "Http2Call", "MethodIndex"]
-
-
 log = structlog.get_logger(__name__)
 
 _NS_PER_S: Final = 1e9

@@ -30,8 +30,6 @@ from tandemmq.service.rpc import (
     UnaryMethod,
 )
 
-__all__ = ["HealthService", "Http2Front", "reflection_table"]
-
 _HEALTH: Final = "grpc.health.v1.Health"
 _WATCHES_MAX: Final = 1_000
 
@@ -168,7 +166,6 @@ class Http2Front:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return self._server.connection_count
 
     def add(self, table: MethodTable) -> None:

@@ -20,27 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote, urlencode
 
-__all__ = [
-    "COMPONENT_LABEL",
-    "GROUP_LABEL",
-    "HOME_ROLE_LABEL",
-    "INSTANCE_LABEL",
-    "NAME_LABEL",
-    "ROLE_LABEL",
-    "AccessDenied",
-    "Document",
-    "Kind",
-    "KubernetesApi",
-    "KubernetesUnavailable",
-    "ObjectConflict",
-    "ObjectMissing",
-    "PodStream",
-    "annotations_of",
-    "api_of_pod",
-    "api_of_user",
-    "is_in_pod",
-]
-
 # Labels of the chart's objects.
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
@@ -224,7 +203,6 @@ class _PodConnection:
         self._idle: deque[http.client.HTTPConnection] = deque()
 
     def ask(self, question: _Question, namespace: str) -> tuple[int, bytes]:
-        """See `_Connection`."""
         base, plural = _PATHS[question.kind]
         path = f"{base}/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(question.name)}" if question.name else "")
         query = {"labelSelector": question.selector, "resourceVersion": "0" if question.from_cache else ""}
@@ -257,7 +235,6 @@ class _PodConnection:
         raise KubernetesUnavailable(f"dial port {port} of pod {pod}, namespace {namespace}, at the pod's address")
 
     def close(self) -> None:
-        """See `_Connection`."""
         while self._idle:
             self._idle.pop().close()
 
@@ -311,7 +288,6 @@ class _ClientConnection:
         }
 
     def ask(self, question: _Question, namespace: str) -> tuple[int, bytes]:
-        """See `_Connection`."""
         call = getattr(self._apis[question.kind], f"{question.verb}_namespaced_{question.kind}")
         options: dict[str, Any] = {"namespace": namespace, "_preload_content": False, "_request_timeout": _TIMEOUT_S}
         if question.verb == "list":
@@ -327,7 +303,6 @@ class _ClientConnection:
         return int(response.status), bytes(response.data)
 
     def open_stream(self, pod: str, namespace: str, port: int) -> PodStream:
-        """See `_Connection`."""
         from kubernetes import client, stream
 
         # An ApiClient of its own: the call replaces a method of it for as long as it lasts.
@@ -337,7 +312,6 @@ class _ClientConnection:
         return PodStream(_translated(lambda: forward(call, pod, namespace, ports=str(port))), port)
 
     def close(self) -> None:
-        """See `_Connection`."""
         self._client.rest_client.pool_manager.clear()
 
 

@@ -27,9 +27,6 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor
 from tandemmq.core.tracing.span_data import TraceContext
 from tandemmq.service.telemetry.audit_export import AuditExport, open_audit_export
 
-__all__ = ["LEVELS", "EventMemory", "LevelSwitch", "RememberedEvent", "configure_logging", "get_logger", "traced_lines"]
-
-
 # The newest lines of a process, for those who ask over the network and not in a pod's log. Their number and the length
 # of each are bounded, so that a broker in trouble does not fill its memory with them.
 
@@ -45,8 +42,6 @@ _LEVELS: Final = frozenset({"info", "warning", "error", "critical"})
 
 @dataclass(frozen=True, slots=True)
 class RememberedEvent:
-    """One line."""
-
     # From 1, without gaps.
     sequence: int
     wall_ms: int

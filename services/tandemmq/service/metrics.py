@@ -36,33 +36,6 @@ from tandemmq.core.histogram import Exemplar, HistogramReading
 from tandemmq.core.quotas import counted_host
 from tandemmq.service.rpc import ListenError
 
-__all__ = [
-    "OPEN_METRICS_CONTENT_TYPE",
-    "OTHER",
-    "PROCESS_METRICS",
-    "TEXT_CONTENT_TYPE",
-    "Collect",
-    "ExporterType",
-    "LabelValues",
-    "LoopSnapshot",
-    "MetricExports",
-    "MetricFamily",
-    "MetricInfo",
-    "MetricKind",
-    "MetricSamples",
-    "MetricsOptions",
-    "MetricsSender",
-    "OtlpExport",
-    "PrometheusEndpoint",
-    "SeriesLimit",
-    "SnapshotUnavailable",
-    "exposition_pieces",
-    "open_otlp_export",
-    "parse_exporter_types",
-    "process_families",
-    "text_exposition",
-]
-
 # What a metric is, said once: scrapes, exports and the table in the documentation are made from it.
 
 
@@ -123,7 +96,6 @@ class MetricSamples:
             self.add(name, count, *labels, key)
 
     def add_histogram(self, name: str, reading: HistogramReading, *labels: str) -> None:
-        """One sample of a histogram."""
         family = self._families[name]
         assert family.info.kind is MetricKind.HISTOGRAM, f"{name} is a {family.info.kind}"
         assert len(self._base) + len(labels) == len(family.info.labels), f"{name} has labels {family.info.labels}"

@@ -50,8 +50,6 @@ from tandemmq.service.route_messages import (
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX, cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
-__all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant", "RegistrationSuperseded"]
-
 # Deadlines of the contract (proto/tandemmq/nameserver/v1).
 _REGISTER_TIMEOUT_S: Final = 6.0
 _UNREGISTER_TIMEOUT_S: Final = 3.0
@@ -196,7 +194,6 @@ class NameServerLinks:
 
     @property
     def view(self) -> ClusterView:
-        """Who is alive."""
         return self._view
 
     @property

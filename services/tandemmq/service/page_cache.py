@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["drop_absent_pages", "resident_bytes", "resident_pages"]
-
 _PAGE: Final = mmap.PAGESIZE
 _PROT_NONE: Final = 0
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value

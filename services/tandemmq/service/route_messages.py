@@ -20,6 +20,7 @@ from tandemmq.core.routing.values import (
     BrokerEndpoints,
     BrokerIdentity,
     GroupMemoryAnswer,
+    Heartbeat,
     QueueData,
     RegisteredBroker,
     Registration,
@@ -32,31 +33,6 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
-
-__all__ = [
-    "RouteQueryHandler",
-    "broker_message",
-    "broker_value",
-    "client_id_problem",
-    "identity_message",
-    "identity_value",
-    "is_master_value",
-    "memory_message",
-    "memory_value",
-    "message_queue",
-    "refusal_text",
-    "registration_message",
-    "registration_value",
-    "replica_message",
-    "route_message",
-    "route_value",
-    "rows_or_problem",
-    "snapshot_message",
-    "superseded_reason",
-    "takes_one_address",
-    "version_message",
-    "version_value",
-]
 
 # How the message of a refused registration begins; see the contract of RegisterBroker.
 _SUPERSEDED: Final = "superseded: "
@@ -151,6 +127,18 @@ def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
     )
 
 
+def heartbeat_value(message: pb.HeartbeatRequest) -> Heartbeat:
+    return Heartbeat(
+        identity=identity_value(message.identity),
+        incarnation=message.incarnation,
+        data_version=version_value(message.data_version),
+        epoch=message.epoch,
+        end_offset=message.end_offset,
+        unproven=message.unproven,
+        record_version=(message.record_epoch, message.record_renewals),
+    )
+
+
 def _role_message(*, is_master: bool) -> pb.BrokerRole:
     return pb.BROKER_ROLE_MASTER if is_master else pb.BROKER_ROLE_SLAVE
 
@@ -173,7 +161,6 @@ def superseded_reason(text: str | None) -> str | None:
 
 
 def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
-    """What is remembered of a replica."""
     message = pb.ReplicaMemory(
         broker_id=replica.broker_id,
         disk_id=replica.disk_id,

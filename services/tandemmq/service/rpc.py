@@ -14,30 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from grpc import StatusCode
-
-__all__ = [
-    "CLIENT_ID_HEADER",
-    "FORWARDED_HEADER",
-    "MESSAGE_BYTES_MAX",
-    "RECEIVE_HEADER",
-    "UNREAD",
-    "BidiMethod",
-    "Call",
-    "ListenError",
-    "Method",
-    "MethodTable",
-    "RequestDecoder",
-    "RequestTooLong",
-    "ServerStreamMethod",
-    "ShortRequests",
-    "StatusCode",
-    "StreamHandler",
-    "UnaryHandler",
-    "UnaryMethod",
-    "cancellation_wins",
-    "undecoded",
-]
+from grpc import StatusCode as StatusCode
 
 # RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
 MESSAGE_BYTES_MAX: Final = 130 << 20
@@ -46,6 +23,8 @@ CLIENT_ID_HEADER: Final = "x-mq-client-id"
 """In which RocketMQ's clients say who they are."""
 FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
 """Other brokers passed the call on, and say here by which steps."""
+CALLER_HEADER: Final = "x-tandemmq-caller"
+"""Address of the caller of a call that was passed on, when that was, and the mark of who says so."""
 RECEIVE_HEADER: Final = "x-tandemmq-receive"
 """The name of a receive that another broker passed on; behind UNREAD, that its caller may not have read the answer."""
 UNREAD: Final = "unread "

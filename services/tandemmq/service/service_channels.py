@@ -27,8 +27,6 @@ from tandemmq.core.access.identity import group_server_name, server_name
 if TYPE_CHECKING:
     from tandemmq.service.certificates import CertificateFolder, Certificates
 
-__all__ = ["LONG_LIVED_CHANNEL", "ServiceTls", "aio_channel", "sync_channel", "use_service_tls"]
-
 _ChannelOptions: TypeAlias = Sequence[tuple[str, Any]]
 
 # How soon a caller notices that the other machine fell silent, and what that costs. Who keeps a channel for as long as

@@ -38,23 +38,6 @@ from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls
 from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, load_settings
 
-__all__ = [
-    "PermissionInterceptor",
-    "ServerTls",
-    "ServicePortSettings",
-    "ServiceTlsSettings",
-    "TlsMode",
-    "caller_of",
-    "check_service_tls",
-    "claim_problem_of",
-    "is_operator",
-    "peer_of",
-    "server_tls_of",
-    "service_tls_of",
-    "service_tls_of_environment",
-    "tell_children",
-]
-
 log = structlog.get_logger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -29,22 +29,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-__all__ = [
-    "ENVIRONMENT_PREFIX",
-    "EXIT_REFUSED",
-    "VERSION",
-    "ServiceSettings",
-    "SettingsError",
-    "changed_settings",
-    "check_folder_writable",
-    "check_ports_free",
-    "effective_settings",
-    "json_schema",
-    "load_settings",
-    "settings_of_command_line",
-    "stop_requested",
-]
-
 ENVIRONMENT_PREFIX: Final = "TANDEMMQ_"
 
 # Kubernetes puts these into every pod for each Service of the namespace; a Service called tandemmq-... makes them

@@ -6,23 +6,6 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = [
-    "FORMS",
-    "MomentUnreadable",
-    "age_text",
-    "bytes_rate_text",
-    "bytes_text",
-    "count_text",
-    "counted",
-    "duration_text",
-    "iso_text",
-    "nanoseconds_text",
-    "rate_text",
-    "read_moment",
-    "seconds_text",
-    "wall_text",
-]
-
 
 def count_text(value: int) -> str:
     """12,345."""

@@ -15,8 +15,6 @@ from support.fake_call import FakeCall
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["CLIENT_ID", "RawClient"]
-
 CLIENT_ID: Final = "host@1@0@abc"
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
@@ -41,7 +39,6 @@ class RawClient:
     async def unary(
         self, method: str, request: Message, response: type[ResponseT], *, client_id: str | None = CLIENT_ID
     ) -> ResponseT:
-        """One unary call."""
         call: grpc.aio.UnaryUnaryMultiCallable[Message, ResponseT] = self.channel.unary_unary(
             _SERVICE + method,
             request_serializer=lambda message: message.SerializeToString(),
@@ -101,7 +98,6 @@ class RawClient:
         return await self.unary("AckMessage", ack_request(*handles), pb.AckMessageResponse)
 
     async def change_invisible(self, handle: str, invisible_ms: int) -> pb.ChangeInvisibleDurationResponse:
-        """One ChangeInvisibleDuration."""
         request = pb.ChangeInvisibleDurationRequest(
             group=definition.Resource(name="group"), topic=definition.Resource(name="orders"), receipt_handle=handle
         )
@@ -109,7 +105,6 @@ class RawClient:
         return await self.unary("ChangeInvisibleDuration", request, pb.ChangeInvisibleDurationResponse)
 
     async def query_route(self, topic: str) -> pb.QueryRouteResponse:
-        """One QueryRoute."""
         address = definition.Address(host="127.0.0.1", port=8_081)
         request = pb.QueryRouteRequest(
             topic=definition.Resource(name=topic),

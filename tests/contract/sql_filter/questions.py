@@ -16,8 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DRAWN", "EXPRESSIONS", "HAND_WRITTEN", "PROPERTIES", "RESULTS"]
-
 HERE: Final = Path(__file__).parent
 RESULTS: Final = HERE / "original_results.txt"
 

@@ -13,8 +13,6 @@ from typing import Final
 from e2e.admin.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 from e2e.programs import RunningProgram, free_port
 
-__all__ = ["signing_in_proxy"]
-
 _MODULES: Final = Path("/usr/lib/apache2/modules")
 _NEEDED: Final = (
     "mpm_event",

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from playwright.sync_api import Page
 
-__all__ = ["violations"]
-
 _RUN: Final = """async tags => (await axe.run(document, {runOnly: tags, resultTypes: ["violations"]})).violations"""
 _TAGS: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 

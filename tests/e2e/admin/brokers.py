@@ -20,8 +20,6 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
-__all__ = ["MASTERS", "Brokers"]
-
 ResultT = TypeVar("ResultT")
 # Asks one address.
 Question = Callable[[Channels, str], Awaitable[ResultT]]
@@ -39,16 +37,13 @@ class Brokers:
         self._thread = ThreadPoolExecutor(1)
 
     def status(self, member: str) -> admin_pb.GetBrokerStatusResponse:
-        """State of a broker."""
         return self.ask(member, lambda channels, at: BrokerAdminCalls(channels, at).status())
 
     def topic(self, name: str) -> Mapping[str, admin_pb.TopicStatus]:
-        """A topic on each master that has it."""
         found = self._ask_masters(lambda channels, at: BrokerAdminCalls(channels, at).topics(include_system=True))
         return {master: topic for master, topics in found.items() for topic in topics if topic.topic == name}
 
     def group(self, name: str) -> Mapping[str, admin_pb.SubscriptionGroupStatus]:
-        """A group on each master that has it."""
         found = self._ask_masters(lambda channels, at: BrokerAdminCalls(channels, at).groups())
         return {master: group for master, groups in found.items() for group in groups if group.group == name}
 
@@ -62,7 +57,6 @@ class Brokers:
         )
 
     def messages(self, topic: str, key: str) -> list[query_pb.MessageView]:
-        """Messages of a topic with this key, of all masters."""
         return [message for messages in self._by_master(topic, key).values() for message in messages]
 
     def newest(self, topic: str, key: str) -> query_pb.MessageView:
@@ -108,7 +102,6 @@ class Brokers:
         return found
 
     def ask(self, member: str, question: Question[ResultT]) -> ResultT:
-        """What one broker answers."""
         return self._run(question, self._cluster.member(member)["broker"]["metadata_endpoint"])
 
     def _by_master(self, topic: str, key: str) -> dict[str, list[query_pb.MessageView]]:

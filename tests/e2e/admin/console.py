@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect
 
-__all__ = ["NARROW", "WIDE", "Console", "open_console"]
-
 WIDE: Final = {"width": 1280, "height": 900}
 NARROW: Final = {"width": 420, "height": 900}
 _LIMIT_MS: Final = 10_000

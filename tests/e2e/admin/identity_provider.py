@@ -15,8 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-__all__ = ["CLIENT_ID", "CLIENT_SECRET", "IdentityProvider", "identity_provider"]
-
 CLIENT_ID: Final = "console"
 CLIENT_SECRET: Final = "shared-by-provider-and-proxy-in-this-test"
 _ID_TOKEN_S: Final = 600

@@ -12,8 +12,6 @@ from e2e.admin.brokers import MASTERS
 from e2e.admin.console import Console
 from e2e.admin.stage import Stage
 
-__all__ = ["CONSOLE_TASKS"]
-
 BODY: Final = '{"parcel": 17, "weight_kg": 2.5}'
 
 Doing = Callable[[Console, Stage], None]

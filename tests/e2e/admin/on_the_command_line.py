@@ -10,8 +10,6 @@ from e2e.admin.brokers import MASTERS
 from e2e.admin.shell import Answer
 from e2e.admin.stage import Stage
 
-__all__ = ["COMMAND_TASKS"]
-
 # Runs the task's commands; each has to end with code 0.
 Run = Callable[[], Answer]
 Doing = Callable[[Sequence[Run], Stage], None]

@@ -9,8 +9,6 @@ from typing import Final
 from e2e.admin.console import Console
 from e2e.admin.stage import Stage
 
-__all__ = ["CONFIRMATIONS", "PAGES", "PLAIN_PAGES", "Shown"]
-
 Steps = Callable[[Console], None]
 
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from playwright.sync_api import Page
 
-__all__ = ["take_picture"]
-
 # Of these the dark ones are wanted, too.
 _DARK: Final = ("replication",)
 # Steps within a page: these are pictured, wide.

@@ -13,8 +13,6 @@ from e2e.admin.stage import Stage
 from e2e.programs import free_port
 from support.cluster_processes import wait_until
 
-__all__ = ["second_admin"]
-
 _START_LIMIT_S: Final = 60.0
 _STOP_LIMIT_S: Final = 20.0
 

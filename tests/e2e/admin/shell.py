@@ -11,8 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-__all__ = ["Answer", "Shell"]
-
 _LIMIT_S: Final = 240.0
 _STOP_LIMIT_S: Final = 20.0
 # Which the script's own commands set.

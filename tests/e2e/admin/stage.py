@@ -14,8 +14,6 @@ from e2e.admin.twenty_tasks import preparation
 from e2e.live_cluster import LiveCluster
 from support.cluster_processes import wait_until
 
-__all__ = ["Stage"]
-
 _LIMIT_S: Final = 60.0
 # Leaves its master once before anything is looked at, so that there is something to say about why.
 _SLAVE: Final = "broker-a-s"

@@ -9,8 +9,6 @@ from typing import Final
 
 from e2e.programs import ROOT
 
-__all__ = ["DOCUMENT", "Task", "preparation", "tasks"]
-
 DOCUMENT: Final = ROOT / "docs" / "operations" / "twenty-tasks.md"
 _TASK: Final = re.compile(r"(\d+)\. (.+)")
 _COMMANDS: Final = re.compile(r"```sh\n(.*?)```", re.DOTALL)
@@ -19,8 +17,6 @@ _STEP: Final = re.compile(r"^\d+\. ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of the twenty."""
-
     number: int
     title: str
     # Steps in the console, as written.

@@ -12,8 +12,6 @@ from e2e.kubernetes.installation import RELEASE, Installation
 from e2e.kubernetes.port_forward import admin_port, answer_of
 from e2e.kubernetes.report import Report
 
-__all__ = ["close_admin"]
-
 SECRET: Final = "admin-tokens"
 OPERATOR: Final = "operators-token-of-the-test"
 VIEWER: Final = "viewers-token-of-the-test"

@@ -11,8 +11,6 @@ from e2e.kubernetes.cluster import ROOT, Cluster, CommandFailed
 from e2e.kubernetes.installation import CHART, PRESETS, Installation
 from e2e.kubernetes.report import Report
 
-__all__ = ["BAD_VALUES", "check_chart"]
-
 # Arguments of helm, and a word its message has to hold, so that it helps.
 BAD_VALUES: Final = (
     (("--set", "replication=semi"), "replication"),

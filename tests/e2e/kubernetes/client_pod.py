@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, until
 
-__all__ = ["WORK", "Acknowledged", "ClientPod", "Comparison", "Delivery"]
-
 POD: Final = "official-client"
 WORK: Final = "/work"
 _PROGRAMS: Final = Path(__file__).parent / "client"

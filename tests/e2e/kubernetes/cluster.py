@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["CONTROL_NODE", "ROOT", "Cluster", "CommandFailed", "NotInTime", "say", "until"]
-
 ROOT: Final = Path(__file__).resolve().parents[3]
 # Beside a checkout; set KUBE_SCRIPTS and KUBE_HOME for other places.
 SCRIPTS: Final = Path(os.environ.get("KUBE_SCRIPTS", ROOT.parent / "shared" / "kube")).absolute()
@@ -185,7 +183,6 @@ class Cluster:
         return items
 
     def apply(self, objects: Iterable[dict[str, Any]]) -> None:
-        """Applies objects."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
     def kill(self, process: Process, signal: str = "-9") -> None:

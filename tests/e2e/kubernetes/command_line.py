@@ -17,8 +17,6 @@ from e2e.kubernetes.cluster import ROOT, CommandFailed
 from e2e.kubernetes.installation import RELEASE, Installation
 from e2e.kubernetes.report import Report
 
-__all__ = ["Answer", "Operator", "use_command_line"]
-
 TOPIC: Final = "by-command-line"
 QUEUES: Final = 4
 SETTING: Final = "fileReservedTime"
@@ -40,8 +38,6 @@ _CHECKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said."""
-
     code: int
     output: str
     errors: str
@@ -121,7 +117,6 @@ class Operator:
         )
 
     def check(self, what: str, value: float, unit: str, target: str, note: str = "") -> None:
-        """A row of the command line."""
         self._report.check(f"{self._part}: tandemmq through the API server: {what}", value, unit, target, note)
 
     def _run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Answer:

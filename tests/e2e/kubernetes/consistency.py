@@ -19,8 +19,6 @@ from e2e.kubernetes.port_forward import admin_port, fetched
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 
-__all__ = ["VALUES", "prove_equal"]
-
 # Runs are started by hand here; a schedule that comes due meanwhile would take the machine from them.
 VALUES: Final = (
     "consistency.enabled=true",

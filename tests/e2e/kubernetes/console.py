@@ -17,8 +17,6 @@ from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.port_forward import admin_port
 from e2e.kubernetes.report import Report
 
-__all__ = ["GROUP", "TOPIC", "look_at_console"]
-
 TOPIC: Final = "by-console"
 GROUP: Final = "by-console-readers"
 QUEUES: Final = 4

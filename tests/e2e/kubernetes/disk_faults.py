@@ -21,8 +21,6 @@ from e2e.kubernetes.installation import PUT_BACK, RELEASE, STORE, Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 
-__all__ = ["DISK_FAULTS", "VALUES", "lose_disks"]
-
 DISK_FAULTS: Final = ("claim", "slave-late", "nameservers-late", "copy", "both")
 # A group that is not known begins at the newest message, as the presets have it: a forgotten one loses its backlog. And
 # nobody takes over: what a master does that comes back without its disk is the question here.
@@ -44,7 +42,7 @@ RECEIVE_LIMIT_S: Final = 300.0
 _IDS: Final = """
 import pathlib, sys
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import RecordFound, scan_record
 for path in sorted(path for path in pathlib.Path(sys.argv[1], "commitlog").iterdir() if path.name.isdigit()):
     data, position = path.read_bytes(), 0
     first = int(path.name)

@@ -9,8 +9,6 @@ from e2e.kubernetes.cluster import Cluster
 from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.report import Report
 
-__all__ = ["VALUES", "reach_from_outside"]
-
 VALUES: Final = ("externalAccess.enabled=true",)
 TOPIC: Final = "outside"
 MESSAGES: Final = 1_000

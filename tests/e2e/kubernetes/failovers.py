@@ -17,8 +17,6 @@ from e2e.kubernetes.faults import LOAD, FaultPlayer, groups_of, judge, under_loa
 from e2e.kubernetes.installation import PUT_BACK, Installation
 from e2e.kubernetes.report import Report
 
-__all__ = ["FAILOVERS", "change_masters"]
-
 FAILOVERS: Final = ("delete", "kill", "power", "partition", "claim", "copy", "rollout", "authority")
 HIT: Final = "broker-a"
 # The lease, a try or two, and what a client needs to find the new master: it asks for routes each 30 s.

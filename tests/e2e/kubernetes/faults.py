@@ -15,18 +15,6 @@ from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import FaultRow, Report
 
-__all__ = [
-    "FAULT_KINDS",
-    "LOAD",
-    "Fault",
-    "FaultPlayer",
-    "break_everything",
-    "felt",
-    "groups_of",
-    "judge",
-    "under_load",
-]
-
 FAULT_KINDS: Final = ("delete", "kill", "power", "drain")
 TOPIC: Final = "faults"
 LOAD: Final = "load"

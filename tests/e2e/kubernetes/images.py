@@ -13,8 +13,6 @@ from tools.images import BASE, BY_NAME, EPOCH_S
 
 from e2e.kubernetes.cluster import ROOT, Cluster, say
 
-__all__ = ["Images", "build_images"]
-
 SERVICES: Final = ("nameserver", "broker", "admin")
 # Spark: a gigabyte on each node, only for the part that runs it.
 CONSISTENCY: Final = "consistency"

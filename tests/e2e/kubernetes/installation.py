@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from e2e.kubernetes.cluster import ROOT, Cluster, CommandFailed, NotInTime, until
 
-__all__ = ["CHART", "PRESETS", "PUT_BACK", "RELEASE", "STORE", "Broker", "Installation"]
-
 CHART: Final = ROOT / "charts" / "tandemmq"
 PRESETS: Final = ROOT / "deploy" / "helm"
 # What differs from the preset on a test cluster: small files, images that are already on the nodes.
@@ -158,7 +156,6 @@ class Installation:
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods("broker")}
 
     def pod(self, name: str) -> dict[str, Any]:
-        """One pod by name."""
         found: dict[str, Any] = json.loads(self.cluster.kubectl("get", "pod", name, "-n", self.namespace, "-o", "json"))
         return found
 
@@ -218,7 +215,6 @@ class Installation:
             time.sleep(0.1)
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
-        """A topic on all masters."""
         self.tandemmq("topic", "create", topic, "--queues", str(queues))
 
     def brokers(self) -> list[Broker]:

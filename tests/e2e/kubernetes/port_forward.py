@@ -12,8 +12,6 @@ from e2e.kubernetes.cluster import until
 from e2e.kubernetes.installation import RELEASE, Installation
 from e2e.programs import free_port
 
-__all__ = ["admin_port", "answer_of", "fetched"]
-
 
 @contextmanager
 def admin_port(installation: Installation) -> Iterator[int]:

@@ -19,8 +19,6 @@ from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report, UsageRow
 from e2e.kubernetes.resources import idle_usage
 
-__all__ = ["live_through"]
-
 MESSAGES: Final = 10_000
 KEPT_MESSAGES: Final = 200
 # Sends per second while the brokers are upgraded: a steady load that leaves the small machine air.

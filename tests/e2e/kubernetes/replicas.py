@@ -10,8 +10,6 @@ from typing import Final
 from e2e.kubernetes.cluster import CommandFailed, NotInTime, until
 from e2e.kubernetes.installation import STORE, Broker, Installation
 
-__all__ = ["LogsCompared", "compare_replicas"]
-
 _SETTLE_LIMIT_S: Final = 120.0
 
 # Runs in a broker's pod: SHA-256 of [start, end) of the CommitLog, over the files it is cut into.

@@ -12,8 +12,6 @@ from typing import Final
 
 from e2e.kubernetes.cluster import say
 
-__all__ = ["FaultRow", "Report", "UsageRow"]
-
 _COMPARISONS: Final = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
 
 

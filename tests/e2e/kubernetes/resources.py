@@ -8,8 +8,6 @@ from typing import Final
 
 from e2e.kubernetes.installation import Installation
 
-__all__ = ["Usage", "idle_usage"]
-
 # cgroup v1 and v2, whichever is mounted in the pod. `cat` alone: what starts to look is counted, too.
 _FILES: Final = (
     "/sys/fs/cgroup/memory/memory.usage_in_bytes",

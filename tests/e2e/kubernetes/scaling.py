@@ -12,8 +12,6 @@ from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 
-__all__ = ["grow"]
-
 TOPIC: Final = "scaled"
 MESSAGES: Final = 600
 # More than the 2 GiB of the overlay.

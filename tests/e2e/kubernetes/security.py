@@ -25,8 +25,6 @@ from e2e.kubernetes.report import Report
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
 from tandemmq.service.certificates import CertificateAuthority
 
-__all__ = ["OPEN", "close_and_besiege"]
-
 # What an open release of before is like.
 OPEN: Final = ("security.serviceTlsMode=disabled",)
 AUTO: Final = "security.serviceTlsMode=auto"

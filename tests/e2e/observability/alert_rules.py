@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from chart.rendering import render
 
-__all__ = ["chart_rules", "hastened"]
-
 _OPTIONS: Final = (
     *("--set", "monitoring.prometheusRule.enabled=true"),
     *("--set", "consistency.enabled=true"),

@@ -9,8 +9,6 @@ from typing import Final
 
 from e2e.chromium import chromium
 
-__all__ = ["picture"]
-
 _LIMIT_S: Final = 300
 # What a page may take to fetch its data and draw, in the browser's own time: more if it has drawn nothing by then.
 _SETTLE_MS: Final = (6_000, 20_000, 60_000)

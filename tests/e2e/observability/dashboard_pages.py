@@ -16,8 +16,6 @@ from e2e.observability.dashboards import Curve, FilledPanel
 from e2e.observability.units import Scale, plain, scale_of
 from e2e.programs import ROOT
 
-__all__ = ["dashboard_page", "plotly_script"]
-
 _PLOTLY: Final = "plotly==6.5.0"
 _TOOLS: Final = ROOT / "build" / "tools"
 # Of Grafana's classic palette.

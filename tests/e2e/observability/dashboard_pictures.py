@@ -11,8 +11,6 @@ from e2e.observability.dashboard_pages import dashboard_page
 from e2e.observability.dashboards import read_dashboard
 from e2e.observability.prometheus_api import PrometheusApi
 
-__all__ = ["Drawn", "draw_dashboards"]
-
 _WIDTH_PX = 1400
 
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from e2e.observability.prometheus_api import PrometheusApi, QueryRefused, Series
 
-__all__ = ["Curve", "Dashboard", "FilledPanel", "Panel", "Target", "metric_names", "read_dashboard"]
-
 _KINDS: Final = frozenset(
     {"row", "text", "stat", "gauge", "bargauge", "timeseries", "table", "heatmap", "state-timeline"}
 )
@@ -80,8 +78,6 @@ class FilledPanel:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One dashboard."""
-
     name: str
     title: str
     panels: tuple[Panel, ...]

@@ -12,8 +12,6 @@ import yaml
 
 from e2e.programs import RunningProgram, free_port, tool
 
-__all__ = ["CollectedSpan", "OtelCollector"]
-
 
 @dataclass(frozen=True, slots=True)
 class CollectedSpan:

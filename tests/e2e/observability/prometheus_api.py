@@ -10,8 +10,6 @@ from typing import Any
 
 from e2e.programs import fetch_json
 
-__all__ = ["PrometheusApi", "QueryRefused", "Sample", "Series"]
-
 
 class QueryRefused(Exception):
     """Prometheus understands the query not, or not on this data; its words."""
@@ -35,8 +33,6 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusApi:
-    """The Prometheus at a URL."""
-
     url: str
 
     def query(self, expression: str, *, at_s: float | None = None) -> list[Sample]:
@@ -57,7 +53,6 @@ class PrometheusApi:
         ]
 
     def label_values(self, label: str, matching: str = "") -> list[str]:
-        """Values of a label, of the matching series or of all."""
         query = f"?{urllib.parse.urlencode({'match[]': matching})}" if matching else ""
         answer = fetch_json(f"{self.url}/api/v1/label/{label}/values{query}")
         return sorted(answer["data"])

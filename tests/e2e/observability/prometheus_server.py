@@ -12,8 +12,6 @@ import yaml
 from e2e.observability.prometheus_api import PrometheusApi
 from e2e.programs import RunningProgram, free_port, tool
 
-__all__ = ["PrometheusServer", "ScrapeJob"]
-
 # A test sees what happens in a second, not in the 15 or 30 of an installation.
 SCRAPE_INTERVAL_S: Final = 1
 

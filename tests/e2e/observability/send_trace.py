@@ -8,8 +8,6 @@ from typing import Final
 
 from e2e.observability.otel_collector import CollectedSpan
 
-__all__ = ["SendTrace", "TraceIncomplete", "send_trace"]
-
 SERVER: Final = "apache.rocketmq.v2.MessagingService/SendMessage"
 
 

@@ -18,8 +18,6 @@ from e2e.observability.traffic import GROUPS, TOPICS, Traffic
 from e2e.observability.zipkin import Zipkin
 from e2e.programs import ROOT
 
-__all__ = ["DASHBOARDS", "Stage"]
-
 DASHBOARDS: Final = tuple(sorted((ROOT / "charts" / "tandemmq" / "dashboards").glob("*.json")))
 # The labels that the chart's rules ask for: release mq in namespace ns.
 _NAMESPACE: Final = "ns"

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["DLQ_GROUP", "GROUPS", "LAGGING_GROUP", "TOPICS", "Traffic"]
-
 # Topic to its message type.
 TOPICS: Final = {"shop-orders": "NORMAL", "shop-payments": "FIFO"}
 GROUP: Final = "billing"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Scale", "plain", "scale_of"]
-
 _THOUSANDS: Final = (("", 1.0), ("K", 1e3), ("Mil", 1e6), ("Bil", 1e9))
 _BINARY: Final = (("", 1.0), ("Ki", 1024.0), ("Mi", 1024.0**2), ("Gi", 1024.0**3), ("Ti", 1024.0**4))
 _SECONDS: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3_600.0), ("d", 86_400.0))
@@ -22,7 +20,6 @@ class Scale:
     suffix: str
 
     def text(self, value: float, decimals: int | None = None) -> str:
-        """A value as shown."""
         scaled = value / self.divisor
         if decimals is not None:
             return f"{scaled:.{decimals}f}{self.suffix}"

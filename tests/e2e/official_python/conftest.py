@@ -50,7 +50,6 @@ class Push:
     handled: list[dict[str, Any]] = field(default_factory=list)
 
     async def read(self) -> None:
-        """All that it prints."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             told = json.loads(line)

@@ -34,7 +34,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: _ApiServer
 
     def do_GET(self) -> None:
-        """List, or one."""
         path = self._note()
         if path == _PODS:
             items = [_pod(name, labels) for name, labels in self.server.pods.items()]
@@ -44,7 +43,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(_pod(name, self.server.pods.get(name, {})))
 
     def do_PATCH(self) -> None:
-        """Labels of one."""
         name = self._note().rpartition("/")[2]
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if name not in self.server.pods:

@@ -42,7 +42,6 @@ class _Admin:
         )
 
     def document(self, path: str) -> Any:
-        """What is at a path."""
         answer = self.here.get(path)
         assert answer.status_code == 200, answer.text
         return answer.json()

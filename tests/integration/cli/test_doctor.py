@@ -47,7 +47,6 @@ class _Cluster:
         return checks
 
     def member(self, name: str) -> dict[str, Any]:
-        """Of cluster.json."""
         document = json.loads((self.folder / "cluster.json").read_text())
         found: dict[str, Any] = next(each for each in document["members"] if each["name"] == name)
         return found

@@ -15,7 +15,7 @@ from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until
 from support.topic_admin import broker_status, create_topic
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import RecordFound, scan_record
 
 _TOPIC = "repaired"
 _LIMIT_S = 120.0

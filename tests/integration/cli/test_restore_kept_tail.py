@@ -18,7 +18,7 @@ from support.topic_admin import broker_status, create_topic
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.cli.app import app
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import decode_record
 from tandemmq.core.storage.kept_tail import TailWalk
 
 _MESSAGES = 1_500

@@ -58,7 +58,6 @@ async def exporting(*types: ExporterType, target: str = "", interval_ms: int = 2
 
 
 def get_from(address: str, port: int) -> tuple[int, bytes]:
-    """From an address of this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(address, 0))
     try:
         connection.request("GET", "/metrics")

@@ -16,6 +16,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
 from support.manual_time import ManualTime
 from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
+from tandemmq.http2.errors import TlsMode
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc
 from tandemmq.service import grpc_server
@@ -24,7 +25,7 @@ from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, UnaryMethod
 from tandemmq.service.service_channels import ServiceTls, aio_channel, use_service_tls
-from tandemmq.service.service_tls import PermissionInterceptor, ServerTls, TlsMode
+from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
 
 STATUS = "/tandemmq.admin.v1.BrokerAdminService/GetBrokerStatus"
 PROBES = "/tandemmq.admin.v1.BrokerAdminService/ProbePeers"

@@ -6,7 +6,7 @@ from simulation.checkers import log_place
 from simulation.cluster import Cluster
 from simulation.member import Member
 from simulation.run_settings import RunSettings
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import RecordFound, scan_record
 
 SEGMENT_BYTES = 8 << 10
 

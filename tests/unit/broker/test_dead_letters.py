@@ -71,7 +71,6 @@ class Desk:
         return await self._resend.resend("workers", queue_offsets, dry_run)
 
     async def sent(self, letter: pb.ResentDeadLetter) -> MessageRecord:
-        """The new message."""
         return await self.queries.record_in_queue(letter.topic, letter.queue_id, letter.new_queue_offset)
 
 

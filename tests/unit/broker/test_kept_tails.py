@@ -19,7 +19,7 @@ from support.stores import ManualClock
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import decode_record
 from tandemmq.core.storage.kept_tail import KeptTail, TailWalk
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb

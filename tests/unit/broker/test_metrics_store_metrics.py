@@ -39,8 +39,6 @@ def far_reads(store: MessageStore) -> FarReads:
 
 
 class Store:
-    """A store and what is told of it."""
-
     def __init__(self) -> None:
         self.clock = ManualClock()
         disk = SimulatedDisk(random.Random(1))

@@ -56,7 +56,6 @@ class Parts:
         self.settings = RuntimeSettings(settings, lambda: appliers)
 
     def change(self, **values: str) -> None:
-        """All of them."""
         assert len(self.settings.change(values)) == len(values)
 
     def changeable(self) -> set[str]:

@@ -38,15 +38,12 @@ class Links:
         self._look = look
 
     def pump(self) -> None:
-        """`ReplicationLinks`'."""
         self.seen.append(self._look())
 
     def close_link(self, link: int, reason: str) -> None:
-        """`ReplicationLinks`'."""
         raise AssertionError(reason)
 
     def tell(self, write: Callable[..., object], event: str, link_id: int | None, **values: object) -> None:
-        """`ReplicationLinks`'."""
         write(event, link=link_id, **values)
 
 

@@ -8,9 +8,17 @@ from hpack.huffman_table import decode_huffman
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemmq.http2.errors import HeaderBlockError
 from tandemmq.http2.frames import timeout_s
-from tandemmq.http2.hpack import TABLE_BYTES, Header, HeaderDecoder, HeaderEncoder, decode, literal, measure
+from tandemmq.http2.hpack import (
+    TABLE_BYTES,
+    Header,
+    HeaderBlockError,
+    HeaderDecoder,
+    HeaderEncoder,
+    decode,
+    literal,
+    measure,
+)
 
 TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200)
 NAME = st.from_regex(r"\A[a-z0-9_.-]{1,40}\Z")

@@ -72,14 +72,6 @@ def _garbled(name: str) -> Callable[[TestCertificates], Path]:
     return make
 
 
-def _expired_authority(certificates: TestCertificates) -> Path:
-    old = CertificateAuthority.new("old CA", now=now() - timedelta(days=9), days=1)
-    chain, key = old.issue(broker(), now=now() - timedelta(days=9), days=1)
-    folder = certificates.root / "old"
-    write_certificates(folder, chain=chain, key=key, authorities=old.pem)
-    return folder
-
-
 def _made(
     certificates: TestCertificates, folder: str, change: Callable[[x509.CertificateBuilder], x509.CertificateBuilder]
 ) -> Path:

@@ -35,32 +35,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
 from tandemmq.service.rpc import Call
 
-__all__ = [
-    "BODY_LIMIT_S",
-    "OPERATOR_ONLY",
-    "SESSION_COOKIE",
-    "SESSION_LIFE_S",
-    "Access",
-    "AccessRules",
-    "App",
-    "Guard",
-    "Problem",
-    "Receive",
-    "Refusal",
-    "RefusedTokens",
-    "Request",
-    "Scope",
-    "Send",
-    "SessionTable",
-    "current_actor",
-    "operator_only",
-    "peer_host_of",
-    "plain_problem",
-    "problem_of",
-    "problem_response",
-    "request_of",
-]
-
 SESSION_COOKIE: Final = "tandemmq_session"
 
 _NO_TOKEN: Final = SecretStr("")
@@ -100,7 +74,6 @@ class AccessRules:
 
     @staticmethod
     def of(settings: AdminSettings) -> AccessRules:
-        """As the settings say."""
         return AccessRules(
             viewer_token=settings.viewer_token,
             local_role=Role(settings.local_role),
@@ -295,7 +268,6 @@ class RefusedTokens:
         self._hosts: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def note(self, host: str) -> None:
-        """One more."""
         host, now_ms = counted_host(host), self._clock.monotonic_ms()
         due_ms, count = self._hosts.get(host, (now_ms, 0))
         if now_ms < due_ms:
@@ -363,7 +335,6 @@ class SessionTable:
         return actor if self._clock.monotonic_ms() < ends_at_ms else None
 
     def close(self, session_id: str) -> None:
-        """Ends it."""
         self._sessions.pop(_digest(session_id), None)
 
 
@@ -426,7 +397,6 @@ def plain_problem(status: HTTPStatus, detail: str) -> Problem:
 
 
 def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
-    """As it is sent."""
     return JSONResponse(
         asdict(problem), problem.status, {"cache-control": "no-store", **(headers or {})}, "application/problem+json"
     )
@@ -485,8 +455,6 @@ class Guard:
         self._audit_log = audit_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-
         async def send_with_headers(message: _Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]

@@ -29,9 +29,6 @@ from tandemmq.service.rpc import (
     UnaryMethod,
 )
 
-__all__ = ["ClusterServicer", "ConsistencyServicer", "cluster_message", "full_run_message", "guarded", "run_message"]
-
-
 # A reading of the cluster as protobuf messages. The edge: nothing deeper knows them.
 
 _SEVERITIES: Final = {
@@ -168,7 +165,6 @@ class ClusterServicer:
         self._watches: dict[Call, Callable[[], None]] = {}
 
     def method_table(self) -> MethodTable:
-        """Both methods."""
         return MethodTable(
             _SERVICE_NAME,
             {
@@ -215,11 +211,11 @@ class ClusterServicer:
             forget()
 
 
-def guarded(table: MethodTable, access: Access, *, is_monitoring: bool = True) -> MethodTable:
-    """The same methods, for callers that may read; `is_monitoring`: for all while no token is set."""
+def guarded(table: MethodTable, access: Access) -> MethodTable:
+    """The same methods, for callers that may read, and for all while no token is set."""
 
     def refusal(call: Call) -> Refusal | None:
-        actor = access.actor_of(request_of(call, monitoring=is_monitoring))
+        actor = access.actor_of(request_of(call, monitoring=True))
         return actor if isinstance(actor, Refusal) else None
 
     def guarded_handler(handler: Callable[[Any, Call], None]) -> Callable[[Any, Call], None]:
@@ -270,7 +266,6 @@ class _Refused:
 
 
 def run_message(run: RunSummary) -> consistency_pb.ConsistencyRun:
-    """The run by its figures."""
     message = as_message(
         consistency_pb.ConsistencyRun,
         run,
@@ -314,7 +309,6 @@ class ConsistencyServicer:
         self._consistency = consistency
 
     def method_table(self) -> MethodTable:
-        """Both methods."""
         return MethodTable(
             _RUNS_SERVICE,
             {

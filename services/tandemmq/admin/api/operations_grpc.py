@@ -41,8 +41,6 @@ from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1.broker_access_service_pb2 import AclEntry as AclEntryMessage
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 
-__all__ = ["OperationsServicer"]
-
 log = structlog.get_logger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["ClusterOperationsService"]
@@ -320,7 +318,6 @@ class OperationsServicer:
         self._tasks: dict[asyncio.Task[None], Call] = {}
 
     def method_table(self) -> MethodTable:
-        """All methods."""
         methods: dict[str, Any] = {name: self._unary(name, question) for name, question in _METHODS.items()}
         methods["TailMessages"] = ServerStreamMethod(self._tail, pb.TailMessagesRequest)
         return MethodTable(

@@ -6,7 +6,6 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -70,9 +69,6 @@ from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
 from tandemmq.service.texts import MomentUnreadable, read_moment
-
-__all__ = ["add_rest", "add_traces"]
-
 
 # What values become on their way out where JSON has another shape
 
@@ -153,14 +149,21 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     422: _problem("The question is wrong; `problem` names the field."),
     503: _problem("Nobody who could answer does."),
 }
-"""For `responses` of routes that look."""
-
 CHANGE_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = PROBLEMS | {
     403: _problem("The sender may look and not change, or a page of another origin sent this. Nothing was done."),
     409: _problem("The state of the cluster forbids it. Nothing was done."),
     502: _problem("Some brokers did it and others did not; repeating it is safe."),
 }
-"""For `responses` of routes that change something."""
+
+
+def looks(tag: str) -> dict[str, Any]:
+    """Of a route that looks; `tag` is its heading in the description of the API."""
+    return {"tags": [tag], "responses": PROBLEMS}
+
+
+def changes(tag: str) -> dict[str, Any]:
+    """Of a route that changes something."""
+    return {"tags": [tag], "responses": CHANGE_PROBLEMS, "dependencies": [OPERATOR_ONLY]}
 
 
 class Body(BaseModel):
@@ -190,9 +193,6 @@ def moment_of(text: str, *, field: str, now_ms: int) -> int:
 
 
 # Settings of brokers, write permission and events over HTTP.
-
-_BROKER_TAGS: Final[list[str | Enum]] = ["brokers"]
-_CONSISTENCY_TAGS: Final[list[str | Enum]] = ["consistency"]
 
 
 class SettingsBody(Body):
@@ -248,41 +248,28 @@ class RestoreBody(Body):
 
 
 def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/brokers/{broker}/settings", tags=_BROKER_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/brokers/{broker}/settings", **looks("brokers"))
     async def settings(broker: str, operations: Operations = acting) -> BrokerSettings:
         """Settings of a broker, named as in `broker-a:0`."""
         return await operations.broker_settings(broker)
 
-    @app.patch(
-        "/api/v1/brokers/{broker}/settings", tags=_BROKER_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
-    )
+    @app.patch("/api/v1/brokers/{broker}/settings", **changes("brokers"))
     async def update_settings(
         broker: str, body: SettingsBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> list[ConfigChange]:
         """Changes settings of a broker until its next start."""
         return list(await operations.update_settings(broker, body.values, dry_run=dry_run))
 
-    @app.put(
-        "/api/v1/broker-groups/{broker_name}/write-permission",
-        tags=_BROKER_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.put("/api/v1/broker-groups/{broker_name}/write-permission", **changes("brokers"))
     async def set_write_permission(
         broker_name: str, body: WritePermissionBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> ChangeResult:
         """Takes a broker group out of producers' routes at every NameServer, or puts it back."""
         return await operations.set_write_permission(broker_name, writable=body.writable, dry_run=dry_run)
 
-    @app.post(
-        "/api/v1/broker-groups/{broker_name}/accept-loss",
-        tags=_BROKER_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/broker-groups/{broker_name}/accept-loss", **changes("brokers"))
     async def accept_loss(
         broker_name: str, body: AcceptLossBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> AcceptedLoss:
@@ -290,12 +277,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
         lost: with `dry_run` it tells in numbers what that is, and `names` says all of it again."""
         return await operations.accept_loss(broker_name, names=body.names, dry_run=dry_run)
 
-    @app.post(
-        "/api/v1/broker-groups/{broker_name}/failover",
-        tags=_BROKER_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/broker-groups/{broker_name}/failover", **changes("brokers"))
     async def failover(
         broker_name: str, body: FailoverBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> HandOver:
@@ -303,34 +285,23 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
         when it is the master already."""
         return await operations.failover(broker_name, to=body.to_broker_id, unclean=body.unclean, dry_run=dry_run)
 
-    @app.get("/api/v1/verification", tags=_CONSISTENCY_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/verification", **looks("consistency"))
     async def verification(operations: Operations = acting) -> Verification:
         """The run of the consistency job that was started here last, and how far it is."""
         return await operations.verification()
 
-    @app.post(
-        "/api/v1/verification",
-        tags=_CONSISTENCY_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-        status_code=HTTPStatus.ACCEPTED,
-    )
+    @app.post("/api/v1/verification", **changes("consistency"), status_code=HTTPStatus.ACCEPTED)
     async def verify(body: VerificationBody, dry_run: DryRun = False, operations: Operations = acting) -> Verification:
         """Starts a run of the consistency job. One at a time."""
         return await operations.verify(tier=body.tier, groups=body.groups, dry_run=dry_run)
 
-    @app.get("/api/v1/kept-tails", tags=_BROKER_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/kept-tails", **looks("brokers"))
     async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:
         """What was cut off the logs of all brokers, and kept."""
         tails, unseen = await operations.kept_tails()
         return KeptTailsDocument(tails, unseen)
 
-    @app.post(
-        "/api/v1/brokers/{broker}/kept-tails/{name}/restore",
-        tags=_BROKER_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/brokers/{broker}/kept-tails/{name}/restore", **changes("brokers"))
     async def restore_kept_tail(
         broker: str, name: str, body: RestoreBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> TailResult:
@@ -338,7 +309,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
         some broker group holds are left alone, so repeating it is safe."""
         return await operations.restore_kept_tail(broker, name, page_token=body.page_token, dry_run=dry_run)
 
-    @app.get("/api/v1/events", tags=["events"], responses=PROBLEMS)
+    @app.get("/api/v1/events", **looks("events"))
     async def events(
         limit: Annotated[int, Query(ge=1, le=1_000)] = 200, operations: Operations = acting
     ) -> EventsDocument:
@@ -354,7 +325,6 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
 # Messages over HTTP: search, one whole, a live tail, a test message.
 
-_MESSAGE_TAGS: Final[list[str | Enum]] = ["messages"]
 _TAIL_S_MAX: Final = 600
 _MESSAGE_JSON: Final = TypeAdapter(MessageSummary)
 
@@ -381,10 +351,9 @@ class SendBody(Body):
 
 
 def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/topics/{topic}/messages", tags=_MESSAGE_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/topics/{topic}/messages", **looks("messages"))
     async def search(
         topic: str,
         key: Annotated[str, Query(max_length=200, description="Only messages with this key.")] = "",
@@ -420,12 +389,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         )
         return await operations.search(query)
 
-    @app.post(
-        "/api/v1/topics/{topic}/messages",
-        tags=_MESSAGE_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/topics/{topic}/messages", **changes("messages"))
     async def send(topic: str, body: SendBody, operations: Operations = acting) -> TestReceipt:
         """Sends a message as a client would. 409 says what the broker said."""
         message = TestMessage(
@@ -438,7 +402,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         )
         return await operations.send(message)
 
-    @app.get("/api/v1/topics/{topic}/tail", tags=_MESSAGE_TAGS, responses=PROBLEMS, response_class=StreamingResponse)
+    @app.get("/api/v1/topics/{topic}/tail", **looks("messages"), response_class=StreamingResponse)
     async def tail(
         request: Request,
         topic: str,
@@ -465,11 +429,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
 
         return _TailResponse(found, lines())
 
-    @app.get(
-        "/api/v1/topics/{topic}/messages/{broker_name}/{queue_id}/{queue_offset}",
-        tags=_MESSAGE_TAGS,
-        responses=PROBLEMS,
-    )
+    @app.get("/api/v1/topics/{topic}/messages/{broker_name}/{queue_id}/{queue_offset}", **looks("messages"))
     async def message_at(
         topic: str,
         broker_name: str,
@@ -482,14 +442,14 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         found = await operations.message_at(broker_name, topic, queue_id, queue_offset, body_bytes=body_bytes)
         return MessageDetailDocument.of(found)
 
-    @app.get("/api/v1/broker-groups/{broker_name}/messages/{physical_offset}", tags=_MESSAGE_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/broker-groups/{broker_name}/messages/{physical_offset}", **looks("messages"))
     async def message(
         broker_name: str, physical_offset: _OffsetPath, body_bytes: _BodyBytes = 65_536, operations: Operations = acting
     ) -> MessageDetailDocument:
         """A message whole, by its place in the CommitLog, with its copies compared byte by byte."""
         return MessageDetailDocument.of(await operations.message(broker_name, physical_offset, body_bytes=body_bytes))
 
-    @app.get("/api/v1/messages", tags=_MESSAGE_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/messages", **looks("messages"))
     async def find_message(
         id: Annotated[str, Query(min_length=1, max_length=256)],  # noqa: A002 - the name in the address
         topic: _Name = "",
@@ -525,8 +485,6 @@ def _body_of(body: SendBody) -> bytes:
 
 
 # Groups, clients and dead letters over HTTP.
-
-_GROUP_TAGS: Final[list[str | Enum]] = ["groups"]
 
 
 class GroupBody(Body):
@@ -591,10 +549,9 @@ class ClientCommandBody(Body):
 
 
 def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/groups", tags=_GROUP_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/groups", **looks("groups"))
     async def groups(
         search: Annotated[str, Query(max_length=127, description="A part of the name; case does not matter.")] = "",
         page: PageNumber = 1,
@@ -604,19 +561,19 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         """Groups by name, with their lag."""
         return await operations.groups(search=search, page=PageRequest(page, page_size))
 
-    @app.get("/api/v1/groups/{name}", tags=_GROUP_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/groups/{name}", **looks("groups"))
     async def group(name: str, operations: Operations = acting) -> GroupDetail:
         """A group with its lag by queue and its members."""
         return await operations.group(name)
 
-    @app.put("/api/v1/groups/{name}", tags=_GROUP_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    @app.put("/api/v1/groups/{name}", **changes("groups"))
     async def put_group(
         name: str, body: GroupBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> ChangeResult:
         """Creates or changes a group."""
         return await operations.put_group(GroupChange(name, **body.model_dump()), dry_run=dry_run)
 
-    @app.delete("/api/v1/groups/{name}", tags=_GROUP_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    @app.delete("/api/v1/groups/{name}", **changes("groups"))
     async def delete_group(
         name: str,
         even_with_members: Annotated[bool, Query(description="Although consumers of it are connected.")] = False,
@@ -626,12 +583,7 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         """Removes a group with its progress."""
         return await operations.delete_group(name, even_with_members=even_with_members, dry_run=dry_run)
 
-    @app.post(
-        "/api/v1/groups/{name}/offsets/reset",
-        tags=_GROUP_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/groups/{name}/offsets/reset", **changes("groups"))
     async def reset_offsets(
         name: str, body: ResetBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> OffsetResetDocument:
@@ -640,19 +592,14 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         moves = await operations.reset_offsets(name, body.topic, target, dry_run=dry_run)
         return OffsetResetDocument(dry_run=dry_run, moves=moves)
 
-    @app.post(
-        "/api/v1/groups/{name}/dead-letters/resend",
-        tags=_GROUP_TAGS,
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/groups/{name}/dead-letters/resend", **changes("groups"))
     async def resend_dead_letters(
         name: str, body: ResendBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> list[DeadLetterResult]:
         """Puts dead letters back into the topics they came from. To list them, search the topic %DLQ% + group."""
         return list(await operations.resend_dead_letters(name, body.broker_name, body.queue_offsets, dry_run=dry_run))
 
-    @app.get("/api/v1/transactions", tags=["transactions"], responses=PROBLEMS)
+    @app.get("/api/v1/transactions", **looks("transactions"))
     async def transactions(
         topic: Annotated[str, Query(max_length=127, description="Only those of this topic.")] = "",
         limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
@@ -661,24 +608,14 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         """Transactions that are neither committed nor rolled back, the oldest first."""
         return await operations.transactions(topic=topic, limit=limit)
 
-    @app.post(
-        "/api/v1/transactions/{transaction_id}/resolve",
-        tags=["transactions"],
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/transactions/{transaction_id}/resolve", **changes("transactions"))
     async def resolve_transaction(
         transaction_id: str, body: TransactionEndBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> Transaction:
         """Commits a transaction, or rolls it back, in its producer's place. Repeating it is safe."""
         return await operations.resolve_transaction(transaction_id, body.end, dry_run=dry_run)
 
-    @app.post(
-        "/api/v1/clients/{client_id}/command",
-        tags=["clients"],
-        responses=CHANGE_PROBLEMS,
-        dependencies=[OPERATOR_ONLY],
-    )
+    @app.post("/api/v1/clients/{client_id}/command", **changes("clients"))
     async def command_client(
         client_id: str, body: ClientCommandBody, operations: Operations = acting
     ) -> list[ClientReply]:
@@ -686,7 +623,7 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         place = body.model_dump(exclude={"command"})
         return list(await operations.command_client(client_id, body.command, **place))
 
-    @app.get("/api/v1/clients", tags=["clients"], responses=PROBLEMS)
+    @app.get("/api/v1/clients", **looks("clients"))
     async def clients(
         group: Annotated[str, Query(max_length=127, description="Only consumers of this group.")] = "",
         topic: Annotated[str, Query(max_length=127, description="Only clients that use this topic.")] = "",
@@ -711,7 +648,6 @@ def _target(body: ResetBody, *, now_ms: int) -> ResetTarget:
 
 # Users and policies over HTTP.
 
-_ACCESS_TAGS: Final[list[str | Enum]] = ["users and policies"]
 _Words = Annotated[str, Field(max_length=255)]
 
 
@@ -723,7 +659,6 @@ class UserBody(Body):
     user_status: Literal["", "enable", "disable"] = ""
 
     def change(self, username: str) -> UserChange:
-        """Of this user."""
         return UserChange(username, self.password.get_secret_value(), self.user_type, self.user_status)
 
 
@@ -772,15 +707,10 @@ class AclsDocument:
 
 
 def add_access_routes(app: FastAPI, desk: OperationsDesk) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
-    change: Final[dict[str, Any]] = {
-        "tags": _ACCESS_TAGS,
-        "responses": CHANGE_PROBLEMS,
-        "dependencies": [OPERATOR_ONLY],
-    }
+    change = changes("users and policies")
 
-    @app.get("/api/v1/users", tags=_ACCESS_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/users", **looks("users and policies"))
     async def users(
         search: Annotated[str, Query(max_length=127, description="A part of the name.")] = "",
         operations: Operations = acting,
@@ -812,7 +742,7 @@ def add_access_routes(app: FastAPI, desk: OperationsDesk) -> None:
         """Copies users with their secrets and policies to another broker group, which has the same key file."""
         return await operations.copy_users(**body.model_dump(), dry_run=dry_run)
 
-    @app.get("/api/v1/acls", tags=_ACCESS_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/acls", **looks("users and policies"))
     async def acls(
         subject: Annotated[str, Query(max_length=255, description="A part of the subject.")] = "",
         resource: Annotated[str, Query(max_length=255, description="A part of the resource.")] = "",
@@ -845,7 +775,6 @@ def add_access_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
 # Topics over HTTP.
 
-_TOPIC_TAGS: Final[list[str | Enum]] = ["topics"]
 
 Category = Literal["topic", "retry", "dead letter", "system"]
 
@@ -875,10 +804,9 @@ class TopicRoutes(Body):
 
 
 def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
-    """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/topics", tags=_TOPIC_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/topics", **looks("topics"))
     async def topics(
         search: Annotated[str, Query(max_length=127, description="A part of the name; case does not matter.")] = "",
         category: Annotated[list[Category], Query(description="May be given more than once.")] = ["topic"],  # noqa: B006
@@ -889,18 +817,18 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
         """Topics by name, with their counts."""
         return await operations.topics(search=search, categories=category, page=PageRequest(page, page_size))
 
-    @app.get("/api/v1/topics/{name}", tags=_TOPIC_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/topics/{name}", **looks("topics"))
     async def topic(name: str, operations: Operations = acting) -> TopicDetail:
         """A topic with its queues, what NameServers say of it, and the groups that read it."""
         return await operations.topic(name)
 
-    @app.get("/api/v1/topics/{name}/routes", tags=_TOPIC_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/topics/{name}/routes", **looks("topics"))
     async def topic_routes(name: str, operations: Operations = acting) -> TopicRoutes:
         """What each NameServer says of a topic."""
         routes, unseen = await operations.topic_routes(name)
         return TopicRoutes(routes=list(routes), unseen=list(unseen))
 
-    @app.get("/api/v1/topics/{name}/lite-topics", tags=_TOPIC_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/topics/{name}/lite-topics", **looks("topics"))
     async def lite_topics(
         name: str,
         search: Annotated[str, Query(max_length=64, description="A part of the name.")] = "",
@@ -910,14 +838,14 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
         """Lite topics of a topic of the type LITE, by name."""
         return await operations.lite_topics(name, search=search, limit=limit)
 
-    @app.put("/api/v1/topics/{name}", tags=_TOPIC_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    @app.put("/api/v1/topics/{name}", **changes("topics"))
     async def put_topic(
         name: str, body: TopicBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> ChangeResult:
         """Creates or changes a topic, and waits until every NameServer routes to it."""
         return await operations.put_topic(TopicChange(name, **body.model_dump()), dry_run=dry_run)
 
-    @app.delete("/api/v1/topics/{name}", tags=_TOPIC_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    @app.delete("/api/v1/topics/{name}", **changes("topics"))
     async def delete_topic(name: str, dry_run: DryRun = False, operations: Operations = acting) -> ChangeResult:
         """Removes a topic from all masters. Nobody can consume its messages while there is no topic of that name.
 
@@ -958,8 +886,6 @@ _Key = Annotated[str, Query(max_length=_KEY_MAX)]
 
 
 def add_traces(app: FastAPI, traces: TraceSource) -> None:
-    """Adds the routes."""
-
     @app.get("/api/v1/traces", tags=["traces"])
     async def newest_traces(
         notable: bool = False, count: Annotated[int, Query(ge=1, le=200)] = _LISTED

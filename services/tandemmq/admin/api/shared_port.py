@@ -26,9 +26,6 @@ from tandemmq.http2.errors import Limits
 from tandemmq.service.http2_front import Http2Front, reflection_table
 from tandemmq.service.rpc import ListenError
 
-__all__ = ["GrpcSide", "SharedPort"]
-
-
 # The gRPC half of the admin's port, on connections that `shared_port` accepts.
 
 # The longest request is a test message of 4 MiB; answers are a cluster's state or pages of messages.
@@ -71,7 +68,6 @@ class GrpcSide:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return self._front.connection_count
 
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
@@ -181,7 +177,6 @@ class SharedPort:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return len(self._undecided) + len(self._server.server_state.connections) + self._grpc_side.connection_count
 
     def admit(self, connection: _FirstBytes) -> bool:

@@ -28,30 +28,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations, OperationsDesk
 
 
-__all__ = [
-    "AddPages",
-    "ChangeForm",
-    "ChangePage",
-    "Deletion",
-    "Form",
-    "Name",
-    "PageNumber",
-    "Pages",
-    "RangeName",
-    "add_deletion",
-    "change_flash",
-    "count_text_of",
-    "failure_page",
-    "form_of",
-    "form_status",
-    "go_to",
-    "page_html",
-    "problem_page",
-    "refuse_existing",
-    "usage_plots",
-]
-
-
 # What every page of the console is given, and how pages are added to the HTTP side.
 #
 #     def add_topic_pages(app: FastAPI, pages: Pages) -> None:
@@ -72,8 +48,6 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What pages are made of."""
-
     templates: PageTemplates
     desk: OperationsDesk
     cluster: CachedCluster
@@ -161,13 +135,7 @@ def go_to(pages: Pages, path: str, *, flash: Flash | None = None) -> Response:
     return RedirectResponse(path, HTTPStatus.SEE_OTHER, headers=_NO_STORE)
 
 
-def failure_page(pages: Pages, request: Request, failure: OperationFailed, *, active: str = "") -> Response:
-    """A failed operation as a page of its own, for those that cannot show it beside a field."""
-    return problem_page(pages, request, problem_of(failure), active=active)
-
-
 def problem_page(pages: Pages, request: Request, problem: Problem, *, active: str = "") -> Response:
-    """A problem as a page of its own."""
     return page_html(pages, request, "problem.html", active=active, status=HTTPStatus(problem.status), problem=problem)
 
 
@@ -230,12 +198,8 @@ async def form_of(request: Request) -> Form:
 
 
 class ChangeForm(Protocol):
-    """A form as it was filled in."""
-
     @property
-    def errors(self) -> Mapping[str, str]:
-        """What is wrong, by field."""
-        ...
+    def errors(self) -> Mapping[str, str]: ...
 
 
 _FormT = TypeVar("_FormT", bound=ChangeForm)

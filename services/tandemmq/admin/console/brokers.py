@@ -28,20 +28,6 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text, wall_text
 
-__all__ = [
-    "BrokerRow",
-    "BrokerView",
-    "EventFilter",
-    "EventRow",
-    "add_broker_pages",
-    "add_event_pages",
-    "broker_view",
-    "brokers_page",
-    "events_page",
-    "sources_of",
-]
-
-
 _PAGE_SIZE: Final = 50
 _UNKNOWN: Final = "not known"
 # Longer pauses than this are felt by clients.
@@ -67,8 +53,6 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """One member."""
-
     figures: Sequence[FigureView]
     plots: Sequence[Plot]
     # Label and value.
@@ -289,7 +273,6 @@ _Text = Annotated[str, Query(max_length=255)]
 
 
 def add_broker_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
     _add_state(app, pages)
     _add_settings(app, pages)
     _add_setting(app, pages)
@@ -543,8 +526,6 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event."""
-
     # The same in every reading, so that an open page keeps its place.
     key: str
     time_ms: int
@@ -646,8 +627,6 @@ _LIVE_MS: Final = 5_000
 
 
 def add_event_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the route."""
-
     @app.get("/events", include_in_schema=False)
     async def events(
         request: Request,

@@ -20,22 +20,6 @@ from tandemmq.core.audit.findings import KINDS, Finding
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
 from tandemmq.service.texts import age_text, bytes_text, count_text, counted, duration_text
 
-__all__ = [
-    "ConsistencySection",
-    "FindingRow",
-    "GroupRow",
-    "MapPart",
-    "RunRow",
-    "RunView",
-    "add_consistency_pages",
-    "consistency_section",
-    "finding_row",
-    "run_rows",
-    "run_view",
-    "tone_of",
-]
-
-
 _FINDINGS_MAX: Final = 200
 _GROUPS_MAX: Final = 200
 _MAP_TONES: Final = {".": "never", "o": "earlier", "=": "now", "x": "differs"}
@@ -49,8 +33,6 @@ _MAP_WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in the list."""
-
     run_id: str
     tone: str
     outcome: str
@@ -74,8 +56,6 @@ class MapPart:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """A broker group in one run."""
-
     name: str
     tone: str
     outcome: str
@@ -91,8 +71,6 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run."""
-
     row: RunRow
     facts: Sequence[tuple[str, str]]
     notes: Sequence[str]
@@ -153,7 +131,6 @@ def run_rows(reading: ConsistencyReading) -> list[RunRow]:
 
 
 def run_view(run: RunSummary) -> RunView:
-    """All of one run that its summary lists."""
     groups = sorted(run.groups, key=lambda group: (not group.findings, not group.problem, group.group))
     return RunView(
         row=_row(run),
@@ -238,8 +215,6 @@ _LIVE_MS: Final = 10_000
 
 
 def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get("/consistency", include_in_schema=False)
     async def consistency(request: Request) -> Response:
         reading = pages.consistency.latest
@@ -298,8 +273,6 @@ _TONES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A broker group."""
-
     name: str
     # ok, warning or bad.
     tone: str
@@ -325,8 +298,6 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True)
 class RunDot:
-    """A run in the strip of runs."""
-
     run_id: str
     tone: str
     label: str

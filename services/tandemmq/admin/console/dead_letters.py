@@ -35,23 +35,11 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.service.texts import count_text
 
-__all__ = [
-    "DeadLetterRow",
-    "ResendView",
-    "add_dead_letter_pages",
-    "dead_letter_rows",
-    "resend_lines",
-    "resend_view",
-    "was_sent",
-]
-
 _LINES_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """A group with its dead letters."""
-
     group: str
     address: str
     topic: str
@@ -64,8 +52,6 @@ class DeadLetterRow:
 
 @dataclass(frozen=True, slots=True)
 class ResendRow:
-    """What comes of one dead letter."""
-
     broker_name: str
     queue_offset: int
     address: str
@@ -90,7 +76,6 @@ class ResendView:
 
 
 def dead_letter_rows(page: Page[TopicSummary]) -> tuple[DeadLetterRow, ...]:
-    """The rows of a list."""
     return tuple(_dead_letter_row(topic) for topic in page.items)
 
 
@@ -155,7 +140,6 @@ Token = Annotated[str, Query(max_length=2_048)]
 
 
 def add_dead_letter_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
     _add_lists(app, pages)
     _add_resending(app, pages)
 

@@ -37,35 +37,6 @@ from tandemmq.service.texts import (
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_reader import ClusterReading
 
-
-__all__ = [
-    "NAVIGATION",
-    "UNFRAMED",
-    "ZONE_COOKIE",
-    "Actor",
-    "Flash",
-    "Flashes",
-    "Frame",
-    "NavigationEntry",
-    "PageTemplates",
-    "StaticFile",
-    "address",
-    "dead_letters_address",
-    "frame_of",
-    "group_address",
-    "message_address",
-    "messages_address",
-    "place_address",
-    "segment",
-    "topic_address",
-    "trace_address",
-    "use_zone",
-    "zone_name",
-    "zone_names",
-    "zone_of",
-    "zoned",
-]
-
 # Long enough for a slow redirect and a few renewals; whoever keeps the address longer sees the page without it.
 _FLASH_MS: Final = 120_000
 _FLASHES_MAX: Final = 500
@@ -109,8 +80,6 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[NavigationEntry]]]] = (
 
 
 class Actor(Protocol):
-    """Who asks."""
-
     @property
     def name(self) -> str:
         """As the audit log has it."""
@@ -229,7 +198,6 @@ def dead_letters_address(group: str, part: str = "") -> str:
 
 
 def message_address(broker_name: str, physical_offset: int) -> str:
-    """A message's page."""
     return f"/message?{urlencode({'broker': broker_name, 'offset': physical_offset})}"
 
 
@@ -338,7 +306,6 @@ class PageTemplates:
         }
 
     def get(self, name: str) -> Template:
-        """One template."""
         return self._environment.get_template(name)
 
     def _static_path(self, name: str) -> str:

@@ -52,26 +52,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
 
 
-__all__ = [
-    "ClientRow",
-    "GroupForm",
-    "GroupRow",
-    "GroupView",
-    "ResetForm",
-    "ResetView",
-    "add_group_pages",
-    "blank_group",
-    "blank_reset",
-    "client_rows",
-    "group_form_of",
-    "group_rows",
-    "group_view",
-    "read_group_form",
-    "read_reset_form",
-    "reset_view",
-]
-
-
 # Connected clients as tables show them.
 
 
@@ -125,8 +105,6 @@ _TOPICS_NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group of the list."""
-
     name: str
     address: str
     members: int
@@ -143,8 +121,6 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """A group in one queue."""
-
     broker_name: str
     queue_id: int
     committed_offset: int
@@ -158,8 +134,6 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
-    """A group in one topic."""
-
     topic: str
     address: str
     is_retry: bool
@@ -212,8 +186,6 @@ class MoveRow:
 
 @dataclass(frozen=True, slots=True)
 class ResetView:
-    """What a reset does."""
-
     rows: tuple[MoveRow, ...]
     queue_total: int
     # Whole sentences; empty: nothing moves.
@@ -221,7 +193,6 @@ class ResetView:
 
 
 def group_rows(page: Page[GroupSummary]) -> tuple[GroupRow, ...]:
-    """The rows of a list."""
     return tuple(_group_row(group, all_seen=not page.unseen) for group in page.items)
 
 
@@ -460,12 +431,10 @@ class ResetForm:
 
 
 def blank_group() -> GroupForm:
-    """The form of a new group."""
     return GroupForm(True, "", str(_DEFAULT_RETRIES), False, True)
 
 
 def group_form_of(group: GroupSummary) -> GroupForm:
-    """The form of a group as it is."""
     return GroupForm(
         False,
         group.name,
@@ -517,7 +486,6 @@ def blank_reset(group: str, topics: Sequence[str], topic: str = "") -> ResetForm
 
 
 def read_reset_form(form: Form, *, group: str, topics: Sequence[str], now_ms: int) -> ResetForm:
-    """A posted form."""
     topic, target, time = form.text("topic"), form.text("target"), form.text("time")
     errors = {}
     time_ms = None
@@ -556,7 +524,6 @@ _LIVE_MS: Final = 5_000
 
 
 def add_group_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
     _add_list(app, pages)
     _add_editing(app, pages)
     _add_deleting(app, pages)

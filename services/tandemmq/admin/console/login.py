@@ -16,8 +16,6 @@ from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
 
-__all__ = ["add_login"]
-
 _NO_STORE: Final = {"cache-control": "no-store"}
 # A token has 16 characters or more and is not guessed at this pace; a person who mistypes it does not notice.
 _FAILURES_MAX: Final = 10
@@ -35,7 +33,6 @@ def add_login(
     audit_log: AuditLog,
     clock: Clock,
 ) -> None:
-    """Adds `/login` and `/logout`."""
     template = templates.get("login.html")
     failures = _Failures(clock)
 
@@ -105,7 +102,6 @@ class _Failures:
         return count >= _FAILURES_MAX and self._clock.monotonic_ms() - began_ms < _FAILURE_WINDOW_MS
 
     def note(self, host: str) -> None:
-        """One more."""
         host = counted_host(host)
         now_ms = self._clock.monotonic_ms()
         count, began_ms = self._counts.pop(host, (0, now_ms))

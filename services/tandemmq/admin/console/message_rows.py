@@ -17,17 +17,12 @@ from tandemmq.service.texts import bytes_text
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
 
-
-__all__ = ["PREVIEW_BYTES", "MessageRow", "NewestMessages", "message_rows"]
-
 PREVIEW_BYTES: Final = 256
 """As much of each body is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message in a list."""
-
     # Unique in the cluster.
     key: str
     address: str

@@ -41,37 +41,12 @@ from tandemmq.admin.operations.values import (
     Transaction,
     Unseen,
 )
-from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.message import properties as names
-from tandemmq.core.message.record import SCHEDULE_TOPIC
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC
+from tandemmq.core.message.record import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, bytes_text, count_text, read_moment
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
-
-
-__all__ = [
-    "BODY_BYTES",
-    "FIELDS",
-    "SEARCH_LIMIT",
-    "MessageForm",
-    "MessageSearch",
-    "MessageView",
-    "QueuePlace",
-    "TransactionRow",
-    "WaitingKind",
-    "add_message_pages",
-    "add_transaction_pages",
-    "blank_message",
-    "message_view",
-    "next_address",
-    "read_message_form",
-    "read_search",
-    "transaction_row",
-    "waiting_kind",
-]
-
 
 _FORM_NAMES: Final = {BodyForm.JSON: "JSON", BodyForm.TEXT: "Text", BodyForm.HEX: "Hex"}
 BODY_BYTES: Final = 65_536
@@ -131,7 +106,6 @@ class QueuePlace:
 
     @property
     def topic_address(self) -> str:
-        """The topic's page."""
         return topic_address(self.topic)
 
     @property
@@ -189,7 +163,6 @@ class MessageView:
 
 
 def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> MessageView:
-    """All of a message's page."""
     message = detail.message
     body = None if message.body_problem else body_view(message.body, wanted=wanted)
     address = message_address(message.broker_name, message.physical_offset)
@@ -445,8 +418,6 @@ def _number(fields: Mapping[str, str], name: str, errors: dict[str, str], *, dig
 
 @dataclass(frozen=True, slots=True)
 class WaitingKind:
-    """One kind of them."""
-
     title: str
     topic: str
     address: str
@@ -506,7 +477,6 @@ Number = Annotated[int, Query(ge=0, le=(1 << 63) - 1)]
 
 
 def add_message_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
     _add_search(app, pages)
     _add_tail(app, pages)
     _add_waiting(app, pages)
@@ -792,8 +762,6 @@ _FIFO: Final = "FIFO"
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """The form as it was filled in."""
-
     topic: str
     is_fifo: bool
     body: str = ""
@@ -824,7 +792,6 @@ def blank_message(topic: str, message_type: str) -> MessageForm:
 
 
 def read_message_form(form: Form, *, topic: str, message_type: str) -> MessageForm:
-    """A posted form."""
     is_fifo = message_type == _FIFO
     errors = {}
     body = form.raw("body")
@@ -870,8 +837,6 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TransactionRow:
-    """A transaction as it is shown."""
-
     transaction_id: str
     message_id: str
     topic: str
@@ -884,7 +849,6 @@ class TransactionRow:
 
 
 def transaction_row(one: Transaction, *, now_ms: int) -> TransactionRow:
-    """The row."""
     return TransactionRow(
         transaction_id=one.transaction_id,
         message_id=one.message_id,
@@ -899,8 +863,6 @@ def transaction_row(one: Transaction, *, now_ms: int) -> TransactionRow:
 
 
 def add_transaction_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get(_OWN, include_in_schema=False)
     async def transactions(request: Request, search: Name = "") -> Response:
         topic = search.strip()

@@ -17,9 +17,6 @@ from tandemmq.admin.console.replication import GroupStanding, group_standings
 from tandemmq.admin.history import ClusterHistory, Figure, Samples
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, rate_text, seconds_text
 
-__all__ = ["ApiOperation", "ApiSection", "GroupRow", "Overview", "add_overview_pages", "api_sections", "overview"]
-
-
 _GROUPS_MAX: Final = 20
 _NAME_SERVERS_MAX: Final = 20
 _UNKNOWN: Final = "not known"
@@ -31,8 +28,6 @@ _LEAST_LAG_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A broker group."""
-
     standing: GroupStanding
     messages_in: str
     messages_out: str
@@ -250,8 +245,6 @@ def _by_newest(series: Sequence[tuple[str, Samples]]) -> list[tuple[str, Samples
 
 
 def add_overview_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get("/", include_in_schema=False)
     async def overview_page(
         request: Request,

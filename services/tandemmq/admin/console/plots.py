@@ -18,9 +18,6 @@ from tandemmq.service.texts import duration_text
 if TYPE_CHECKING:
     from tandemmq.admin.history import Samples
 
-
-__all__ = ["HEIGHT", "RANGES", "WIDTH", "FigureView", "Line", "Plot", "Scale", "TimeRange", "plot", "time_range"]
-
 WIDTH: Final = 1_000
 HEIGHT: Final = 100
 # One a screen's pixel or so; a line of 720 points looks the same and costs four times the bytes.
@@ -47,8 +44,6 @@ class Scale(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a plot."""
-
     label: str
     # SVG path data; empty: nothing is known.
     path: str

@@ -25,19 +25,6 @@ from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Page
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, counted, duration_text, seconds_text
 
-__all__ = [
-    "DepartureRow",
-    "GroupReplication",
-    "GroupStanding",
-    "SlaveRow",
-    "add_replication_pages",
-    "group_replication",
-    "group_standings",
-    "groups_page",
-    "groups_text",
-]
-
-
 _PAGE_SIZE: Final = 20
 # So many groups are shown whole below the list; with more of them the list links to each.
 WHOLE_MAX: Final = 3
@@ -91,8 +78,6 @@ class DepartureRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupReplication:
-    """One broker group."""
-
     standing: GroupStanding
     # What to know of its master: label and value.
     facts: Sequence[tuple[str, str]]
@@ -395,8 +380,6 @@ _Text = Annotated[str, Query(max_length=_NAME_MAX)]
 
 
 def add_replication_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get("/replication", include_in_schema=False)
     async def replication(
         request: Request,
@@ -471,8 +454,6 @@ _WORST_FIRST: Final = {"bad": 0, "warning": 1, "ok": 2}
 
 @dataclass(frozen=True, slots=True)
 class GroupStanding:
-    """A broker group."""
-
     name: str
     # By broker id.
     members: tuple[BrokerState, ...]

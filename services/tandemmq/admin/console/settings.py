@@ -17,8 +17,6 @@ from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.values import Setting, Unseen
 
-__all__ = ["SettingRow", "add_settings_pages", "setting_rows"]
-
 _ACTIVE: Final = "settings"
 # Each is asked for all of its settings; beyond that a broker's own page tells.
 _BROKERS_MAX: Final = 40
@@ -68,8 +66,6 @@ def setting_rows(settings: Mapping[str, Iterable[Setting]]) -> list[SettingRow]:
 
 
 def add_settings_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     @app.get("/settings", include_in_schema=False)
     async def settings(request: Request) -> Response:
         reading = pages.cluster.latest

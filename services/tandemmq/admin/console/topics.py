@@ -71,26 +71,6 @@ from tandemmq.admin.operations.values import (
 from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
 from tandemmq.service.texts import age_text, count_text, duration_text, rate_text
 
-__all__ = [
-    "CATEGORY_CHOICES",
-    "PERMISSIONS",
-    "QUEUES_SHOWN",
-    "REFUSED_TYPES",
-    "LiteTopicRow",
-    "TopicForm",
-    "TopicRow",
-    "TopicView",
-    "add_topic_pages",
-    "blank_topic",
-    "lite_topic_row",
-    "permission_text",
-    "read_topic_form",
-    "topic_form_of",
-    "topic_rows",
-    "topic_types",
-    "topic_view",
-]
-
 CATEGORY_CHOICES: Final = (
     (ORDINARY, "topics"),
     (RETRY, "retry topics"),
@@ -115,8 +95,6 @@ _MIXED: Final = "differs"
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic of the list."""
-
     name: str
     address: str
     category: str
@@ -132,8 +110,6 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue on one master."""
-
     broker_name: str
     queue_id: int
     min_offset: int
@@ -202,7 +178,6 @@ class TopicView:
 
 
 def topic_rows(page: Page[TopicSummary]) -> tuple[TopicRow, ...]:
-    """The rows of a list."""
     return tuple(_topic_row(topic) for topic in page.items)
 
 
@@ -368,8 +343,6 @@ _CREATED_TYPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TopicForm:
-    """The form as it was filled in."""
-
     is_new: bool
     name: str
     # Empty: the brokers' default, or as it is.
@@ -531,7 +504,6 @@ _ALL: Final = "all"
 
 
 def add_topic_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
     _add_list(app, pages)
     _add_lite_topics(app, pages)
     _add_editing(app, pages)
@@ -590,8 +562,6 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LiteTopicRow:
-    """A lite topic as it is shown."""
-
     lite_topic: str
     broker_name: str
     messages: str
@@ -602,7 +572,6 @@ class LiteTopicRow:
 
 
 def lite_topic_row(one: LiteTopic, *, now_ms: int) -> LiteTopicRow:
-    """The row."""
     return LiteTopicRow(
         lite_topic=one.lite_topic,
         broker_name=one.broker_name,

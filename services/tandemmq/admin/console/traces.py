@@ -32,8 +32,6 @@ from tandemmq.admin.trace_trees import (
 from tandemmq.core.tracing.span_data import RetainedFor
 from tandemmq.service.texts import nanoseconds_text, wall_text
 
-__all__ = ["TraceView", "TracesView", "add_trace_pages", "trace_view", "traces_view"]
-
 BAR_UNITS: Final = 1_000
 """Width of a bar's drawing; the browser stretches it."""
 _BAR_MIN: Final = 3
@@ -74,8 +72,6 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Waterfall:
-    """One operation."""
-
     title: str
     took: str
     outcome: str
@@ -91,8 +87,6 @@ class _Waterfall:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A trace of the list."""
-
     key: str
     label: str
     name: str
@@ -144,7 +138,6 @@ def trace_view(key: str, findings: TraceFindings) -> TraceView:
 
 
 def traces_view(found: TraceList, *, notable_only: bool) -> TracesView:
-    """The list."""
     return TracesView(
         key="",
         notable_only=notable_only,
@@ -242,8 +235,6 @@ _KEY_MAX: Final = 256
 
 
 def add_trace_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the route."""
-
     @app.get("/traces", include_in_schema=False)
     async def traces(
         request: Request,

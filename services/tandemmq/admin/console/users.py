@@ -14,8 +14,6 @@ from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Acl, AclEntry, ChangeResult, User, UserChange
 
-__all__ = ["UserRow", "add_user_pages", "user_rows"]
-
 _ACTIVE: Final = "users"
 _OWN: Final = "/users"
 
@@ -35,8 +33,6 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
-    """A user as it is shown."""
-
     name: str
     is_super: bool
     is_enabled: bool
@@ -120,8 +116,6 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def add_user_pages(app: FastAPI, pages: Pages) -> None:
-    """Adds the routes."""
-
     async def show(
         request: Request, search: str = "", *, failure: OperationFailed | None = None, typed: str = ""
     ) -> Response:

@@ -40,8 +40,6 @@ from tandemmq.core.access.users_and_policies import (
 from tandemmq.core.access.users_and_policies import User as CoreUser
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
 
-__all__ = ["AccessOperations"]
-
 _ViewT = TypeVar("_ViewT")
 _GONE: Final = "deleted"
 
@@ -65,7 +63,6 @@ class AccessOperations:
         return users, (*masters.unseen, *unseen_of(answers))
 
     async def put_user(self, change: UserChange, *, creates: bool, dry_run: bool) -> ChangeResult:
-        """Makes a user, or changes one."""
         _check_user(change, creates=creates)
         masters = self._members.masters_to_change()
         having = await self._having(masters, change.username)

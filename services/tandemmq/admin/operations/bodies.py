@@ -8,17 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "BODY_BYTES_MAX",
-    "HEX_BYTES_MAX",
-    "PAGE_BODY_BYTES_MAX",
-    "PAGE_MESSAGES_MAX",
-    "BodyForm",
-    "BodyView",
-    "body_preview",
-    "body_view",
-]
-
 # How much of messages one answer holds, and how large a test message may be. Brokers have the same limits.
 
 BODY_BYTES_MAX: Final = 4 << 20
@@ -53,8 +42,6 @@ class BodyForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BodyView:
-    """A body in one form."""
-
     form: BodyForm
     # Those it has, hex always.
     forms: tuple[BodyForm, ...]

@@ -25,9 +25,6 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 
-__all__ = ["BrokerOperations", "FailoverOperations"]
-
-
 _EVENTS_MAX: Final = 500
 _LETTERS_AT_ONCE: Final = 100
 """As many as a broker takes in one call."""

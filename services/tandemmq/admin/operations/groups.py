@@ -43,18 +43,6 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.service.texts import counted
 
-__all__ = [
-    "GROUP_ATTRIBUTES",
-    "GroupFacts",
-    "GroupOperations",
-    "clients_together",
-    "group_summary",
-    "progress_of",
-    "reset_request",
-    "topics_together",
-]
-
-
 # Protobuf messages about groups and clients as values, several brokers' together. The edge: protobuf stops here.
 
 
@@ -76,7 +64,6 @@ def group_summary(statuses: Sequence[admin_pb.SubscriptionGroupStatus]) -> Group
 
 
 def progress_of(broker_name: str, status: admin_pb.SubscriptionGroupStatus) -> list[Progress]:
-    """A group in each queue of one broker."""
     return [as_value(Progress, queue, group=status.group, broker_name=broker_name) for queue in status.progress]
 
 

@@ -39,9 +39,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
-__all__ = ["BoundedTail", "MessageSearch", "MessageTail", "Standing", "standings_of", "token_of"]
-
-
 # Where a search over several brokers goes on, as text that callers keep and do not read.
 #
 # base64url of JSON: {"v": 1, "q": mark of the query, "b": {broker name: [page token, bound in ms, last offset
@@ -250,7 +247,6 @@ class _Part:
         return not self.found and self.has_more
 
     def take(self) -> MessageSummary:
-        """Its next message."""
         self._last = self.found.popleft()
         return self._last
 

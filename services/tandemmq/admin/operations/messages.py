@@ -57,20 +57,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.groups import GroupOperations
 
 
-__all__ = [
-    "CLIENT_COMMANDS",
-    "TRANSACTION_ENDS",
-    "MakeSendClient",
-    "MessageOperations",
-    "MessageSending",
-    "SendClient",
-    "TransactionOperations",
-    "copies_of",
-    "judged_copies",
-    "message_again",
-]
-
-
 # Whether the members of a broker group hold the same bytes of one message.
 
 _DIGEST_BYTES_MAX: Final = 8 << 20
@@ -237,7 +223,6 @@ class MessageOperations:
     async def at_queue(
         self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int
     ) -> MessageDetail:
-        """The message at a place of a queue."""
         _check_offset(queue_offset)
         if not 0 <= queue_id < 1 << 31:
             raise OperationFailed(FailureKind.INVALID, f"{queue_id} is no queue", remedy="give a number from 0 on")

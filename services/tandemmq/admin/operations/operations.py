@@ -69,8 +69,6 @@ from tandemmq.admin.rpc import Channels
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.clock import Clock
 
-__all__ = ["CHANGES", "NotPermitted", "Operations", "OperationsDesk", "Verifier", "refuse_unknown_group"]
-
 ResultT = TypeVar("ResultT")
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[object]])
 
@@ -232,7 +230,6 @@ class Operations:
         )
     )
     async def put_group(self, change: GroupChange, *, dry_run: bool = False) -> ChangeResult:
-        """Creates or changes a group."""
         return await self._groups.put_group(change, dry_run=dry_run)
 
     @_changes(lambda name, *, even_with_members=False: (name, _given(even_with_members=even_with_members)))
@@ -577,8 +574,6 @@ class OperationsDesk:
 
 
 class _ActingOperations:
-    """`Operations` for one actor."""
-
     def __init__(self, operations: Operations, audit_log: AuditLog, actor: Actor) -> None:
         self._operations = operations
         self._audit_log = audit_log

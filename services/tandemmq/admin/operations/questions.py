@@ -30,26 +30,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
-__all__ = [
-    "NO_CHANGE",
-    "PAGE_SIZE_MAX",
-    "Answer",
-    "BrokerPlanes",
-    "CallFailure",
-    "FailureKind",
-    "Members",
-    "OperationFailed",
-    "Questions",
-    "Readers",
-    "ShortMemory",
-    "each_once",
-    "part_of",
-    "query_request",
-    "require_all",
-    "unseen_of",
-    "values_of",
-]
-
 NO_CHANGE: Final = "no change"
 """Said of a broker where all was so already."""
 
@@ -140,8 +120,6 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A call that failed."""
-
     kind: FailureKind
     # In one line.
     text: str
@@ -296,7 +274,6 @@ class Members:
 
     @property
     def name_servers(self) -> tuple[NameServerState, ...]:
-        """All that are configured."""
         return self._state().name_servers
 
     @property
@@ -450,7 +427,6 @@ def _no_group(name: str, known: Sequence[str]) -> OperationFailed:
 
 
 def _nobody(state: ClusterState, broker_name: str = "") -> OperationFailed:
-    """Of the cluster, or of one group."""
     servers = [f"{server.address}: {server.error}" for server in state.name_servers if server.error is not None]
     brokers = [f"{broker.key}: {broker.error}" for broker in state.brokers if broker_name in ("", broker.broker_name)]
     if broker_name:

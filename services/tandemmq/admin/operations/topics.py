@@ -51,38 +51,6 @@ from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.service.texts import counted
 
-__all__ = [
-    "CATEGORIES",
-    "DEAD_LETTER",
-    "DEAD_LETTER_PREFIX",
-    "ORDINARY",
-    "PERMISSIONS",
-    "RETRY",
-    "RETRY_PREFIX",
-    "SYSTEM",
-    "TOPIC_ATTRIBUTES",
-    "RouteOperations",
-    "TopicFacts",
-    "TopicOperations",
-    "TopicTable",
-    "TopicTables",
-    "attributes_text",
-    "broker_topic",
-    "category_of",
-    "changed_topic",
-    "dead_letter_topic",
-    "difference_text",
-    "extents_of",
-    "permission_text",
-    "read_attributes",
-    "retry_topic",
-    "route_of",
-    "system_names",
-    "topic_problems",
-    "unread_queues",
-]
-
-
 # What a change of a topic comes to on each broker: what it is afterwards, and in which words that is told.
 
 TOPIC_ATTRIBUTES: Final = {
@@ -231,11 +199,6 @@ def category_of(topic: str, own: frozenset[str]) -> str:
         if topic.startswith(DEAD_LETTER_PREFIX):
             return DEAD_LETTER
     return SYSTEM if topic in own or topic.startswith(_SYSTEM_PREFIXES) else ORDINARY
-
-
-def retry_topic(group: str) -> str:
-    """Where RocketMQ's remoting clients put what a group is to be given again."""
-    return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:

@@ -43,8 +43,6 @@ from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.index_file import IndexFile, index_file_bytes
 from tandemmq.core.storage.record_batch import IndexColumns
 
-__all__ = ["IndexRepair", "IndexedStore", "make_index"]
-
 log = structlog.get_logger(__name__)
 
 _LOG_BYTES: Final = 32 << 20

@@ -43,29 +43,6 @@ from tandemmq.core.audit.replica_store import (
 )
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = [
-    "IDLE_LIMIT_S",
-    "LINE_BYTES_MAX",
-    "AuditHelper",
-    "CheckRecordsJob",
-    "CheckStagedJob",
-    "DigestAlgorithm",
-    "DigestExtentsJob",
-    "DigestRangeJob",
-    "FindEntriesJob",
-    "HelperBusy",
-    "HelperGone",
-    "Job",
-    "JobFailed",
-    "JobFailure",
-    "JobRunner",
-    "hash_factory",
-    "job_from_json",
-    "job_to_json",
-    "line_of",
-    "to_its_end",
-]
-
 LINE_BYTES_MAX: Final = 4 << 20
 """Of one line: some thousand findings."""
 IDLE_LIMIT_S: Final = 60.0
@@ -223,7 +200,6 @@ def job_from_json(values: dict[str, Any]) -> Job:
 
 
 def line_of(frame: dict[str, Any]) -> bytes:
-    """A frame as it is sent."""
     return json.dumps(frame, separators=(",", ":")).encode() + b"\n"
 
 
@@ -413,7 +389,6 @@ class AuditHelper:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process, if one is running."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     def change_pace(self, bytes_per_second: int) -> None:

@@ -42,30 +42,21 @@ from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record import MessageRecord, record_tags_code
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import (
+    Blank,
+    Corrupt,
+    MessageRecord,
+    RecordFound,
+    ScanStop,
+    record_tags_code,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import enters_consume_queue
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
 from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
 from tandemmq.core.storage.flush_jobs import FlushJob
 from tandemmq.core.storage.record_batch import RecordBatch, read_batch
-
-__all__ = [
-    "ENTRIES_MAX",
-    "DueEntry",
-    "EntryChange",
-    "KeptEntries",
-    "MendableStore",
-    "QueueMending",
-    "QueueOrder",
-    "QueueRepair",
-    "QueueRepaired",
-    "RepairableQueues",
-    "ReplicaRead",
-    "queue_entries",
-]
-
 
 log = structlog.get_logger(__name__)
 
@@ -128,8 +119,6 @@ class QueueOrder:
 
 @dataclass(frozen=True, slots=True)
 class EntryChange:
-    """One entry that was wrong."""
-
     queue_offset: int
     old: QueueEntry
     new: QueueEntry
@@ -320,7 +309,6 @@ class QueueRepair:
                 self._written(partial(self._store.rewrite_queue, order.topic, order.queue_id, queue_offset, entries))
 
     def _filed_entries(self, folder: str, first: int, end: int) -> list[QueueEntry]:
-        """What the files hold."""
         data = bytearray()
         position, end_position = first * ENTRY.size, end * ENTRY.size
         while position < end_position:

@@ -63,20 +63,6 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import FlushJob
 
-__all__ = [
-    "CHANGES_LISTED_MAX",
-    "OwnFile",
-    "RangeOrder",
-    "RangeRepair",
-    "RangeRepaired",
-    "RepairableLog",
-    "SourceReader",
-    "StagedCheck",
-    "TableRepair",
-    "check_staged",
-]
-
-
 # Would the log be sound with other bytes in a range of it? Asked before a repair puts them there.
 
 _CHUNK_BYTES: Final = 64 << 20
@@ -85,8 +71,6 @@ _ELSEWHERE: Final = frozenset({FindingKind.QUEUE_GAP})
 
 
 class StagedCheck(NamedTuple):
-    """What was found."""
-
     findings: list[Finding]
     """What is wrong with records that have a byte in the range."""
     records: int

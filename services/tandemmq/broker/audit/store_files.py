@@ -17,33 +17,6 @@ from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
-__all__ = [
-    "BLOCK_BYTES",
-    "INDEX_PREFIX",
-    "KEPT_REPAIRS_FOLDER",
-    "FileGone",
-    "FileRepaired",
-    "JobCancelled",
-    "LogUnsound",
-    "OpenFile",
-    "PacedFiles",
-    "PathRefused",
-    "ReadPace",
-    "StoreFiles",
-    "commit_log_start",
-    "finish_file",
-    "keep_file",
-    "keep_next",
-    "kept_names",
-    "new_file",
-    "open_direct",
-    "prepare_descriptor",
-    "read_into",
-    "read_pieces",
-    "write_all",
-]
-
-
 # How fast the store may be read by those who audit it, so that the broker's clients do not notice.
 
 _LATE_S_MAX: Final = 0.1
@@ -331,7 +304,6 @@ class PacedFiles:
         self._direct: tuple[OpenFile, OpenFile | None] | None = None
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         try:
             return self._files.list_folder(path)
         except (OSError, PathRefused) as error:

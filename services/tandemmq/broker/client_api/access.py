@@ -20,14 +20,13 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
-from tandemmq.broker.client_api.forwarding import CALLER_HEADER
 from tandemmq.broker.client_api.send import refuse_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.sessions import ClientOwners
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
-from tandemmq.broker.client_api.validation import CLIENT_ID_HEADER, Code, Outcome, status_of
+from tandemmq.broker.client_api.validation import Code, Outcome, status_of
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.signature import DATE_WINDOW_MS, SignInLimit, date_problem, is_signed, parse_authorization
 from tandemmq.core.access.users_and_policies import (
@@ -47,6 +46,8 @@ from tandemmq.core.quotas import counted_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import (
+    CALLER_HEADER,
+    CLIENT_ID_HEADER,
     BidiMethod,
     Call,
     MethodTable,
@@ -55,8 +56,6 @@ from tandemmq.service.rpc import (
     StreamHandler,
     UnaryMethod,
 )
-
-__all__ = ["ClientAccess", "Refused", "SignatureZones"]
 
 log = structlog.get_logger(__name__)
 
@@ -399,7 +398,6 @@ class ClientAccess:
         return known.username if known is not None else _claimed(call.header(_AUTHORIZATION))
 
     def refuse_later(self, refuse: Callable[[], None], delay_ms: int) -> None:
-        """Holds an answer back."""
         if delay_ms <= 0 or self._held_back_count >= _HELD_BACK_MAX:
             refuse()
             return

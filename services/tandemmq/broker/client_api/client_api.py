@@ -18,7 +18,7 @@ from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.settle import AckRequest, SettleHandler
 from tandemmq.broker.client_api.telemetry import AssignmentHandler, TelemetryHandler
 from tandemmq.broker.client_api.transactions import Transactions
-from tandemmq.broker.client_api.validation import CLIENT_ID_HEADER, Code, Outcome, check_client_id, check_topic
+from tandemmq.broker.client_api.validation import Code, Outcome, check_client_id, check_topic
 from tandemmq.broker.dead_letters import DeadLetterQueues
 from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import ReceiveTracer
@@ -28,15 +28,19 @@ from tandemmq.core.routing.route_table import external_route
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import RouteQueryHandler
-from tandemmq.service.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, ShortRequests, UnaryMethod
+from tandemmq.service.rpc import (
+    CLIENT_ID_HEADER,
+    BidiMethod,
+    Call,
+    MethodTable,
+    ServerStreamMethod,
+    ShortRequests,
+    UnaryMethod,
+)
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.access import ClientAccess
     from tandemmq.broker.tracing.send_tracer import BrokerTracing
-
-
-__all__ = ["SERVICE_NAME", "ClientApi", "NewTopics"]
-
 
 _REQUEST_BYTES_MAX: Final = 2 << 20
 """Of all but sends: 30,000 of the longest lite topics of one subscription, or every stack of a client."""
@@ -96,7 +100,6 @@ class ClientApi:
 
     @property
     def waiting_receive_count(self) -> int:
-        """Long polls held open now."""
         return self._receive.waiting_count
 
     def method_table(self) -> MethodTable:

@@ -18,8 +18,6 @@ from tandemmq.core.message.properties import PROPERTY_SHARDING_KEY, decode_prope
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["ClientCommands", "ClientReply", "Unreachable"]
-
 _LIMIT_S: Final = 5.0
 """RocketMQ's grpcProxyRelayRequestTimeoutInSeconds."""
 _WORDS: Final[dict[int, str]] = {
@@ -55,7 +53,6 @@ class ClientCommands:
         return ClientReply("SENT", "Java and Node clients connect anew; others pass over it")
 
     async def print_stack(self, client_id: str) -> ClientReply:
-        """The stacks of its threads."""
         nonce = secrets.token_hex(8)
         asked = pb.TelemetryCommand(print_thread_stack_trace_command=pb.PrintThreadStackTraceCommand(nonce=nonce))
         answer = await self._answer(client_id, asked, nonce)

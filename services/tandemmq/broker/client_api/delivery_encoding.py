@@ -48,18 +48,6 @@ from tandemmq.core.tracing.span_data import TRACEPARENT
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = [
-    "SHORT_VARINTS",
-    "DeliveryEncoder",
-    "encoded_end",
-    "encoded_length",
-    "length_delimited",
-    "number",
-    "tag_of",
-    "varint",
-]
-
-
 # The few rules of protobuf's wire format that responses of the hot path are put together by.
 #
 # A field is its tag - number and wire type - and its value; text, bytes and messages are preceded by their length.
@@ -334,7 +322,6 @@ class _TimestampField:
         self._second_field = b""
 
     def encoded(self, milliseconds: int) -> bytes:
-        """The field."""
         if milliseconds != self._milliseconds:
             self._milliseconds = milliseconds
             if _SECOND_MS <= milliseconds < _PLAIN_TIME_END_MS:

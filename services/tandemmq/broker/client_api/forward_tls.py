@@ -24,8 +24,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CA_FILE, FileMarks, file_marks
 
-__all__ = ["BrokerChannels", "PlainChannels", "TlsChannels", "broker_channels_of"]
-
 log = structlog.get_logger(__name__)
 
 _LOOK_INTERVAL_MS: Final = 1_000
@@ -106,7 +104,6 @@ class TlsChannels:
 
 
 def broker_channels_of(settings: BrokerSettings, *, clock: Clock) -> BrokerChannels:
-    """As the settings say."""
     if settings.tls_mode is not TlsMode.ENFORCING:
         return PlainChannels()
     return TlsChannels(Path(settings.tls_cert_path), own_host=settings.broker_ip1, clock=clock)

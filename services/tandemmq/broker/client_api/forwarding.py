@@ -35,16 +35,7 @@ import structlog
 
 from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
 from tandemmq.broker.client_api.validation import Code, Outcome
-from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, StreamHandler
-
-__all__ = [
-    "CALLER_HEADER",
-    "SETTLING",
-    "CallForwarder",
-    "GroupCalls",
-    "HeldOutcome",
-    "came_from_group",
-]
+from tandemmq.service.rpc import CALLER_HEADER, FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, StreamHandler
 
 log = structlog.get_logger(__name__)
 
@@ -52,8 +43,6 @@ log = structlog.get_logger(__name__)
 _BY_MEMBER: Final = "1"
 _BY_GROUP: Final = "2"
 # The connection's own, or made anew.
-CALLER_HEADER: Final = "x-tandemmq-caller"
-"""Address of the caller of a call that was passed on, when that was, and the mark of who says so."""
 _OWN_HEADERS: Final = frozenset({"te", "content-type", "user-agent", "host", FORWARDED_HEADER, CALLER_HEADER})
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
@@ -439,7 +428,6 @@ class _ForwardedStream:
             self.cancelled()
 
     def half_closed(self) -> None:
-        """Passes it on."""
         self._end_requests()
 
     def cancelled(self) -> None:

@@ -19,7 +19,6 @@ import structlog
 
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import (
-    CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
@@ -29,26 +28,16 @@ from tandemmq.broker.client_api.validation import (
     check_topic,
     status_of,
 )
-from tandemmq.core.delivery.lite_topics import (
-    LiteView,
-    lite_message,
-    lite_topic_problem,
-    lmq_name,
-    parent_of_lmq,
-    split_lmq_name,
-    waits_on,
-)
+from tandemmq.core.delivery.lite_topics import LiteView, lite_message, lmq_name, parent_of_lmq, split_lmq_name, waits_on
 from tandemmq.core.message.record import OutgoingMessage
+from tandemmq.core.metadata.topic_table import lite_topic_problem
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
     from tandemmq.broker.client_api.telemetry import TelemetryHandler
-
-
-__all__ = ["LiteHandler", "LiteSubscriber"]
 
 log = structlog.get_logger(__name__)
 

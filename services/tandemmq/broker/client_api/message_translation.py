@@ -36,9 +36,6 @@ from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
-__all__ = ["PROPERTY_TRACE_CONTEXT", "NoTime", "Peer", "TopicTranslation", "is_internal", "peer_of"]
-
-
 # Property names that belong to brokers and clients of RocketMQ, not to applications (its MessageConst).
 
 PROPERTY_TRACE_CONTEXT: Final = "TRACE_CONTEXT"

@@ -20,7 +20,6 @@ from tandemmq.broker.client_api.receive import ReceiveHandler, WaitingPull, poll
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
 from tandemmq.broker.client_api.validation import (
-    CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
@@ -36,13 +35,10 @@ from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.dead_letters import DeadLetterQueues
-
-
-__all__ = ["OffsetHandler"]
 
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no message from this offset on")
 

@@ -28,9 +28,6 @@ from tandemmq.service.rpc import MethodTable
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.client_api import ClientApi
 
-
-__all__ = ["ClientPlane", "ClientServer", "TlsFiles", "check_access_files", "check_tls_files", "client_server_of"]
-
 log = structlog.get_logger(__name__)
 
 # How often files are looked at; only when somebody connects.
@@ -244,7 +241,6 @@ class ClientPlane:
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
         return sum(server.connection_count for server in self._servers.values())
 
     @property

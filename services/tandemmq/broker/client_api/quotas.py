@@ -11,19 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tandemmq.broker.client_api.forwarding import CALLER_HEADER
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import OverQuota, Quantity, QuotaRules, Quotas, Share, address_of_peer, counted_host
-from tandemmq.service.rpc import Call
+from tandemmq.service.rpc import CALLER_HEADER, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import Timers
     from tandemmq.core.delivery.lease_table import LeaseTable
-
-
-__all__ = ["PAUSE_MAX_MS", "ClientQuotas"]
 
 PAUSE_MAX_MS: Final = 1_000
 """Below every client's own time limit, which is 3 s."""

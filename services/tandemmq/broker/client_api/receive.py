@@ -25,7 +25,6 @@ from mypy_extensions import mypyc_attr
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
 from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX, group_policy
 from tandemmq.broker.client_api.validation import (
-    CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
@@ -50,16 +49,13 @@ from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
-from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
     from tandemmq.broker.client_api.quotas import ClientQuotas
     from tandemmq.broker.client_api.services import BrokerServices, Timer
     from tandemmq.broker.dead_letters import DeadLetterQueues
-
-
-__all__ = ["ReceiveHandler", "WaitingPull", "poll_end_ms"]
 
 
 # How long a receive may wait for messages.
@@ -216,7 +212,6 @@ class ReceiveHandler:
 
     @property
     def waiting_count(self) -> int:
-        """Receives that wait for messages."""
         return len(self._polls)
 
     def receive_message(self, request: pb.ReceiveMessageRequest, call: Call) -> None:

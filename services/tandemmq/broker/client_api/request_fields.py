@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["has_more_fields"]
-
 _VARINT: Final = 0
 _EIGHT_BYTES: Final = 1
 _LENGTH_DELIMITED: Final = 2

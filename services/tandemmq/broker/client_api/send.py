@@ -42,15 +42,9 @@ from tandemmq.broker.delayed_messages import DelayedMessages, RecallRefusal, tim
 from tandemmq.broker.message_group_homes import ORDERED_TYPES
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.deduplication import Deduplication, Window
-from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.message.properties import InvalidProperty
-from tandemmq.core.message.record import OutgoingMessage
-from tandemmq.core.metadata.topic_table import (
-    DEDUPLICATION_TOPIC,
-    TIMER_TOPIC,
-    TopicConfig,
-    deduplication_window_ms,
-)
+from tandemmq.core.message.record import DEDUPLICATION_TOPIC, HALF_TOPIC, TIMER_TOPIC, OutgoingMessage
+from tandemmq.core.metadata.topic_table import TopicConfig, deduplication_window_ms
 from tandemmq.core.routing.queue_choice import queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.core.tracing.span_data import TRACEPARENT
@@ -61,10 +55,6 @@ from tandemmq.service.rpc import Call, StatusCode
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
     from tandemmq.broker.client_api.quotas import ClientQuotas
-
-
-__all__ = ["RecallHandle", "RecallHandler", "SendHandler", "refuse_send"]
-
 
 log = structlog.get_logger(__name__)
 
@@ -505,7 +495,6 @@ class _SendAnswer(PutAnswer):
         self._call = call
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         call = self._call
         # A message is indexed by its id first.
         message_ids = [message.index_keys[0] for message in self._messages]
@@ -546,7 +535,6 @@ class _FirstAnswer(PutAnswer):
         self.waiting: list[Callable[[], object]] = []
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         if self.own is not None:
             self.own.answer(results)
         self._handler.first_settled(self._request, results, self.waiting)
@@ -566,7 +554,6 @@ class _DelayedAnswer(PutAnswer):
         self._delayed = delayed
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         response = _response([message.index_keys[0] for message in self._messages], results)
         for entry, handle, result in zip(response.entries, self._handles, results):
             if result.status.stored:

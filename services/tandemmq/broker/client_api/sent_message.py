@@ -19,8 +19,6 @@ from tandemmq.broker.client_api.request_fields import has_more_fields
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
-__all__ = ["MESSAGES_MAX", "NO_PRIORITY", "SendRequest", "SentMessage", "decode_messages"]
-
 # What stands before a field's value: number << 3 | wire type.
 _REQUEST_MESSAGES: Final = 1 << 3 | 2
 _MESSAGE_TOPIC: Final = 1 << 3 | 2
@@ -146,7 +144,6 @@ class SentMessage:
         return sent
 
     def set_birth(self, seconds: int, nanos: int) -> None:
-        """When it was born."""
         self.is_born = True
         self.born_seconds = seconds
         self.born_ms = seconds * 1_000 + nanos // 1_000_000
@@ -204,7 +201,6 @@ class _Reader:
         self.size: i64 = len(data)
 
     def digit(self) -> i64:
-        """The next byte."""
         at = self.at
         value: i64 = self._data[at]
         self.at = at + 1
@@ -245,14 +241,12 @@ class _Reader:
         return end
 
     def value(self, limit: i64) -> bytes:
-        """A field's bytes."""
         end = self.end(limit)
         found = self._data[self.at : end]
         self.at = end
         return found
 
     def text(self, limit: i64) -> str:
-        """A field's text."""
         return self.value(limit).decode()
 
     def int32(self) -> i64:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import SendTracer
     from tandemmq.core.delivery.lease_table import LeaseTable
 
-
-__all__ = ["READS_ONLY", "ApiOptions", "BrokerServices", "Timer", "Timers"]
-
 READS_ONLY: Final = (
     "this broker is a slave: it gives messages while its group has no master, and takes none; send to another broker "
     "group, or start the master"

@@ -12,20 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tandemmq.core.delivery.lite_topics import LITE_TOPIC_CHARACTERS_MAX
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import LITE_TOPIC_CHARACTERS_MAX
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
-
-__all__ = [
-    "RECEIVE_BATCH_MAX",
-    "SESSION_EXPIRY_MS",
-    "ClientOwners",
-    "ClientSession",
-    "ClientSessions",
-    "GroupPolicy",
-    "group_policy",
-    "merged_settings",
-]
 
 # Rust clients beat every 30 s: four beats may be lost.
 SESSION_EXPIRY_MS: Final = 120_000

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.dead_letters import DeadLetterQueues
 
 
-__all__ = ["AckRequest", "SettleHandler", "encoded_ack"]
-
-
 # The request of AckMessage, the call that comes most often: most clients make one for each message.
 #
 # What they all send - group, topic, then entries of a message id and a handle - is read from its bytes in place, and

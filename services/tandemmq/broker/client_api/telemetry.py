@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tandemmq.broker.client_api.sessions import GroupPolicy, group_policy, merged_settings
 from tandemmq.broker.client_api.validation import (
-    CLIENT_ID_HEADER,
     OK,
     Code,
     Outcome,
@@ -27,13 +26,10 @@ from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import message_queue, takes_one_address
-from tandemmq.service.rpc import Call, StatusCode
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call, StatusCode
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
-
-
-__all__ = ["RECONNECT", "AssignmentHandler", "TelemetryHandler"]
 
 
 # Commands to clients that wait for their answers, each for some seconds: an operator sends one at a time.
@@ -189,7 +185,6 @@ class TelemetryStream:
         return self.topics.get(topic) or definition.Resource(name=topic)
 
     def command(self, command: pb.TelemetryCommand, /) -> None:
-        """Sends it to the client."""
         self._call.send(command)
 
     def message(self, command: pb.TelemetryCommand, /) -> None:
@@ -219,7 +214,6 @@ class TelemetryStream:
         self._ended(self)
 
     def end(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
-        """Ends the stream from this side."""
         self._ended(self)
         self._call.finish(code, detail)
 

@@ -32,9 +32,6 @@ from tandemmq.broker.client_api.validation import (
 )
 from tandemmq.broker.put import PutAnswer
 from tandemmq.core.delivery.half_messages import (
-    GIVEN_UP_TOPIC,
-    HALF_TOPIC,
-    OP_TOPIC,
     BadTransactionId,
     Half,
     HalfMessages,
@@ -52,7 +49,7 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage
+from tandemmq.core.message.record import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, MessageRecord, OutgoingMessage
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.topic_table import (
     ATTRIBUTE_TRANSACTION_CHECK_INTERVAL,
@@ -68,9 +65,6 @@ from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
-
-
-__all__ = ["CheckPolicy", "Publisher", "Transactions", "delivered_message", "transaction_problem"]
 
 log = structlog.get_logger(__name__)
 
@@ -677,7 +671,6 @@ class _HalfAnswer(PutAnswer):
         self._beside = beside
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         outcomes = [PUT_OUTCOMES[result.status] for result in results]
         response = pb.SendMessageResponse(status=common_status(outcomes))
         for half, result, outcome in zip(self._halves, results, outcomes, strict=True):
@@ -709,7 +702,6 @@ class _EndAnswer(PutAnswer):
         self._done = done
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         last = results[-1]
         outcome = PUT_OUTCOMES[last.status]
         if last.physical_offset < 0:
@@ -732,7 +724,6 @@ class _AgainAnswer(PutAnswer):
         self._done = done
 
     def answer(self, results: list[AppendResult]) -> None:
-        """See `PutAnswer.answer`."""
         outcome = PUT_OUTCOMES[results[0].status]
         if outcome is OK:
             self._table.held(self._queue_offset)

@@ -30,28 +30,6 @@ from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
 
-__all__ = [
-    "CLIENT_ID_HEADER",
-    "OK",
-    "PUT_OUTCOMES",
-    "Outcome",
-    "admit_group",
-    "admitted_still",
-    "body_digest",
-    "check_body_digest",
-    "check_client_id",
-    "check_group",
-    "check_lease",
-    "check_message",
-    "check_topic",
-    "common_status",
-    "declared_type",
-    "moment_ms",
-    "ok_status",
-    "parsed_filter",
-    "status_of",
-]
-
 
 # What the broker decided, as a client of RocketMQ's API is told: the one table of codes.
 #
@@ -126,7 +104,6 @@ def ok_status() -> definition.Status:
 
 
 def status_of(outcome: Outcome) -> definition.Status:
-    """The outcome as it travels."""
     return _OK_STATUS if outcome is OK else definition.Status(code=outcome.code, message=outcome.text)
 
 

@@ -48,24 +48,6 @@ from tandemmq.service.kubernetes_api import (
 )
 from tandemmq.service.rpc import cancellation_wins
 
-__all__ = [
-    "CALL_LIMIT_S",
-    "RECORD_ANNOTATION",
-    "Authority",
-    "AuthorityUnavailable",
-    "BlockingCalls",
-    "EtcdAuthority",
-    "EtcdTls",
-    "FileAuthority",
-    "Held",
-    "LeaseAuthority",
-    "SwapLost",
-    "check_authority",
-    "lease_of_pod",
-    "open_authority",
-]
-
-
 T = TypeVar("T")
 
 CALL_LIMIT_S: Final = 1.0
@@ -87,8 +69,6 @@ class SwapLost(Exception):
 
 
 class Held(NamedTuple):
-    """A record as the authority has it."""
-
     record: GroupRecord
     version: str
     """Changes with each write, and never comes back."""
@@ -181,15 +161,12 @@ class FileAuthority:
         self._calls = BlockingCalls(str(self._path))
 
     async def read(self) -> Held | None:
-        """See `Authority`."""
         return await self._calls.run(self._read)
 
     async def swap(self, before: Held | None, record: GroupRecord) -> Held:
-        """See `Authority`."""
         return await self._calls.run(lambda: self._swap(before, record))
 
     async def close(self) -> None:
-        """See `Authority`."""
         self._calls.close()
 
     def _read(self) -> Held | None:
@@ -399,11 +376,9 @@ class EtcdAuthority:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def read(self) -> Held | None:
-        """See `Authority`."""
         return _held(self._key, await self._range(CALL_LIMIT_S))
 
     async def swap(self, before: Held | None, record: GroupRecord) -> Held:
-        """See `Authority`."""
         deadline_s = asyncio.get_running_loop().time() + CALL_LIMIT_S
         # The read looks at the certificates: the swap goes where it went, by the same channel.
         revision = int(before.version) if before is not None else 0
@@ -431,7 +406,6 @@ class EtcdAuthority:
         return Held(record, str(answer.header.revision))
 
     async def close(self) -> None:
-        """See `Authority`."""
         for channel in self._channels.values():
             await channel.close(grace=None)
         self._channels.clear()
@@ -537,15 +511,12 @@ class LeaseAuthority:
         self._calls = BlockingCalls(f"Lease {lease}, namespace {api.namespace}")
 
     async def read(self) -> Held | None:
-        """See `Authority`."""
         return await self._calls.run(self._read)
 
     async def swap(self, before: Held | None, record: GroupRecord) -> Held:
-        """See `Authority`."""
         return await self._calls.run(lambda: self._swap(before, record))
 
     async def close(self) -> None:
-        """See `Authority`."""
         self._calls.close()
         self._api.close()
 

@@ -43,20 +43,6 @@ from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 if TYPE_CHECKING:
     from tandemmq.broker.master.role import FailoverSeat
 
-
-__all__ = [
-    "CLAIM_REASONS",
-    "ChangeOfMaster",
-    "ChangeStep",
-    "ClaimRefused",
-    "Failover",
-    "FailoverHost",
-    "FailoverRole",
-    "HandOverRefused",
-    "UncleanClaim",
-    "boot_time_ms",
-]
-
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
@@ -322,30 +308,25 @@ class Failover:
 
     @property
     def epoch(self) -> int:
-        """See `FailoverSeat`."""
         return self._member.epoch
 
     @property
     def required(self) -> frozenset[str]:
-        """See `FailoverSeat`."""
         return frozenset(replica.disk_id for replica in self._member.required)
 
     @property
     def in_sync_epoch(self) -> int:
-        """See `FailoverSeat`."""
         record = self.record
         return record.epoch if record is not None and self._member.me in record.in_sync else 0
 
     @property
     def others_in_sync(self) -> Sequence[ReplicaMemory]:
-        """See `FailoverSeat`."""
         record, me = self.record, self._member.me
         others = sorted(record.in_sync - {me}) if record is not None and me in record.in_sync else ()
         return [ReplicaMemory(replica.broker_id, replica.disk_id, master_epoch=0) for replica in others]
 
     @property
     def refusal(self) -> str | None:
-        """See `FailoverSeat`."""
         return self._refusal
 
     @property
@@ -401,7 +382,6 @@ class Failover:
         self.poke()
 
     def slave_left(self, broker_id: int, disk_id: str) -> None:
-        """See `FailoverSeat`."""
         if self._mastership is not None and self._mastership.epoch:
             self._mastership.slave_left(Replica(broker_id, disk_id), now_ms=self._now_ms())
             self._arm_fence()
@@ -617,7 +597,7 @@ class Failover:
         self._is_unclean = False
         self.poke()
 
-    async def _become_slave(self, reason: str, *, has_resigned: bool = False) -> None:
+    async def _become_slave(self, reason: str) -> None:
         if not self._host.role.is_serving:
             self._host.role.give_up()
         if self._starting is not None:
@@ -628,7 +608,7 @@ class Failover:
         steps = _Steps(self._now_ms)
         await self._host.end_role(reason)
         steps.did("end the master's role")
-        self._member.stepped_down(now_ms=self._now_ms(), has_resigned=has_resigned)
+        self._member.stepped_down(now_ms=self._now_ms())
         self._refusal = None
         await self._host.begin_slave()
         steps.did("begin the slave's role")

@@ -21,8 +21,6 @@ from tandemmq.service.kubernetes_api import (
     api_of_pod,
 )
 
-__all__ = ["EPOCH_ANNOTATION", "GroupService", "service_of_pod"]
-
 log = structlog.get_logger(__name__)
 
 EPOCH_ANNOTATION: Final = "tandemmq.io/master-epoch"

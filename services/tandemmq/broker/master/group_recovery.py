@@ -44,18 +44,6 @@ if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = [
-    "GroupRecovery",
-    "GroupView",
-    "LeasesAhead",
-    "MetadataSource",
-    "fetch_metadata",
-    "merge_leases",
-    "recover_leases",
-    "recover_metadata",
-]
-
 log = structlog.get_logger(__name__)
 
 ASK_PAUSE_S: Final = 0.2

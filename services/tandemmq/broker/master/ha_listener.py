@@ -35,9 +35,6 @@ from tandemmq.service.rpc import ListenError
 if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import SendTracer
 
-
-__all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
-
 log = structlog.get_logger(__name__)
 
 # One sendmsg: 32 frames of 32 KiB. Larger gains nothing (docs/protocol/replication.md) and delays other slaves' turns.

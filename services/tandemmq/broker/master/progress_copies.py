@@ -23,8 +23,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.replication.progress_gate import ProgressGate
 from tandemmq.core.routing.values import BrokerIdentity
 
-__all__ = ["ProgressCopies", "ProgressDone"]
-
 log = structlog.get_logger(__name__)
 
 _PAUSE_S: Final = 0.005
@@ -82,7 +80,6 @@ class ProgressCopies:
         return len(self._gate)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Copies from now on, in tasks of `tasks`."""
         self._tasks = tasks
         self._leases.keep_tail()
 

@@ -29,7 +29,8 @@ from tandemmq.broker.metrics import LagAge, MasterRoleMetrics
 from tandemmq.broker.retention import MasterFloor
 from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
 from tandemmq.broker.write_path import WritePath
-from tandemmq.core.delivery.half_messages import HALF_TOPIC, TRANSACTION_GROUP
+from tandemmq.core.delivery.half_messages import TRANSACTION_GROUP
+from tandemmq.core.message.record import HALF_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import ReplicaMemory
@@ -40,9 +41,6 @@ from tandemmq.service.metrics import MetricSamples
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
-
-
-__all__ = ["FailoverSeat", "MasterRole"]
 
 log = structlog.get_logger(__name__)
 
@@ -245,7 +243,6 @@ class MasterRole:
 
     @property
     def waits_for(self) -> str:
-        """What its start waits for."""
         if self.is_serving:
             return ""
         waiting = self.recovery.waiting
@@ -277,7 +274,6 @@ class MasterRole:
 
     @property
     def confirmed_offset(self) -> int:
-        """See `MasterReplica`."""
         return self.replica.confirmed_offset
 
     def slaves(self) -> Sequence[SlaveView]:
@@ -290,7 +286,6 @@ class MasterRole:
         return master_setting_appliers(store=parts.store, leases=parts.leases, api_options=parts.options)
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds the metrics of a master."""
         await self._metrics.tell(samples, turn)
 
     # What it is told

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.report import BrokerReport
     from tandemmq.broker.runtime_settings import RuntimeSettings
 
-__all__ = ["AdminServicer", "BrokerAccessServicer", "changed_group"]
-
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 

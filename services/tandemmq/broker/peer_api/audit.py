@@ -50,9 +50,6 @@ from tandemmq.proto.broker.v1 import (
 )
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 
-__all__ = ["AUDIT_ERRORS", "AuditServices", "ReplicaReaderServicer", "ReplicaRepairServicer", "status_of"]
-
-
 # What went wrong while a replica was read or repaired, as a gRPC status: the one table of both services.
 
 AUDIT_ERRORS: Final = (PathRefused, HelperBusy, HelperGone, JobFailed, RepairRefused, OSError)

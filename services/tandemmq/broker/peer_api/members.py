@@ -29,9 +29,6 @@ from tandemmq.service.service_tls import claim_problem_of
 if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import TracedPuts
 
-
-__all__ = ["FailoverServicer", "MetadataServicer", "ReplicaServicer", "failover_state"]
-
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 

@@ -36,16 +36,6 @@ from tandemmq.proto.admin.v1 import message_query_service_pb2_grpc
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import MessageQueries
 
-__all__ = [
-    "QUERY_ERRORS",
-    "MessageQueryServicer",
-    "digest_answer",
-    "message_view",
-    "page_answer",
-    "queue_status",
-    "timestamp",
-]
-
 
 # Messages of the store as tools are shown them. The edge: protobuf stops here.
 
@@ -72,7 +62,6 @@ async def page_answer(page: MessagePage) -> pb.QueryMessagesResponse:
 
 
 def message_view(message: QueriedMessage) -> pb.MessageView:
-    """One message with all that is known of it."""
     outline, properties, body = message.outline, message.properties, message.body
     tag, _ = index_terms(dict(properties))
     own_id = offset_message_id(outline.store_host, outline.physical_offset)
@@ -103,7 +92,6 @@ def message_view(message: QueriedMessage) -> pb.MessageView:
 
 
 def queue_status(state: QueueState) -> pb.QueueStatus:
-    """A queue's extent."""
     return pb.QueueStatus(
         queue_id=state.queue_id,
         min_offset=state.min_offset,
@@ -134,7 +122,6 @@ _BODY_BYTES_MAX: Final = 1 << 20
 _ONE_BODY_BYTES_MAX: Final = 4 << 20
 _DIGEST_BYTES_MAX: Final = 8 << 20
 _TAGS_MAX: Final = 64
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 QUERY_ERRORS: Final = (
     (TopicUnknown, grpc.StatusCode.NOT_FOUND),

@@ -33,8 +33,6 @@ from tandemmq.service.logging import EventMemory
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-__all__ = ["BrokerOperationsServicer", "ResendDeadLetters"]
-
 log = structlog.get_logger(__name__)
 
 _CLIENTS: Final = 200

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
     from tandemmq.broker.report import BrokerReport
 
-
-__all__ = ["SERVICE_NAMES", "MetadataPlane"]
-
 SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.MetadataService",
     "tandemmq.broker.v1.ReplicaService",

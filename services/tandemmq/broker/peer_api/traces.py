@@ -29,8 +29,6 @@ from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import FoundMessage
 
-__all__ = ["TraceServicer", "trace_message", "trace_summary"]
-
 
 # Spans as protobuf messages of TraceService.
 
@@ -39,7 +37,6 @@ _TOPIC: Final = MESSAGING_DESTINATION_NAME
 
 
 def trace_message(trace: KeptTrace) -> pb.Trace:
-    """All of a trace."""
     return pb.Trace(
         trace_id=trace.trace_id.to_bytes(16),
         spans=[_span(span) for span in trace.spans],

@@ -40,13 +40,10 @@ from tandemmq.broker.queries.values import (
 from tandemmq.broker.queue_reader import EntryDamage, PassedOver
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
-from tandemmq.core.message.record import MessageRecord, offset_message_id
-from tandemmq.core.message.record_decoder import RecordOutline
+from tandemmq.core.message.record import MessageRecord, RecordOutline, offset_message_id
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
-
-__all__ = ["FoundMessage", "Holding", "MessageLookup", "MessageQueries"]
 
 _QUERIES_AT_ONCE: Final = 4
 """Others wait: a query takes the event loop in turns with all that a broker has to do."""

@@ -19,28 +19,12 @@ from tandemmq.broker.queries.values import (
 )
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import PROPERTY_TAGS, decode_properties, index_terms, tags_code
-from tandemmq.core.message.record import SCHEDULE_TOPIC
-from tandemmq.core.message.record_decoder import RecordOutline
+from tandemmq.core.message.record import SCHEDULE_TOPIC, RecordOutline
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
 
 if TYPE_CHECKING:
     from tandemmq.broker.queries.stored_records import ReadableStore, StoredRecords
     from tandemmq.broker.queue_reader import EntryDamage
-
-
-__all__ = [
-    "SLICE_RECORDS",
-    "FoundPage",
-    "KeySearch",
-    "Place",
-    "QueueSearch",
-    "QueueWalk",
-    "TimeBoundary",
-    "earliest_store_ms",
-    "entry_at",
-    "first_at_physical",
-    "first_without",
-]
 
 
 # Single entries of a ConsumeQueue, and by bisection where they turn.
@@ -165,13 +149,11 @@ class _Cursor:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
         assert self.entry is not None, "a cursor at its end is nowhere"
         return Place(self.entry.physical_offset, self.entry.size, self.queue.queue_id, self.offset)
 
     @property
     def tags_code(self) -> int:
-        """Of the entry it is at."""
         assert self.entry is not None, "a cursor at its end has no entry"
         return self.entry.tags_code
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tandemmq.broker.audit.store_files import OpenFile
 from tandemmq.broker.queries.values import Body
-from tandemmq.core.message.record import MessageRecord
-from tandemmq.core.message.record_decoder import (
+from tandemmq.core.message.record import (
     RECORD_HEAD_BYTES_MAX,
     RECORD_TAIL_BYTES_MAX,
+    MessageRecord,
     RecordOutline,
     decode_record,
     read_record_outline,
@@ -39,18 +39,6 @@ from tandemmq.service.page_cache import resident_pages
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.message_store import MessageStore
-
-
-__all__ = [
-    "CommitLogPages",
-    "LogRange",
-    "Pages",
-    "ReadableStore",
-    "StoredRecords",
-    "compression_of",
-    "read_stored_at_ms",
-    "unpacked",
-]
 
 
 # Brings parts of the CommitLog into the page cache before the event loop touches them.

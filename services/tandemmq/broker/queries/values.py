@@ -8,31 +8,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from tandemmq.core.message.record_decoder import RecordOutline
-
-__all__ = [
-    "Body",
-    "Criteria",
-    "Fingerprint",
-    "FoundOffset",
-    "HoldingUnknown",
-    "IndexIsOff",
-    "KeyCriteria",
-    "MessagePage",
-    "MessageUnknown",
-    "PageTokenInvalid",
-    "QueriedMessage",
-    "QueriesBusy",
-    "QueryError",
-    "QueueCriteria",
-    "QueueState",
-    "RangeDigest",
-    "TimeCriteria",
-    "TopicUnknown",
-    "WantedMessages",
-    "position_of",
-    "token_of",
-]
+from tandemmq.core.message.record import RecordOutline
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,6 @@ from tandemmq.core.tracing.send_spans import ReplicaTimelines
 if TYPE_CHECKING:
     from tandemmq.core.storage.message_store import MessageStore
 
-
-__all__ = ["DISPATCH_SLICE", "Follower", "MasterAddress", "MasterLeft"]
-
 MasterLeft: TypeAlias = Callable[[int, Callable[[], Awaitable[bool | None]]], None]
 """Is told that the master of an epoch has left, and what looks again: whether anybody listens there, None where nothing
 is heard."""

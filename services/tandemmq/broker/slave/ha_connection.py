@@ -39,8 +39,6 @@ from tandemmq.core.replication.sessions import SlaveSession
 from tandemmq.core.storage.disk import DiskFull, RawWrite, StorageError
 from tandemmq.core.tracing.send_spans import ReplicaTimelines
 
-__all__ = ["HaConnection", "SlaveLog"]
-
 # As much as a dispatch takes in one go: while one thread does the one, the other has enough of the other to do.
 READ_BUFFER_BYTES: Final = 4 << 20
 # A hand-over to the thread waits for the interpreter: up to 5 ms, which a master's sends must not wait for. Whoever has

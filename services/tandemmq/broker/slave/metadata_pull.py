@@ -19,8 +19,6 @@ from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorAc
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.service.rpc import cancellation_wins
 
-__all__ = ["MetadataPull"]
-
 log = structlog.get_logger(__name__)
 
 # RocketMQ 4's period; a change is pulled at once, this only covers a lost notice.

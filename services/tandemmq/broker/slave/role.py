@@ -37,10 +37,6 @@ from tandemmq.service.rpc import Call
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
 
-
-__all__ = ["SlaveReads", "SlaveRole", "TracedPutsPull"]
-
-
 _LITE_S: Final = 1.0
 _SILENT_MS: Final = 3_500
 _LOOK_S: Final = 0.25
@@ -123,7 +119,6 @@ class SlaveRole:
 
     @property
     def serves_reads(self) -> bool:
-        """See `SlaveReads`."""
         return self._reads.storage is not None
 
     def put(
@@ -169,7 +164,6 @@ class SlaveRole:
         return {}
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds the metrics of a slave."""
         self._metrics.tell(samples)
 
     @property
@@ -194,7 +188,6 @@ class SlaveRole:
         return is_copied
 
     async def retake_table(self, file: MetadataFile, *, dry_run: bool) -> bool:
-        """See `MetadataPull.retake`."""
         return await self._metadata_pull.retake(file, dry_run=dry_run)
 
     async def append_leases(self, change: LeaseChange) -> LeasePosition:

@@ -26,10 +26,6 @@ from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_spa
 if TYPE_CHECKING:
     from tandemmq.broker.failover.controller import ChangeOfMaster
 
-
-__all__ = ["BrokerObservability", "ChangeTracer"]
-
-
 _RECENT_SPANS_BYTES: Final = 10 << 20
 
 

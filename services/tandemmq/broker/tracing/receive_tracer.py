@@ -39,18 +39,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import BrokerTracing
 
 
-__all__ = [
-    "DeliveredMessage",
-    "Failure",
-    "ReceiveTrace",
-    "ReceiveTracer",
-    "SettleTrace",
-    "TracedCall",
-    "receive_spans",
-    "settle_spans",
-]
-
-
 # How a receive and the end of a delivery look as spans. Pure: moments in, spans out.
 #
 # Both are server spans with links to the sends of their messages, never their children: one receive has messages of
@@ -87,8 +75,6 @@ class DeliveredMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """What is said of a call."""
-
     method: str
     topic: str
     group: str
@@ -281,12 +267,11 @@ _PAIR_ENDS: Final = (b"", b"\x02")
 class ReceiveTracer:
     """Traces of one broker's consumers. Event loop only."""
 
-    def __init__(self, tracing: BrokerTracing, *, deliveries_max: int = _DELIVERIES_MAX) -> None:
+    def __init__(self, tracing: BrokerTracing) -> None:
         self.now_ns: Final = tracing.clock.monotonic_ns
         self._tracing = tracing
         self._sampler = tracing.sampler
         self._options = tracing.options
-        self._deliveries_max = deliveries_max
         # By receipt handle.
         self._delivered: OrderedDict[str, DeliveredMessage] = OrderedDict()
         self._troubles_since_ns = 0
@@ -296,7 +281,6 @@ class ReceiveTracer:
     # Receives
 
     def receive_began(self, call: Call) -> ReceiveTrace:
-        """A receive came in."""
         began_ns = call.received_ns or self.now_ns()
         parent = _parent_of(call)
         context = None
@@ -480,7 +464,7 @@ class ReceiveTracer:
 
     def _remember(self, handle: str, message: DeliveredMessage) -> None:
         self._delivered[handle] = message
-        if len(self._delivered) > self._deliveries_max:
+        if len(self._delivered) > _DELIVERIES_MAX:
             self._delivered.popitem(last=False)
 
     def _has_room_for_trouble(self, now_ns: int) -> bool:

@@ -46,9 +46,6 @@ from tandemmq.service.http2_call import Http2Call
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 from tandemmq.service.telemetry.span_export import SpanSink
 
-__all__ = ["BrokerTracing", "SendContexts", "SendTracer", "TracedPuts"]
-
-
 # Which span a message's send was, for those who deliver it and want to link to it.
 
 # A thousand traced sends a second are found for half a minute; about 150 bytes each.
@@ -87,9 +84,9 @@ PAGE_MAX: Final = 1_000
 class TracedPuts:
     """The newest traced puts of one run of a master. Event loop only."""
 
-    def __init__(self, *, incarnation: int, puts_max: int = _PUTS_MAX) -> None:
+    def __init__(self, *, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._puts: deque[TracedPut] = deque(maxlen=puts_max)
+        self._puts: deque[TracedPut] = deque(maxlen=_PUTS_MAX)
         self._sequence = 0
 
     def note(self, send: TracedSend, context: TraceContext) -> None:
@@ -215,7 +212,6 @@ class SendTracer:
     # Slaves
 
     def slave_connected(self, link: int, peer: str) -> None:
-        """A connection of a slave."""
         self._links[link] = LinkTimeline(peer)
 
     def slave_started(self, link: int, broker_id: int | None) -> None:

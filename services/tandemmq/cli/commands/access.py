@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from tandemmq.admin.operations.values import Acl, AclEntry, User
 
-
-__all__ = ["acl_app", "acl_rows", "entry_of", "user_app"]
-
 _SECRET_BYTES: Final = 24
 _SECRET_CHARACTERS_MAX: Final = 256
 

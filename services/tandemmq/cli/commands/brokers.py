@@ -57,22 +57,6 @@ if TYPE_CHECKING:
     )
     from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, HandOver, Setting
 
-__all__ = [
-    "GroupReplication",
-    "SlaveReplication",
-    "broker_app",
-    "changes_of",
-    "check_cluster_name",
-    "events",
-    "failover",
-    "failover_tables",
-    "find_broker",
-    "ha_app",
-    "ha_tables",
-    "replication_of",
-    "status",
-]
-
 
 # Replication of each broker group: what `ha status` tells, as values and as tables.
 
@@ -98,8 +82,6 @@ class SlaveReplication:
 
 @dataclass(frozen=True, slots=True)
 class GroupReplication:
-    """A broker group."""
-
     broker_name: str
     # SYNC_MASTER or ASYNC_MASTER; empty when the master does not answer.
     role: str

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tandemmq.service.kubernetes_api import KubernetesApi
 
-__all__ = ["certs_app"]
-
 certs_app = typer.Typer(no_args_is_help=True, help="Certificates of the links between services.")
 
 _EXIT_WARNING: Final = 1

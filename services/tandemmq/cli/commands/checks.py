@@ -29,20 +29,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
     from tandemmq.core.audit.run_summary import RunSummary
 
-__all__ = [
-    "CheckLevel",
-    "CheckResult",
-    "Measure",
-    "check_app",
-    "check_consistency",
-    "check_disk",
-    "check_health",
-    "check_lag",
-    "check_name_servers",
-    "check_replication",
-    "worst",
-]
-
 
 # What a monitoring plugin answers: one line with performance data, and an exit code 0 to 3.
 #
@@ -94,8 +80,6 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """An answer."""
-
     name: str
     level: CheckLevel
     # What is wrong, the worst first; what is well, if nothing is.
@@ -319,7 +303,6 @@ class _CheckGroup(QuickGroup):
     """Whatever goes wrong is UNKNOWN, exit code 3: 2 would say that the cluster is in trouble."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs one check."""
         try:
             return super().invoke(ctx)
         except typer.Exit:

@@ -13,8 +13,6 @@ from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.options import OutputOption, complete_context
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
 
-__all__ = ["context_app"]
-
 context_app = typer.Typer(
     no_args_is_help=True,
     help="Names for clusters: a local folder, NameServers, or a release in Kubernetes.",

@@ -39,14 +39,11 @@ if TYPE_CHECKING:
         ResetTarget,
     )
 
-__all__ = ["clients", "clients_table", "group_app", "group_tables", "groups_table", "progress_table", "reset_table"]
-
 
 # Consumer groups and connected clients as tables.
 
 
 def groups_table(groups: Iterable[GroupSummary]) -> Table:
-    """One line a group."""
     table = new_table("group", "members", "lag", "in flight", "order", "retries", "consumes", "topics")
     for group in groups:
         plain_row(

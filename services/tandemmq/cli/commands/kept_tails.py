@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import KeptTail, TailMessage, UnreadableRange, Unseen
 
-__all__ = ["restore_kept_tail"]
-
 _RECORDS_AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 << 20
 _LINES_MAX: Final = 200
@@ -58,7 +56,6 @@ class _TailReport:
     unreadable: list[UnreadableRange] = field(default_factory=list)
 
     def add(self, messages: Sequence[TailMessage]) -> None:
-        """More of its messages."""
         from tandemmq.admin.operations.values import HoldingState
 
         for message in messages:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-__all__ = ["bring_down", "down", "up"]
-
-
 # `tandemmq down`: stops what runs in a data folder.
 
 # Three waves of at most 20 s each, and some room.

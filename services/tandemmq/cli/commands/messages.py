@@ -51,22 +51,6 @@ if TYPE_CHECKING:
         TransactionPage,
     )
 
-__all__ = [
-    "client_app",
-    "copies_table",
-    "dead_letter_app",
-    "message_app",
-    "message_line",
-    "message_view",
-    "messages_table",
-    "place_text",
-    "receipt_text",
-    "resend_table",
-    "send",
-    "tail",
-    "transaction_app",
-]
-
 
 # Messages on a terminal: lists, one message with its copies, and bodies that cannot do harm to a terminal.
 
@@ -130,7 +114,6 @@ def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -
 
 
 def copies_table(copies: Sequence[ReplicaCopy]) -> Table:
-    """One line a replica."""
     from rich.text import Text
 
     table = new_table("replica", "holds it", "same bytes", "on disk", "verdict", "SHA-256")
@@ -149,7 +132,6 @@ def copies_table(copies: Sequence[ReplicaCopy]) -> Table:
 
 
 def receipt_text(receipt: TestReceipt) -> str:
-    """One line."""
     return (
         f"{receipt.message_id} stored on {place_text(receipt.broker_name, receipt.queue_id, receipt.queue_offset)} "
         f"in {receipt.duration_ms:.1f} ms"
@@ -162,7 +144,6 @@ def place_text(broker_name: str, queue_id: int, queue_offset: int) -> str:
 
 
 def resend_table(results: Iterable[DeadLetterResult]) -> Table:
-    """One line a dead letter."""
     from rich.text import Text
 
     table = new_table("broker", "dead letter", "to topic", "new offset", "message id", "problem")

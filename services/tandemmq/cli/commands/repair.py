@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepResult
     from tandemmq.core.audit.repair_plan import RepairPlan, RepairStep
 
-__all__ = ["plan_table", "read_plan", "repair"]
-
 _PLAN_SUFFIX: Final = ".plan"
 _ANYWHERE: Final = KubernetesPlace()
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     )
     from tandemmq.core.clock import Clock
 
-__all__ = ["SmokeCount", "receive_and_compare", "refuse_disabled", "send_all", "smoke", "smoke_bodies"]
-
 
 # One round trip of many messages: sent, received, compared, acknowledged.
 

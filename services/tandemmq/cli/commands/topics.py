@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from tandemmq.admin.operations.values import Extent, Progress, Route, TopicDetail, TopicSummary
 
-__all__ = ["PERMISSIONS", "TOPIC_TYPES", "permission_text", "routes_table", "topic_app", "topic_tables", "topics_table"]
-
 
 # Topics as tables.
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
         TraceTree,
     )
 
-__all__ = ["list_view", "trace", "trace_view"]
-
 
 # A message's life in the terminal: where it lies, then each traced operation as a tree with times and bars.
 

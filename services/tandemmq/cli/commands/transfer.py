@@ -30,23 +30,6 @@ if TYPE_CHECKING:
         SimpleConsumer,
     )
 
-__all__ = [
-    "ByteSource",
-    "ConsumeCount",
-    "ConsumeOptions",
-    "LineOptions",
-    "LineSink",
-    "ProduceCount",
-    "UnacknowledgedLine",
-    "consume",
-    "consume_lines",
-    "line_key",
-    "order_of_group",
-    "produce",
-    "produce_lines",
-    "read_lines",
-]
-
 
 # Receives messages as lines: written first, acknowledged afterwards, so that a crash repeats rather than loses.
 
@@ -76,8 +59,6 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """When to stop."""
-
     # Messages; None for no end.
     count: int | None
     # Seconds without a message; None waits for ever.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tandemmq.core.audit.findings import Finding
     from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
 
-__all__ = ["run_view", "verify"]
-
 
 # A run of the consistency job on a terminal: the verdict, a line a group, and what differs.
 
@@ -46,7 +44,6 @@ _WORST_FIRST: Final = (Outcome.DIVERGED, Outcome.INCOMPLETE, Outcome.SKIPPED, Ou
 
 
 def run_view(summary: RunSummary) -> RenderableType:
-    """The whole run."""
     from rich.console import Group
     from rich.text import Text
 

@@ -11,20 +11,6 @@ from typing import Final
 from tandemmq.admin.cluster_state import BrokerState, ClusterState, Severity, diagnose
 from tandemmq.core.routing.values import parse_address
 
-__all__ = [
-    "BrokerLook",
-    "Check",
-    "ClusterLook",
-    "Dial",
-    "DiskLook",
-    "Memory",
-    "PeerLook",
-    "Verdict",
-    "check_cluster",
-    "is_bad",
-    "worst",
-]
-
 
 class Verdict(StrEnum):
     """How much a check matters, mildest first."""
@@ -126,8 +112,6 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """A whole cluster."""
-
     state: ClusterState
     name_server_dials: tuple[Dial, ...]
     brokers: tuple[BrokerLook, ...]

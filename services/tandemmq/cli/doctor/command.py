@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from tandemmq.core.clock import Clock
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
-__all__ = ["dial", "doctor", "doctor_document", "doctor_table", "look_at_cluster"]
-
 _DIAL_LIMIT_S: Final = 2.0
 # Connections under way at once. A cluster has tens of addresses.
 _DIALS_MAX: Final = 64

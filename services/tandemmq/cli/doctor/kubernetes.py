@@ -21,9 +21,6 @@ if TYPE_CHECKING:
         StatefulSetState,
     )
 
-__all__ = ["ReleaseLook", "check_release", "look_at_release", "pod_of"]
-
-
 ItemT = TypeVar("ItemT")
 
 

@@ -39,8 +39,6 @@ from tandemmq.service.service_channels import ServiceTls, use_service_tls
 if TYPE_CHECKING:
     from tandemmq.service.kubernetes_api import KubernetesApi
 
-__all__ = ["CertificateSecrets", "show_certificate"]
-
 _AUTHORITY: Final = "ca"
 # Another one that writes the CA at the same moment is done by then.
 _ATTEMPTS_MAX: Final = 5

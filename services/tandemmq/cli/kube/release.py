@@ -34,39 +34,6 @@ from tandemmq.service.kubernetes_api import (
 if TYPE_CHECKING:
     from tandemmq.core.audit.run_summary import RunSummary
 
-__all__ = [
-    "CLIENT_PORT_NAME",
-    "METADATA_PORT_NAME",
-    "NAME_SERVER_PORT_NAMES",
-    "ApiServerCluster",
-    "ClaimState",
-    "DisruptionBudgetState",
-    "KubeContextOption",
-    "KubernetesCluster",
-    "NamespaceOption",
-    "PodAddresses",
-    "PodNetwork",
-    "PodState",
-    "ReleaseOption",
-    "ReleaseWay",
-    "StatefulSetState",
-    "address_of",
-    "certificate_of",
-    "claim_state",
-    "config_map_data",
-    "connect",
-    "disruption_budget_state",
-    "find_release",
-    "open_cluster",
-    "place_of",
-    "pod_state",
-    "runs_of_release",
-    "stateful_set_state",
-    "way_to_place",
-    "way_to_pods",
-]
-
-
 _RELEASE_VARIABLE: Final = "TANDEMMQ_RELEASE"
 
 ReleaseOption = Annotated[
@@ -447,8 +414,6 @@ class StatefulSetState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """One pod of the release."""
-
     name: str
     component: str
     broker_group: str
@@ -480,8 +445,6 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """One PersistentVolumeClaim."""
-
     name: str
     # Bound, Pending or Lost.
     phase: str
@@ -492,13 +455,10 @@ class ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudgetState:
-    """One PodDisruptionBudget."""
-
     name: str
     match_labels: Mapping[str, str]
     disruptions_allowed: int
     current_healthy: int
-    desired_healthy: int
     expected_pods: int
 
 
@@ -506,9 +466,7 @@ class KubernetesCluster(Protocol):
     """One namespace of a cluster. Every call may raise KubernetesUnavailable and AccessDenied."""
 
     @property
-    def namespace(self) -> str:
-        """The namespace."""
-        ...
+    def namespace(self) -> str: ...
 
     async def releases(self) -> list[str]:
         """Names of the TandemMQ releases that have StatefulSets here, ordered."""
@@ -543,7 +501,6 @@ class ApiServerCluster:
 
     @property
     def namespace(self) -> str:
-        """The namespace."""
         return self._api.namespace
 
     @property
@@ -556,24 +513,19 @@ class ApiServerCluster:
         return await asyncio.to_thread(self._api.open_stream, pod, port)
 
     async def releases(self) -> list[str]:
-        """Names of the releases."""
         documents = await asyncio.to_thread(self._api.list, Kind.STATEFUL_SET, f"{NAME_LABEL}=tandemmq")
         return sorted({name for document in documents if (name := _labels(document).get(INSTANCE_LABEL))})
 
     async def stateful_sets(self, release: str) -> list[StatefulSetState]:
-        """Those of a release."""
         return list(map(stateful_set_state, await self._list(Kind.STATEFUL_SET, release)))
 
     async def pods(self, release: str) -> list[PodState]:
-        """Those of a release."""
         return list(map(pod_state, await self._list(Kind.POD, release)))
 
     async def claims(self, release: str) -> list[ClaimState]:
-        """Those of a release."""
         return list(map(claim_state, await self._list(Kind.PERSISTENT_VOLUME_CLAIM, release)))
 
     async def disruption_budgets(self, release: str) -> list[DisruptionBudgetState]:
-        """Those of a release."""
         return list(map(disruption_budget_state, await self._list(Kind.POD_DISRUPTION_BUDGET, release)))
 
     async def config_map(self, name: str) -> dict[str, str]:
@@ -626,7 +578,6 @@ def stateful_set_state(document: Document) -> StatefulSetState:
 
 
 def pod_state(document: Document) -> PodState:
-    """From a Pod of v1."""
     metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     labels = _labels(document)
     containers: list[Document] = status.get("containerStatuses") or []
@@ -692,7 +643,6 @@ def disruption_budget_state(document: Document) -> DisruptionBudgetState:
         match_labels=dict(_get(document.get("spec") or {}, "selector", "matchLabels") or {}),
         disruptions_allowed=int(status.get("disruptionsAllowed") or 0),
         current_healthy=int(status.get("currentHealthy") or 0),
-        desired_healthy=int(status.get("desiredHealthy") or 0),
         expected_pods=int(status.get("expectedPods") or 0),
     )
 

@@ -51,17 +51,6 @@ if TYPE_CHECKING:
     from tandemmq.core.clock import Clock
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
-__all__ = [
-    "AskMaster",
-    "CopyState",
-    "GroupState",
-    "MasterCopies",
-    "Rollout",
-    "broker_groups",
-    "name_servers_missing",
-    "rollout",
-]
-
 
 # One broker group in the middle of an upgrade: its StatefulSets, its pods, its copies, and what is still missing.
 #

@@ -26,17 +26,6 @@ from tandemmq.service.certificates import (
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls
 
-__all__ = [
-    "AUTHORITY_DAYS",
-    "LEAF_DAYS",
-    "ClusterCertificates",
-    "authority_in",
-    "caller_certificate",
-    "checked",
-    "is_good",
-    "member_identity",
-]
-
 AUTHORITY_DAYS: Final = 3_650.0
 LEAF_DAYS: Final = 90.0
 # A third of the time is left: what cert-manager does, too.

@@ -59,19 +59,6 @@ if TYPE_CHECKING:
 
     from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 
-__all__ = [
-    "FREE_PORTS",
-    "ClusterSupervisor",
-    "LocalCluster",
-    "MemberLine",
-    "PutRates",
-    "checked_members",
-    "connect_lines",
-    "refuse_leftovers",
-    "signals_to_end",
-    "up_picture",
-]
-
 
 # The live picture of `tandemmq up`: members, replication, and how to connect.
 

@@ -37,40 +37,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ExpectedBroker
 
 
-__all__ = [
-    "DEFAULT_FOLDER",
-    "DEFAULT_PRESET",
-    "METRICS_PORT_KEY",
-    "PORT_KEYS",
-    "PRESETS",
-    "ClusterFolder",
-    "ClusterRecord",
-    "Member",
-    "MemberKind",
-    "MemberRecord",
-    "admin_file",
-    "data_option",
-    "free_ports",
-    "is_free",
-    "is_running",
-    "join_addresses",
-    "lay_out",
-    "listens",
-    "make_authority_folders",
-    "member_environment",
-    "member_problems",
-    "parse_properties",
-    "port_count",
-    "preset_files",
-    "read_member",
-    "read_members",
-    "renumber",
-    "split_overrides",
-    "start_mark",
-    "with_values",
-]
-
-
 # One process of a local cluster, as its configuration file describes it.
 
 
@@ -165,7 +131,6 @@ class Member:
 
     @property
     def health_port(self) -> int:
-        """The port of that address."""
         return self.ports[_HEALTH_PORT_KEYS[self.kind]]
 
     def command(self, *extra: str) -> list[str]:
@@ -411,7 +376,6 @@ class ClusterFolder:
             raise
 
     def prepare(self) -> None:
-        """Makes the folders."""
         for folder in (self.conf, self.logs):
             self.make(folder)
 

@@ -30,17 +30,6 @@ from tandemmq.cli.local.folder import (
 if TYPE_CHECKING:
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
-__all__ = [
-    "MemberState",
-    "SupervisedMember",
-    "Tracing",
-    "admin_member",
-    "scrape_configuration",
-    "spare_ports",
-    "traced_members",
-    "with_defaults",
-]
-
 # How often health is asked: often while a start is waited for, rarely afterwards.
 _STARTING_POLL_S: Final = 0.2
 _SERVING_POLL_S: Final = 1.0

@@ -26,22 +26,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import Acl, ChangeResult, User
 
-
-__all__ = [
-    "copy_acl",
-    "copy_user",
-    "create_acl",
-    "create_user",
-    "delete_acl",
-    "delete_user",
-    "get_acl",
-    "get_user",
-    "list_acl",
-    "list_user",
-    "update_acl",
-    "update_user",
-]
-
 _USERS: Final = Columns(("#UserName", 16), ("#Password", 22), ("#UserType", 22), ("#UserStatus", 22))
 _ACLS: Final = Columns(
     ("#Subject", 16), ("#PolicyType", 10), ("#Resource", 22), ("#Actions", 20), ("#SourceIp", 24), ("#Decision", 10)

@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.operations.values import BrokerSettings, ChangeResult, Client, ConfigChange, HandOver
     from tandemmq.core.clock import Clock
 
-__all__ = [
-    "add_write_perm",
-    "broker_status",
-    "cluster_list",
-    "consumer_connection",
-    "consumer_status",
-    "elect_master",
-    "get_broker_config",
-    "get_sync_state_set",
-    "ha_status",
-    "producer_connection",
-    "update_broker_config",
-    "wipe_write_perm",
-]
-
 _LIST: Final = Columns(
     ("#Cluster Name", 22),
     ("#Broker Name", 22),

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
         ResetTarget,
     )
 
-__all__ = ["consumer_progress", "delete_sub_group", "reset_offset_by_time", "update_sub_group"]
-
 _QUEUES: Final = Columns(
     ("#Topic", 64),
     ("#Broker Name", 32),

@@ -33,15 +33,6 @@ if TYPE_CHECKING:
         MessageSummary,
     )
 
-__all__ = [
-    "print_msg",
-    "query_msg_by_id",
-    "query_msg_by_key",
-    "query_msg_by_offset",
-    "query_msg_by_unique_key",
-    "send_message",
-]
-
 _FOUND: Final = Columns(("#Message ID", 50), ("#QID", -4), ("#Offset", -40))
 _SENT: Final = Columns(("#Broker Name", 32), ("#QID", 4), ("#Send Result", 20), ("  #MsgId", 0))
 _BODY_BYTES: Final = 1 << 20

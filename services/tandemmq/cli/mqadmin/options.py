@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     pass
 
 
-__all__ = [
-    "BrokerAddrOption",
-    "ClusterNameOption",
-    "Columns",
-    "GroupOption",
-    "IntervalOption",
-    "TopicOption",
-    "TrueFalse",
-    "changed_attributes",
-    "emit_lines",
-    "human_time",
-    "note_ignored",
-    "refuse",
-    "repeat",
-]
-
-
 class TrueFalse(StrEnum):
     """A boolean as Java's tools take it: an option with a value."""
 
@@ -43,7 +26,6 @@ class TrueFalse(StrEnum):
 
     @property
     def truth(self) -> bool:
-        """The boolean."""
         return self is TrueFalse.TRUE
 
 
@@ -100,12 +82,10 @@ class Columns:
         return _GAP.join(padded).rstrip()
 
     def lines(self, rows: Iterable[Sequence[object]]) -> list[str]:
-        """The header and the rows."""
         return [self.header(), *(self.line(*row) for row in rows)]
 
 
 def emit_lines(output: OutputFormat, value: object, lines: Iterable[str]) -> None:
-    """The lines, or the document of the value."""
     if output is OutputFormat.TABLE:
         for line in lines:
             typer.echo(line)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ClusterState
     from tandemmq.admin.operations.values import ChangeResult, Route, TopicDetail, TopicSummary
 
-__all__ = ["delete_topic", "topic_list", "topic_route", "topic_status", "update_topic"]
-
 _LIST: Final = Columns(("#Cluster Name", 20), ("#Topic", 64), ("#Consumer Group", 64))
 _ROUTE: Final = Columns(
     ("#ClusterName", 45),

@@ -24,25 +24,6 @@ from tandemmq.core.replication.log_history import LogRange
 from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, counted, seconds_text
 
-__all__ = [
-    "EARLIER_RUNS_MAX",
-    "EVIDENCE",
-    "Bar",
-    "FindingsOfKind",
-    "FindingsOfSeverity",
-    "GroupView",
-    "Mark",
-    "Part",
-    "PartState",
-    "ReportView",
-    "RunMark",
-    "render_report",
-    "replica_bars",
-    "report_view",
-    "role_of",
-]
-
-
 # The picture: a bar for each replica of a group, cut into parts by what a run knows of them.
 #
 # Every bar of a group has the same axis, from the first byte any replica holds to the last, so that a missing tail
@@ -310,8 +291,6 @@ class FindingsOfSeverity:
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """One run in the strip of runs."""
-
     run_id: str
     outcome: Outcome
     label: str

@@ -40,9 +40,6 @@ from tandemmq.proto.nameserver.v1.name_server_service_pb2_grpc import NameServer
 from tandemmq.service.route_messages import broker_value
 from tandemmq.service.service_channels import sync_channel
 
-__all__ = ["CHANNEL_OPTIONS", "BrokerSource", "registered_brokers"]
-
-
 AnswerT = TypeVar("AnswerT")
 
 CHANNEL_OPTIONS: Final = (
@@ -77,13 +74,11 @@ class BrokerFiles:
         self._location = location
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         request = reader_pb.ListFolderRequest(path=path)
         reply = _ask(self._location, lambda: self._stub.ListFolder(request, timeout=_LIST_TIMEOUT_S))
         return [StoreEntry(entry.name, entry.size_bytes) for entry in reply.entries]
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles."""
         found = bytearray()
         while len(found) < length:
             wanted = min(length - len(found), _READ_BYTES_MAX)
@@ -98,8 +93,6 @@ class BrokerFiles:
 
 
 class BrokerSource:
-    """`Source` of a running broker."""
-
     def __init__(self, spec: SourceSpec, stub: ReplicaReaderServiceStub) -> None:
         self._spec = spec
         self._stub = stub

@@ -28,18 +28,6 @@ from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry, is_
 from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
-__all__ = [
-    "BROKER_SCHEME",
-    "ArrowFiles",
-    "BufferPool",
-    "PosixFiles",
-    "ReadMode",
-    "SourceKind",
-    "SourceSpec",
-    "parse_source",
-]
-
-
 # Where one replica is read, in a form that travels to an executor.
 
 BROKER_SCHEME: Final = "broker://"
@@ -88,12 +76,10 @@ class SourceSpec:
         return self.kind is SourceKind.BROKER
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(**(values | {"kind": SourceKind(values["kind"]), "read_mode": ReadMode(values["read_mode"])}))
 
 
@@ -134,12 +120,10 @@ class ArrowFiles:
         self._files: dict[str, Any] = {}
 
     def close(self) -> None:
-        """Closes all files."""
         while self._files:
             self._files.popitem()[1].close()
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         selector = fs.FileSelector(f"{self._root}/{path}".rstrip("/"), allow_not_found=True)
         try:
             found = self._file_system.get_file_info(selector)
@@ -149,7 +133,6 @@ class ArrowFiles:
         return sorted(StoreEntry(info.base_name, -1 if info.type == is_folder else int(info.size)) for info in found)
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles."""
         try:
             file = self._open(path)
             length = min(length, file.size() - offset)

@@ -24,8 +24,6 @@ from tandemmq.core.replication.log_history import LogRange
 if TYPE_CHECKING:
     from tandemmq.core.audit.record_check import RecordCheck
 
-__all__ = ["Source", "ThrottledFiles", "open_source"]
-
 
 # Files that are read no faster than they may be.
 
@@ -40,11 +38,9 @@ class ThrottledFiles:
         self._free_at = 0.0
 
     def list_folder(self, path: str) -> list[StoreEntry]:
-        """See ReplicaFiles."""
         return self._files.list_folder(path)
 
     def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
-        """See ReplicaFiles."""
         now = time.monotonic()
         if self._free_at > now:
             time.sleep(self._free_at - now)
@@ -91,12 +87,10 @@ class FileSource:
     def digests(
         self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
     ) -> list[ExtentDigest]:
-        """See Source."""
         store = ReplicaStore(self.files, facts)
         return list(digest_extents(store, log_range, extent_bytes=extent_bytes, new_hash=hash_maker(algorithm)))
 
     def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
-        """See Source."""
         # It needs numpy, a third of a second in each of Spark's workers, and a quick run needs neither.
         from tandemmq.core.audit.record_check import check_records
 

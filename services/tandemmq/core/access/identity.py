@@ -19,21 +19,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-__all__ = [
-    "METHODS",
-    "AdminLevel",
-    "Caller",
-    "Identity",
-    "IdentityUnusable",
-    "Role",
-    "callers_of",
-    "group_server_name",
-    "identity_of",
-    "refusal",
-    "server_name",
-]
-
-
 _TRUST_DOMAIN: Final = "spiffe://tandemmq/"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9._-]+")
 # As SPIFFE has it: what a name's bytes may be.
@@ -86,7 +71,6 @@ class Identity:
         return _TRUST_DOMAIN + "/".join(parts)
 
     def is_member_of(self, cluster: str, group: str) -> bool:
-        """A broker of that group."""
         return self.role is Role.BROKER and (self.cluster, self.group) == (cluster, group)
 
     def claim_problem(self, cluster: str, group: str, broker_id: int) -> str | None:

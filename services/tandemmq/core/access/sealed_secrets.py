@@ -18,8 +18,6 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["NONCE_BYTES", "CannotOpen", "KeysUnreadable", "SecretKeys"]
-
 NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
 _KEYS_MAX: Final = 16

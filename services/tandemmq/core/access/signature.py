@@ -20,18 +20,6 @@ from typing import Final, NamedTuple
 
 from tandemmq.core.quotas import counted_host
 
-__all__ = [
-    "DATE_WINDOW_MS",
-    "Credential",
-    "SignInLimit",
-    "date_problem",
-    "is_signed",
-    "parse_authorization",
-    "sign",
-    "zone_offset",
-]
-
-
 ALGORITHM: Final = "MQv2-HMAC-SHA1"
 DATE_WINDOW_MS: Final = 15 * 60_000
 """How far a date may be off, in either direction."""

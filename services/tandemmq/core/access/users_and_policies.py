@@ -21,36 +21,6 @@ from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 from tandemmq.core.metadata.metadata_store import JavaObject, JavaValue, MetadataCorrupt, MetadataError
 from tandemmq.core.metadata.replica_merge import NamedTable
 
-__all__ = [
-    "Acl",
-    "AclTable",
-    "Action",
-    "Decision",
-    "InvalidAcl",
-    "InvalidUser",
-    "Pattern",
-    "PolicyEntry",
-    "PolicyType",
-    "Resource",
-    "ResourceKind",
-    "Ruling",
-    "User",
-    "UserStatus",
-    "UserTable",
-    "UserType",
-    "actions_of",
-    "check_secret",
-    "decide",
-    "decision_of",
-    "parse_address",
-    "policy_type_of",
-    "source_ips_of",
-    "topic_or_group",
-    "user_of_subject",
-    "user_status_of",
-    "user_type_of",
-]
-
 USERS_MAX: Final = 10_000
 ENTRIES_MAX: Final = 1_000
 """Of one subject: each decision that is not remembered looks at all."""
@@ -104,7 +74,6 @@ class User:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.username
 
     def check(self) -> None:
@@ -138,8 +107,6 @@ class User:
 
 
 class UserTable(NamedTable[User]):
-    """All users of this broker."""
-
     def __init__(self) -> None:
         super().__init__(User, kind="user", field="userTable", marks_kept_ms=None)
 
@@ -157,8 +124,6 @@ def check_secret(secret: str) -> None:
 
 
 class ResourceKind(StrEnum):
-    """What a resource is."""
-
     ANY = "Any"
     CLUSTER = "Cluster"
     TOPIC = "Topic"
@@ -232,7 +197,6 @@ class Resource(NamedTuple):
 
     @property
     def key(self) -> str:
-        """RocketMQ's form."""
         if self.kind is ResourceKind.ANY:
             return _ANYTHING
         name = self.name if self.pattern is Pattern.LITERAL else f"{self.name}*"
@@ -298,7 +262,6 @@ class Acl:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.subject
 
     def check(self) -> None:

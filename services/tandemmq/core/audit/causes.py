@@ -16,16 +16,6 @@ from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Sever
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = [
-    "by_weight",
-    "collate",
-    "one_for_each_cause",
-    "ranges_of",
-    "with_changes_beneath",
-    "with_sources",
-    "without_repeats",
-]
-
 _LISTED_MAX: Final = 8
 _TABLE_FINDINGS_MAX: Final = 3
 """Of one metadata file told apart; a table of another time differs in more."""

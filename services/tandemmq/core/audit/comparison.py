@@ -53,11 +53,9 @@ from tandemmq.core.audit.record_columns import (
     read_name,
 )
 from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, Hash, ReplicaStore
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.replication.log_history import LogRange
-
-__all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas"]
 
 PADDING_BENIGN: Final = "padding"
 

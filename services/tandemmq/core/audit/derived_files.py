@@ -31,17 +31,15 @@ from tandemmq.core.audit.record_columns import RecordCollector, RecordName, desc
 from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore, is_number, is_queue_id
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames
 from tandemmq.core.delivery.timer_queue import TimerQueue
-from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, QueueEnds
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
-
-__all__ = ["DerivedFacts", "check_derived_files", "compare_derived_files", "joined_spans"]
 
 _LIVE_ENTRIES: Final = 200
 """Looked at behind the end of a running broker's queue: a page."""
@@ -86,13 +84,11 @@ class DerivedFacts:
     """Whether it wrote down where its queues ended; None: nobody looked, or it was not stopped in order."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         ends = [[topic, queue_id, end] for (topic, queue_id), end in self.queue_ends.items()]
         return asdict(self) | {"queue_ends": ends}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_json` gave."""
         ends = {(topic, queue_id): end for topic, queue_id, end in values["queue_ends"]}
         return cls(**(dict(values) | {"queue_ends": ends}))
 
@@ -136,8 +132,6 @@ def check_derived_files(
 
 
 class _DerivedCheck:
-    """One call of check_derived_files."""
-
     def __init__(
         self,
         store: ReplicaStore,

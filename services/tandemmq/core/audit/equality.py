@@ -34,21 +34,6 @@ from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, is_num
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = [
-    "BEHIND_A_GAP",
-    "NO_LOG",
-    "BoundRules",
-    "Layer",
-    "SeenReplica",
-    "common_range",
-    "is_empty",
-    "layers",
-    "long_segments",
-    "missing_messages",
-    "odd_segments",
-    "with_messages",
-]
-
 BEHIND_A_GAP: Final = "the file before it"
 """How the finding begins of a file that stands alone behind the log."""
 NO_LOG: Final = "the replica has no CommitLog"
@@ -82,12 +67,10 @@ class SeenReplica:
     """The replica that remembers this, if it was no run."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_json` gave."""
         known = {name: values[name] for name in cls.__slots__ if name in values}
         known["epochs"] = tuple((epoch, start) for epoch, start in known.get("epochs", ()))
         known["tables"] = {name: TableMark(*mark) for name, mark in known.get("tables", {}).items()}

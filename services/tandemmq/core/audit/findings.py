@@ -12,19 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
-__all__ = [
-    "FINDINGS_MAX",
-    "KINDS",
-    "OF_OFFSETS",
-    "Finding",
-    "FindingKind",
-    "FindingList",
-    "KindMeaning",
-    "Severity",
-    "Verdict",
-    "is_of_deep_runs",
-]
-
 
 class Severity(StrEnum):
     """How much a finding matters, worst first."""
@@ -61,8 +48,6 @@ class Verdict(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What is wrong."""
-
     BODY_CRC = "body-crc"
     FIELD_DIFFERS = "field-differs"
     ZEROED = "zeroed"

@@ -23,8 +23,6 @@ from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, R
 from tandemmq.core.audit.replica_store import ReplicaStore, StoreEntry
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["ENTRY_BYTES", "HEADER_BYTES", "INDEX_ENTRIES", "SLOT_BYTES", "IndexCheck", "IndexFile", "read_index_file"]
-
 Entries: TypeAlias = npt.NDArray[np.void]
 
 INDEX_ENTRIES: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])

@@ -17,20 +17,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.audit.replica_store import ReplicaStore
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import Blank, Corrupt, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import BLANK, SMALLEST_RECORD_BYTES
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import RecordBatch
-
-__all__ = [
-    "LONGEST_RECORD_BYTES",
-    "LogPiece",
-    "PieceKind",
-    "next_anchor",
-    "walk_log",
-    "whole_records_end",
-]
 
 _READ_BYTES: Final = 4 << 20
 """Columns of so much fit a processor's cache."""
@@ -50,8 +41,6 @@ _REACHES_BYTES: Final = (8 << 10, 256 << 10, LONGEST_RECORD_BYTES)
 
 
 class PieceKind(Enum):
-    """What a piece of the log is."""
-
     RECORD = "record"
     PADDING = "padding"
     """The blank that closes a file, and whatever lies behind it."""

@@ -41,8 +41,6 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["TableMark", "compare_metadata", "older_than_seen", "table_marks", "without_secrets"]
-
 MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
 ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig, User, Acl)
 

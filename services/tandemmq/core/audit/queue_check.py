@@ -20,9 +20,6 @@ from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 
-__all__ = ["QUEUE_ENTRIES", "QueueCheck", "QueueSpan", "leads_to", "queue_gap", "seam_gaps"]
-
-
 # Which queue offsets occur in a part of the log, so that gaps between parts are found as well as those within one.
 
 
@@ -41,12 +38,10 @@ class QueueSpan:
     """Where the last one starts."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(**values)
 
 

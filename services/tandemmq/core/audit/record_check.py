@@ -29,9 +29,6 @@ from tandemmq.core.audit.record_columns import (
 from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
 from tandemmq.core.replication.log_history import LogRange
 
-__all__ = ["DamageReport", "RecordCheck", "changed_places", "check_records", "own_offset", "trailing_zeros_start"]
-
-
 # What one replica's own log says is wrong with it: pieces of a walk that are no sound records, as findings.
 
 _GROUP_PIECES_MAX: Final = 4096
@@ -267,7 +264,6 @@ class RecordCheck:
     """Bytes of all files."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return {
             "findings": [finding.to_json() for finding in self.findings],
             "queue_spans": [span.to_json() for span in self.queue_spans],
@@ -277,7 +273,6 @@ class RecordCheck:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(
             findings=tuple(Finding.from_json(finding) for finding in values["findings"]),
             queue_spans=tuple(QueueSpan.from_json(span) for span in values["queue_spans"]),

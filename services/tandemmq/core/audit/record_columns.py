@@ -12,8 +12,7 @@ import numpy.typing as npt
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.audit.replica_store import is_number
 from tandemmq.core.message.properties import PROPERTY_INNER_COUNT, PROPERTY_UNIQUE_KEY, decode_properties, index_terms
-from tandemmq.core.message.record import MessageRecord, offset_message_id, record_tags_code
-from tandemmq.core.message.record_decoder import RecordFound, decode_record
+from tandemmq.core.message.record import MessageRecord, RecordFound, decode_record, offset_message_id, record_tags_code
 from tandemmq.core.message.record_layout import (
     BLANK,
     CRC_MASK,
@@ -29,21 +28,6 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.storage.index_file import term_hashes
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.record_batch import RecordBatch
-
-__all__ = [
-    "RecordCollector",
-    "RecordColumns",
-    "RecordName",
-    "changed_fields",
-    "describe",
-    "field_differences",
-    "has_broken_text",
-    "has_right_checksum",
-    "has_zero_text",
-    "name_of_record",
-    "read_damaged_name",
-    "read_name",
-]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]

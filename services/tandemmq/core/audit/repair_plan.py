@@ -20,8 +20,6 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["PLAN_SCHEMA_VERSION", "Refusal", "RepairAction", "RepairPlan", "RepairRefused", "RepairStep", "plan_repair"]
-
 
 class Refusal(StrEnum):
     """What kind of reason, and so what the operator does next."""
@@ -134,7 +132,6 @@ class RepairPlan:
         return replace(self, steps=tuple(undone))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod
@@ -203,8 +200,6 @@ ends with a record."""
 
 
 class _Copy(NamedTuple):
-    """A range to copy."""
-
     group: str
     target: int
     source: int

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
-from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
@@ -25,34 +25,6 @@ from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import RecordBatch
-
-__all__ = [
-    "CHECKPOINT_BYTES",
-    "DIGEST_ALGORITHMS",
-    "DIGEST_BYTES",
-    "EXTENT_BYTES",
-    "MAX_RECORD_BYTES",
-    "DigestingStore",
-    "ExtentDigest",
-    "Hash",
-    "ReplicaFacts",
-    "ReplicaFiles",
-    "ReplicaState",
-    "ReplicaStore",
-    "ReplicaUnreadable",
-    "StoreEntry",
-    "digest_extents",
-    "disk_id",
-    "extents_of",
-    "hash_maker",
-    "holes_of",
-    "inspect_replica",
-    "is_broker_id",
-    "is_number",
-    "is_queue_id",
-    "metadata_texts",
-    "shown_name",
-]
 
 
 # How a check reads a replica, and what is known of it besides.
@@ -140,12 +112,10 @@ class ReplicaFacts:
     """Of `replica.json`. Empty: another disk cannot be told from this one."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self) | {"holes": [list(hole) for hole in self.holes]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
         return cls(**(values | {"holes": tuple(LogRange(*hole) for hole in values["holes"])}))
 
 
@@ -698,7 +668,6 @@ class DigestingStore(ReplicaStore):
         self._begin_extent()
 
     def read_log(self, start_offset: int, end_offset: int) -> memoryview:
-        """See ReplicaStore."""
         gap_bytes = start_offset - self._next
         if 0 < gap_bytes <= self._gap_bytes_max and self._next < self._end:
             self._take(super().read_log(self._next, start_offset))

@@ -12,8 +12,6 @@ from typing import Any, Final, Self
 from tandemmq.core.audit.findings import Finding
 from tandemmq.core.routing.values import MASTER_ID
 
-__all__ = ["SCHEMA_VERSION", "ExitCode", "GroupSummary", "Outcome", "ReplicaSummary", "RunSummary", "Tier"]
-
 SCHEMA_VERSION: Final = 1
 FINDINGS_LISTED_MAX: Final = 500
 """Findings in summary.json; all are in findings.parquet."""
@@ -66,8 +64,6 @@ class ReplicaSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One broker group."""
-
     group: str
     outcome: Outcome
     replicas: tuple[ReplicaSummary, ...]
@@ -128,7 +124,6 @@ class RunSummary:
         return ExitCode.INCOMPLETE if self.outcome is Outcome.INCOMPLETE else ExitCode.EQUAL
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self) | {
             "findings": [finding.to_json() for finding in self.findings],
             "exit_code": int(self.exit_code),

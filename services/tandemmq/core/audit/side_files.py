@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry
+from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC
 from tandemmq.core.replication.log_history import (
     EPOCH_FILE,
     REPLICA_FILE,
@@ -36,17 +36,6 @@ from tandemmq.core.replication.log_history import (
     ReplicaRecord,
 )
 from tandemmq.core.storage.retention import SavedTime
-
-__all__ = [
-    "Fork",
-    "SideFacts",
-    "doubtful_ranges",
-    "forks",
-    "read_side_facts",
-    "remembered_ends",
-    "resting_master",
-    "side_findings",
-]
 
 _BYTES_MAX: Final = 1 << 20
 """Of a file whose length nobody told."""
@@ -108,12 +97,10 @@ class SideFacts:
         return LogHistory.of(self.epochs)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_json` gave."""
         known = dict(values)
         known["remembered"] = tuple(Remembered(*own) for own in values["remembered"])
         known["epochs"] = tuple((epoch, start) for epoch, start in values["epochs"])

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tandemmq.core.delivery.half_messages import HALF_TOPIC
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import (
     PROPERTY_REAL_TOPIC,
@@ -30,11 +29,10 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     raw_property,
 )
+from tandemmq.core.message.record import HALF_TOPIC, TIMER_TOPIC
 from tandemmq.core.message.stored_message import StoredMessage
-from tandemmq.core.metadata.topic_table import TIMER_TOPIC, TopicConfig, TopicTable, deduplication_window_ms
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, deduplication_window_ms
 from tandemmq.core.storage.consume_queue import first_false
-
-__all__ = ["Deduplication", "Window"]
 
 _SLICES: Final = 8
 _READ_AT_ONCE: Final = 64
@@ -69,7 +67,6 @@ class Window:
         return None
 
     def remember(self, message_id: str, value: int, stored_ms: int) -> None:
-        """A message was stored."""
         begin = stored_ms - stored_ms % self._slice_ms
         ids = self._slices.get(begin)
         if ids is None:

@@ -39,38 +39,15 @@ from tandemmq.core.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
     encode_properties,
-    index_terms,
     tags_code,
 )
-from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage
-from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS, TRANSACTION_COMMIT
+from tandemmq.core.message.record import HALF_TOPIC, OP_TOPIC, Host, MessageRecord, OutgoingMessage, copy_of_record
+from tandemmq.core.message.record_layout import TRANSACTION_COMMIT
 
-__all__ = [
-    "GIVEN_UP_TOPIC",
-    "HALF_TOPIC",
-    "OP_TOPIC",
-    "TRANSACTION_GROUP",
-    "BadTransactionId",
-    "Half",
-    "HalfMessages",
-    "Resolution",
-    "TransactionId",
-    "check_record",
-    "committed_copy",
-    "half_of",
-    "half_of_record",
-    "op_record",
-]
-
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where halves go that nobody decided."""
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """RocketMQ keeps under this name how far it has got in the half topic."""
 
 _CHECKED_TAG: Final = "c"
-_KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 # What a client repeats comes within minutes; some 200 bytes each.
 _REMEMBERED_MAX: Final = 65_536
 # Places of ended halves that may stand in the heaps, beside as many as there are undecided.
@@ -105,7 +82,6 @@ class TransactionId:
         self.message_id: Final = message_id
 
     def encode(self) -> str:
-        """The text."""
         text = f"v1 {self.broker_name} {self.queue_offset} {self.physical_offset} {self.message_id}"
         return base64.urlsafe_b64encode(text.encode()).decode()
 
@@ -377,25 +353,17 @@ def committed_copy(record: MessageRecord, *, topic: str, queue_id: int, is_given
     """The message that a half becomes: RocketMQ's EndTransactionProcessor.endMessageTransaction. One that is given up
     goes elsewhere and keeps where it belonged."""
     properties = record.properties
-    sys_flag = record.sys_flag & _KEPT_FLAGS
-    tag, index_keys = index_terms(decode_properties(properties))
     if not is_given_up:
         properties = _without(_without(properties, PROPERTY_REAL_TOPIC), PROPERTY_REAL_QUEUE_ID)
-        sys_flag |= TRANSACTION_COMMIT
-    return OutgoingMessage(
+    return copy_of_record(
+        record,
         topic,
         queue_id,
-        record.body,
-        properties,
-        tags_code(tag),
-        index_keys,
-        tag,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.flag,
-        sys_flag,
-        record.reconsume_times,
-        record.physical_offset,
+        decode_properties(record.properties),
+        encoded=properties,
+        flags=0 if is_given_up else TRANSACTION_COMMIT,
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_offset=record.physical_offset,
     )
 
 
@@ -419,7 +387,6 @@ def op_record(
     wall_ms: int,
     is_again: bool = False,
 ) -> OutgoingMessage:
-    """The record that ends a half."""
     properties = [
         (PROPERTY_TAGS, OP_TAG),
         (PROPERTY_TRANSACTION_RESOLUTION, resolution.value + _AGAIN if is_again else resolution.value),

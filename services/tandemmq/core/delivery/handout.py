@@ -30,8 +30,6 @@ from tandemmq.core.delivery.queue_progress import (
 from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.message.stored_message import StoredMessage
 
-__all__ = ["UNPROVEN_COST", "Handout"]
-
 _FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
 UNPROVEN_COST: Final = 8

@@ -43,19 +43,6 @@ from tandemmq.core.delivery.subscription import Subscription
 if TYPE_CHECKING:
     from tandemmq.core.metadata.offset_tables import OperatorActs
 
-
-__all__ = [
-    "EntryKind",
-    "GrantEntry",
-    "JournalEntry",
-    "LeaseJournal",
-    "LeaseReplay",
-    "QueueEntryAt",
-    "SubscriptionEntry",
-    "read_frames",
-    "write_snapshot",
-]
-
 _FRAME: Final = Struct(">II")
 _SUBSCRIPTION: Final = Struct(">BIHH")
 _AT: Final = Struct(">BIIq")

@@ -20,9 +20,6 @@ from tandemmq.core.delivery.queue_progress import ENDED, Lease, QueueProgress
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.subscription import Subscription
 
-__all__ = ["LeaseState"]
-
-
 _SKIPPED_MAX: Final = 1_000
 """Pairs of group and topic."""
 

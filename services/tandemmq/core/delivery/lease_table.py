@@ -50,9 +50,6 @@ from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
 
-__all__ = ["LeaseTable", "MergedProgress", "merge_progress"]
-
-
 _COMPACTION_FACTOR: Final = 4
 """A journal so many times as long as the last snapshot is worth the next one."""
 # Places of a handle's numbers.
@@ -454,7 +451,6 @@ class LeaseTable:
         return [one for one in self.skipped_backlogs() if (one.group, one.topic) in new_skips] if new_skips else []
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics the group consumes."""
         return [topic for name, topic in self._state.subscriptions if name == group]
 
     def open(self, group: str, topic: str, queue_ids: Sequence[int]) -> None:
@@ -639,8 +635,6 @@ def _running_lease(subscription: Subscription, numbers: tuple[int, ...], now_ms:
 
 
 class MergedProgress(NamedTuple):
-    """What came of it."""
-
     finished_count: int
     """Messages that only the other replica knew to be finished, those that it did not want included."""
     leased_count: int

@@ -9,19 +9,6 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
 
-__all__ = [
-    "HANDLE_SEPARATOR",
-    "MAX_INVISIBLE_MS",
-    "MIN_INVISIBLE_MS",
-    "DeliveryOptions",
-    "ReceiptHandle",
-    "broker_of_handle",
-    "encode_broker_name",
-    "make_handles",
-    "read_handle",
-    "read_numbers",
-]
-
 # Receipt handles: what a client shows to end a lease. A client need not understand one, and every broker of the cluster
 # can read it. A handle is text that needs no escaping in a URL: 29 bytes in hex, a dot, and the name of the broker
 # group in base64url without padding. Any node can forward the call by that name, even if it never saw the message.

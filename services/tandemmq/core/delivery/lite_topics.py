@@ -36,24 +36,8 @@ from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry, first_f
 if TYPE_CHECKING:
     from tandemmq.core.delivery.queue_reader import QueueReader
 
-
-__all__ = [
-    "LITE_TOPIC_CHARACTERS_MAX",
-    "LMQ_PREFIX",
-    "LiteTopics",
-    "LiteView",
-    "lite_message",
-    "lite_topic_problem",
-    "lmq_name",
-    "parent_of_lmq",
-    "split_lmq_name",
-    "waits_on",
-]
-
 LMQ_PREFIX: Final = "%LMQ%$"
 _SEPARATOR: Final = "$"
-LITE_TOPIC_CHARACTERS_MAX: Final = 64
-"""RocketMQ's maxLiteTopicSize."""
 _MULTI_DISPATCH: Final = PROPERTY_MULTI_DISPATCH.encode()
 _MULTI_QUEUE_OFFSET: Final = PROPERTY_MULTI_QUEUE_OFFSET.encode()
 _OFFSET_DIGITS_MAX: Final = 18
@@ -69,6 +53,7 @@ _NO_PLACE: Final = -1
 _GAP_MAX: Final = 1 << 16
 _FILLER: Final = QueueEntry(0, FILLER_SIZE, 0)
 _MINUTE_MS: Final = 60_000
+_EXPIRED_AT_ONCE: Final = 4_096
 TTL_MINUTES_MIN: Final = 15
 """RocketMQ's minLiteTTl: a shorter one counts as this."""
 
@@ -94,17 +79,6 @@ def parent_of_lmq(name: str) -> str | None:
     return split_lmq_name(name)[0] if name.startswith(LMQ_PREFIX) else None
 
 
-def lite_topic_problem(lite_topic: str) -> str | None:
-    """Why a lite topic may not have the name; None if it may."""
-    if not lite_topic.strip():
-        return "lite_topic: it is blank; name the lite topic"
-    if len(lite_topic) > LITE_TOPIC_CHARACTERS_MAX:
-        return f"lite_topic: {len(lite_topic)} characters; use {LITE_TOPIC_CHARACTERS_MAX} at most"
-    if not lite_topic.isprintable() or "," in lite_topic:
-        return f"lite_topic {lite_topic!r}: it must have neither a comma nor a control character"
-    return None
-
-
 def lite_message(message: OutgoingMessage, lite_topic: str, offset: int) -> OutgoingMessage:
     """The same message as one of a lite topic, at its `offset` there. Its properties stand in RocketMQ's order."""
     properties = decode_properties(message.properties)
@@ -124,8 +98,6 @@ def expiration_ms(config: TopicConfig) -> int | None:
 
 
 class LiteView(NamedTuple):
-    """One lite topic, for an operator."""
-
     lite_topic: str
     min_offset: int
     max_offset: int
@@ -292,13 +264,7 @@ class LiteTopics:
         self.follow(message.topic)
         return lite_message(message, lite_topic, self.next_offset(message.topic, lite_topic))
 
-    def count_of(self, parent: str) -> int:
-        """How many lite topics it has."""
-        known = self._parents.get(parent)
-        return 0 if known is None else len(known.lites)
-
     def names(self, parent: str) -> list[str]:
-        """Its lite topics."""
         known = self._parents.get(parent)
         return [] if known is None else list(known.lites)
 
@@ -322,8 +288,8 @@ class LiteTopics:
                 return place >> _OFFSET_BITS, place & _OFFSET_MASK
         return None
 
-    def expired(self, now_wall_ms: int, *, at_once: int = 4_096) -> Iterator[list[str]]:
-        """Logical queues whose last message is older than their parent lets them live, some for every `at_once` that
+    def expired(self, now_wall_ms: int) -> Iterator[list[str]]:
+        """Logical queues whose last message is older than their parent lets them live, some for every few thousand that
         were looked at: others may have their turn between two lists."""
         for parent in self.parents():
             config = self._topics.get(parent)
@@ -331,9 +297,9 @@ class LiteTopics:
             if ttl_ms is None:
                 continue
             names = self.names(parent)
-            for start in range(0, len(names), at_once):
+            for start in range(0, len(names), _EXPIRED_AT_ONCE):
                 found = []
-                for lite_topic in names[start : start + at_once]:
+                for lite_topic in names[start : start + _EXPIRED_AT_ONCE]:
                     lite = self._lite(parent, lite_topic)
                     if lite is not None and lite.last_ms + ttl_ms <= now_wall_ms:
                         found.append(lmq_name(parent, lite_topic))
@@ -384,7 +350,6 @@ class LiteTopics:
         return self.next_offset(*split_lmq_name(topic))
 
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
-        """See `QueueReader`."""
         parent, lite_topic = split_lmq_name(topic)
         lite = self._lite(parent, lite_topic)
         if lite is None:
@@ -424,7 +389,6 @@ class LiteTopics:
     def messages(
         self, topic: str, queue_id: int, places: Sequence[int], entries: Sequence[QueueEntry]
     ) -> list[StoredMessage | None]:
-        """See `QueueReader`."""
         parent, _ = split_lmq_name(topic)
         found: list[StoredMessage | None] = []
         for offset, entry in zip(places, entries):
@@ -444,7 +408,6 @@ class LiteTopics:
         """Nobody filters lite topics by tags."""
 
     def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
-        """The whole record of an entry."""
         parent, _ = split_lmq_name(topic)
         lies_at = self.place(topic, place)
         return None if lies_at is None else self._queues.record(parent, lies_at[0], lies_at[1], entry)

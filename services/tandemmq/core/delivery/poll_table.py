@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
-__all__ = ["PollTable"]
-
 TokenT = TypeVar("TokenT", bound=Hashable)
 
 _PRUNE_FLOOR: Final = 64

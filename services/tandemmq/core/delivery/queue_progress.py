@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     from tandemmq.core.message.record import MessageRecord
     from tandemmq.core.message.stored_message import StoredMessage
 
-__all__ = [
-    "ENDED",
-    "Backlog",
-    "Delivery",
-    "Lease",
-    "LeasedRecord",
-    "MessageGroups",
-    "OrderFigures",
-    "Pulled",
-    "QueueProgress",
-    "QueueState",
-    "Received",
-    "RestoreReport",
-    "SkippedBacklog",
-    "message_group_of",
-]
-
 # Which messages of an ordered queue may go out: those of message groups that nobody holds.
 #
 # A message that is unfinished is *held*, in somebody's hands, or it *waits*: its lease ended, or it was passed over
@@ -121,7 +104,6 @@ class MessageGroups:
         return -1 if group is None else self._lowest(group)
 
     def name_of(self, offset: int) -> bytes:
-        """The message group of an unfinished message."""
         return self._group_of[offset].name
 
     def admits(self, name: bytes, *, is_own: bool) -> bool:
@@ -171,7 +153,6 @@ class MessageGroups:
         self._wait(group, offset)
 
     def gone(self, offset: int, *, is_waiting: bool) -> None:
-        """A message is finished."""
         group = self._group_of.pop(offset)
         if is_waiting:
             group.waiting_count -= 1
@@ -450,8 +431,6 @@ class LeasedRecord:
 
 @dataclass(slots=True)
 class Received:
-    """What one receive got."""
-
     deliveries: list[Delivery]
     dead_letters: list[LeasedRecord]
     """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""

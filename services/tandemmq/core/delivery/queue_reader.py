@@ -9,8 +9,6 @@ from tandemmq.core.message.record import MessageRecord
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.storage.consume_queue import QueueEntry
 
-__all__ = ["FarBytes", "QueueReader"]
-
 
 class QueueReader(Protocol):
     """The queues of a broker. Positions are queue offsets; a queue never written has min and max offset 0."""

@@ -29,8 +29,6 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from tandemmq.core.delivery.subscription import MessageFilter
 
-__all__ = ["EXPRESSION_LENGTH_MAX", "BadSql", "SqlFilter", "parse_sql"]
-
 EXPRESSION_LENGTH_MAX: Final = 4_096
 """Characters. Parsing so many takes the event loop some 50 ms, once; a usual filter takes less than one."""
 _DEPTH_MAX: Final = 100
@@ -531,7 +529,6 @@ _Part = Tree[Token] | Token
 
 
 def _node(part: _Part, depth: int) -> _Node:
-    """The node of a part of the tree."""
     if depth > _DEPTH_MAX:
         raise _Refused(f"nested deeper than {_DEPTH_MAX}", part)
     if isinstance(part, Token):

@@ -15,9 +15,6 @@ from tandemmq.core.message.properties import PROPERTY_TAGS, tags_code
 if TYPE_CHECKING:
     from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
 
-
-__all__ = ["EVERY_TAG", "NO_PRIORITIES", "MessageFilter", "Subscription", "TagFilter"]
-
 NO_PRIORITIES: Final = -1
 """The `priority_factor` of topics whose queues are all alike."""
 _PRUNE_FLOOR: Final = 64

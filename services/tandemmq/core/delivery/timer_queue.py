@@ -40,25 +40,11 @@ from tandemmq.core.message.properties import (
     PROPERTY_TIMER_DELIVER_MS,
     raw_property,
 )
+from tandemmq.core.message.record import TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.message.stored_message import StoredMessage
-from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.queue_reader import QueueReader
-
-
-__all__ = [
-    "OP_TAG",
-    "RecallKey",
-    "TimerQueue",
-    "TimerQueueState",
-    "key_of",
-    "op_body",
-    "op_offsets",
-    "recall_key",
-    "recall_properties",
-    "timer_due_ms",
-]
 
 OP_TAG: Final = "d"
 """Of every op record (RocketMQ's TransactionalMessageUtil.REMOVE_TAG)."""

@@ -21,19 +21,6 @@ from string import ascii_letters, digits
 from struct import unpack
 from typing import Final
 
-__all__ = [
-    "MAX_PROPERTIES_BYTES",
-    "InvalidProperty",
-    "decode_properties",
-    "encode_properties",
-    "extend_hash",
-    "index_terms",
-    "java_hash",
-    "java_map_order",
-    "raw_property",
-    "tags_code",
-]
-
 
 class InvalidProperty(ValueError):
     """A property cannot be stored: its name or value holds a separator (0x01, 0x02). The sender is at fault."""

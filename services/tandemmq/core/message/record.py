@@ -1,44 +1,45 @@
-"""A message as the store takes it and as a record holds it, how it is written, and the message id that
-leads to a record."""
+"""A message as the store takes it and as a record holds it, how a record is written and read, and the message id that
+leads to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from ipaddress import ip_address
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from librt.strings import BytesWriter, write_i32_be, write_i64_be
 
-from tandemmq.core.message.properties import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS, tags_code
+from tandemmq.core.message.properties import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TAGS,
+    encode_properties,
+    index_terms,
+    tags_code,
+)
 from tandemmq.core.message.record_layout import (
+    BLANK,
+    BLANK_MAGIC,
     BORN_HOST_V6,
+    COMPRESSED,
+    COMPRESSION_TYPE_MASK,
     CRC_MASK,
     HOST_FLAGS,
     MAX_V1_TOPIC_BYTES,
+    MULTI_TAGS,
     PART_LENGTH,
+    SCAN_HEADS,
+    SMALLEST_RECORD_BYTES,
     STORE_HOST_V6,
     V1_MAGIC,
     V2_MAGIC,
     WHOLE_HEADS,
+    MalformedRecord,
     crc32,
 )
 from tandemmq.core.offsets import PhysicalOffset, QueueOffset
-
-__all__ = [
-    "SCHEDULE_TOPIC",
-    "Host",
-    "MessageRecord",
-    "OutgoingMessage",
-    "RecordEncoder",
-    "delay_tags_code",
-    "encode_record",
-    "offset_message_id",
-    "parse_offset_message_id",
-    "record_size",
-    "record_tags_code",
-]
 
 
 class Host(NamedTuple):
@@ -163,6 +164,41 @@ class MessageRecord:
     """Raw property string; decode_properties reads it."""
 
 
+_CARRIED_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
+"""How to read body and tags. What else a sysFlag says is of the record it stands in: its hosts, its transaction."""
+
+
+def copy_of_record(
+    record: MessageRecord,
+    topic: str,
+    queue_id: int,
+    properties: dict[str, str],
+    *,
+    encoded: bytes | None = None,
+    flags: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> OutgoingMessage:
+    """A stored message that is put again. `encoded` is its property string where that is not `properties`, of which its
+    tag and keys are; `flags` are added to those that say how to read it."""
+    tag, index_keys = index_terms(properties)
+    return OutgoingMessage(
+        topic,
+        queue_id,
+        record.body,
+        encode_properties(properties.items()) if encoded is None else encoded,
+        tags_code(tag),
+        index_keys,
+        tag,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.flag,
+        record.sys_flag & _CARRIED_FLAGS | flags,
+        reconsume_times,
+        prepared_transaction_offset,
+    )
+
+
 # Offset message ids: a broker's address and a position in its CommitLog, in upper-case hexadecimal.
 #
 # | size   | field          |
@@ -179,7 +215,6 @@ _ID_BYTES: Final = (16, 28)
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
-    """The id of the record at `physical_offset` of the broker at `store_host`."""
     return (store_host.address + _PORT_AND_OFFSET.pack(store_host.port, physical_offset)).hex().upper()
 
 
@@ -193,10 +228,23 @@ def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
     return Host(raw[:address_bytes], port), PhysicalOffset(physical_offset)
 
 
-# The third field of a ConsumeQueue entry: what a broker filters by, or when a delayed message is due.
+# Topics in which brokers keep messages that are not yet for consumers, and what became of them.
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""Internal topic of messages waiting for their delay level; queue id = level - 1."""
+"""Messages waiting for their delay level; queue id = level - 1."""
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""Delayed messages wait in its one queue, as in RocketMQ."""
+TIMER_OP_TOPIC: Final = "rmq_sys_wheel_timer_op"
+"""Names those that were delivered or recalled. RocketMQ has none: it keeps that in local files."""
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where halves go that nobody decided; made when the first one is given up."""
+DEDUPLICATION_TOPIC: Final = "rmq_sys_deduplication"
+"""A record in its one queue means: all that lies before it outlives a failure once it does. RocketMQ has none."""
+
+
+# The third field of a ConsumeQueue entry: what a broker filters by, or when a delayed message is due.
 
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 """RocketMQ's ScheduleMessageService.computeDeliverTimestamp for a level that has no delay configured."""
@@ -357,3 +405,288 @@ def _topic_part(topic: str) -> tuple[bytes, bytes]:
         _topic_parts.clear()
     _topic_parts[topic] = part
     return part
+
+
+# Reads records: one of them whole (`decode_record`), or one after the other with little effort (`scan_record`).
+#
+# Both accept a record only if its parts add up to its size, as RocketMQ's CommitLog.checkMessageAndReturnSize does.
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_unpack_length: Final = PART_LENGTH.unpack_from
+
+
+class RecordFound(NamedTuple):
+    """A valid record: what dispatch and recovery need of it."""
+
+    size: int
+    """Bytes; the next record starts so much further on."""
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    store_timestamp_ms: int
+    topic: str
+    properties: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The rest of the file holds nothing. `size` is what is written there: the caller compares it with what is left."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """No record starts here: a torn write, stale bytes or a bad disk."""
+
+    reason: str
+
+
+class ScanStop(Enum):
+    """Why there is no record, and nothing wrong either."""
+
+    INCOMPLETE = "incomplete"
+    """The record goes on beyond `limit`: more bytes have to arrive. At the end of a file it is a torn write."""
+    END_OF_DATA = "end_of_data"
+    """Zeros: nothing was written here yet."""
+
+
+ScanResult: TypeAlias = RecordFound | Blank | Corrupt | ScanStop
+
+
+def scan_record(
+    buffer: Buffer, position: int, limit: int, *, physical_offset: int, check_crc: bool = True
+) -> ScanResult:
+    """Looks at the record at `position`. Bytes up to `limit` may be read.
+
+    `physical_offset` is where in the CommitLog `position` is. A record that says otherwise is Corrupt: it was copied
+    here by accident, or is left over from before a truncation.
+    """
+    available = limit - position
+    if available < BLANK.size:
+        return ScanStop.INCOMPLETE
+    size, magic = BLANK.unpack_from(buffer, position)
+    if magic == BLANK_MAGIC:
+        return Blank(size) if size >= BLANK.size else Corrupt(f"a blank of {size} bytes")
+    if magic not in (V1_MAGIC, V2_MAGIC):
+        return ScanStop.END_OF_DATA if size == 0 and magic == 0 else Corrupt(f"magic code {magic:08x}")
+    if size < SMALLEST_RECORD_BYTES:
+        return Corrupt(f"total size {size}")
+    if size > available:
+        return ScanStop.INCOMPLETE
+    head = SCAN_HEADS[0]
+    fields = head.unpack_from(buffer, position)
+    host_flags = fields[6] & HOST_FLAGS
+    if host_flags:
+        head = SCAN_HEADS[host_flags >> 4]
+        if size < head.size:
+            return Corrupt(f"total size {size} with IPv6 hosts")
+        fields = head.unpack_from(buffer, position)
+    _, _, body_crc, queue_id, queue_offset, own_offset, sys_flag, store_timestamp_ms, body_bytes = fields
+    if own_offset != physical_offset:
+        return Corrupt(f"the record was written for physical offset {own_offset}")
+    body_start = position + head.size
+    try:
+        topic_start, topic_end, properties_start = _bounds(
+            buffer, position=position, size=size, magic=magic, body_start=body_start, body_bytes=body_bytes
+        )
+        if check_crc:
+            _check_body(buffer, position, body_start, body_bytes, body_crc)
+    except MalformedRecord as error:
+        return Corrupt(error.reason)
+    return RecordFound(
+        size,
+        queue_id,
+        queue_offset,
+        own_offset,
+        sys_flag,
+        store_timestamp_ms,
+        str(buffer[topic_start:topic_end], "utf-8", "replace"),
+        bytes(buffer[properties_start : position + size]),
+    )
+
+
+def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> MessageRecord:
+    """The whole record at `position`. Raises MalformedRecord if there is none, or only a part of one."""
+    size, magic, body_start, fields = _whole_head(buffer, position)
+    (
+        _,
+        _,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp_ms,
+        born_address,
+        born_port,
+        store_timestamp_ms,
+        store_address,
+        store_port,
+        reconsume_times,
+        prepared_transaction_offset,
+        body_bytes,
+    ) = fields
+    topic_start, topic_end, properties_start = _bounds(
+        buffer, position=position, size=size, magic=magic, body_start=body_start, body_bytes=body_bytes
+    )
+    if check_crc:
+        _check_body(buffer, position, body_start, body_bytes, body_crc)
+    return MessageRecord(  # In the order of its fields: names would cost a tenth of the whole.
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp_ms,
+        Host(born_address, born_port),
+        store_timestamp_ms,
+        Host(store_address, store_port),
+        reconsume_times,
+        prepared_transaction_offset,
+        bytes(buffer[body_start : body_start + body_bytes]),
+        str(buffer[topic_start:topic_end], "utf-8", "replace"),
+        bytes(buffer[properties_start : position + size]),
+    )
+
+
+def _whole_head(buffer: Buffer, position: int) -> tuple[int, int, int, tuple[Any, ...]]:
+    """Size and magic of the record at `position`, where its body starts, and all fields before that."""
+    available = len(buffer) - position
+    if available < SMALLEST_RECORD_BYTES:
+        raise MalformedRecord(position, f"{available} bytes are too few")
+    size, magic = BLANK.unpack_from(buffer, position)
+    if magic not in (V1_MAGIC, V2_MAGIC):
+        raise MalformedRecord(position, f"magic code {magic:08x}")
+    if not SMALLEST_RECORD_BYTES <= size <= available:
+        raise MalformedRecord(position, f"total size {size} with {available} bytes at hand")
+    head = WHOLE_HEADS[0]
+    fields = head.unpack_from(buffer, position)
+    host_flags = fields[7] & HOST_FLAGS
+    if host_flags:
+        head = WHOLE_HEADS[host_flags >> 4]
+        if size < head.size:
+            raise MalformedRecord(position, f"total size {size} with IPv6 hosts")
+        fields = head.unpack_from(buffer, position)
+    return size, magic, position + head.size, fields
+
+
+def _bounds(
+    buffer: Buffer, *, position: int, size: int, magic: int, body_start: int, body_bytes: int
+) -> tuple[int, int, int]:
+    """Where the topic starts and ends and where the properties start; they end with the record."""
+    end = position + size
+    topic_length_at = body_start + body_bytes
+    if body_bytes < 0 or topic_length_at + PART_LENGTH.size > end:
+        raise MalformedRecord(position, f"a body of {body_bytes} bytes in a record of {size}")
+    if magic == V1_MAGIC:
+        topic_bytes = buffer[topic_length_at]
+        if topic_bytes > 127:  # Java reads the byte as signed
+            raise MalformedRecord(position, f"a V1 topic of {topic_bytes} bytes")
+        topic_start = topic_length_at + 1
+    else:
+        (topic_bytes,) = _unpack_length(buffer, topic_length_at)
+        topic_start = topic_length_at + PART_LENGTH.size
+    topic_end = topic_start + topic_bytes
+    if topic_bytes < 0 or topic_end + PART_LENGTH.size > end:
+        raise MalformedRecord(position, f"a topic of {topic_bytes} bytes in a record of {size}")
+    (properties_bytes,) = _unpack_length(buffer, topic_end)
+    properties_start = topic_end + PART_LENGTH.size
+    if properties_bytes < 0 or properties_start + properties_bytes != end:
+        raise MalformedRecord(position, f"the parts do not add up to the total size {size}")
+    return topic_start, topic_end, properties_start
+
+
+def _check_body(buffer: Buffer, position: int, body_start: int, body_bytes: int, body_crc: int) -> None:
+    if crc32(buffer[body_start : body_start + body_bytes]) & CRC_MASK != body_crc:
+        raise MalformedRecord(position, "the body does not match its CRC")
+
+
+# All of a record but its body, read in place: for lists of messages, where nobody may want the bodies.
+
+RECORD_HEAD_BYTES_MAX: Final = WHOLE_HEADS[-1].size
+"""The body begins no later."""
+RECORD_TAIL_BYTES_MAX: Final = 33 << 10
+"""What follows a body: topic and properties with their lengths. No broker writes a topic that needs more."""
+
+
+class RecordOutline(NamedTuple):
+    """A record's fields as stored, and where its body lies."""
+
+    total_size: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: Host
+    store_timestamp_ms: int
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_offset: int
+    """Place of its first byte in the CommitLog."""
+    body_bytes: int
+    topic: str
+    properties: bytes
+    """Raw property string; decode_properties reads it."""
+
+
+def read_record_outline(log: memoryview, physical_offset: int) -> RecordOutline:
+    """The record a piece of the CommitLog begins with; `physical_offset` is the piece's place in it.
+
+    Touches the head of the record and its tail, and neither reads the body nor checks its CRC. Raises MalformedRecord
+    if no record begins there, or only a part of it is in the piece.
+    """
+    size, magic, body_start, fields = _whole_head(log, 0)
+    (
+        _,
+        _,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        own_offset,
+        sys_flag,
+        born_timestamp_ms,
+        born_address,
+        born_port,
+        store_timestamp_ms,
+        store_address,
+        store_port,
+        reconsume_times,
+        prepared_transaction_offset,
+        body_bytes,
+    ) = fields
+    if own_offset != physical_offset:
+        raise MalformedRecord(0, f"the record was written for physical offset {own_offset}")
+    topic_start, topic_end, properties_start = _bounds(
+        log, position=0, size=size, magic=magic, body_start=body_start, body_bytes=body_bytes
+    )
+    return RecordOutline(
+        size,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        own_offset,
+        sys_flag,
+        born_timestamp_ms,
+        Host(born_address, born_port),
+        store_timestamp_ms,
+        Host(store_address, store_port),
+        reconsume_times,
+        prepared_transaction_offset,
+        physical_offset + body_start,
+        body_bytes,
+        str(log[topic_start:topic_end], "utf-8", "replace"),
+        bytes(log[properties_start:size]),
+    )

@@ -18,8 +18,6 @@ from tandemmq.core.message.record_layout import (
     crc32,
 )
 
-__all__ = ["StoredMessage", "read_store_timestamp_ms", "read_stored_message"]
-
 
 class StoredMessage:
     """The fields of one record a receiver is shown, and those that name it."""

@@ -17,25 +17,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.disk import Disk
 
 
-__all__ = [
-    "ROCKETMQ_FILES",
-    "DataVersion",
-    "InvalidGroup",
-    "InvalidTopic",
-    "JavaObject",
-    "JavaText",
-    "JavaValue",
-    "LoadedFrom",
-    "MetadataCorrupt",
-    "MetadataError",
-    "MetadataFile",
-    "MetadataStore",
-    "MetadataTable",
-    "read_java_json",
-    "write_java_json",
-]
-
-
 # What can be wrong with metadata.
 
 

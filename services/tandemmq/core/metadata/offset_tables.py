@@ -19,8 +19,6 @@ from tandemmq.core.metadata.metadata_store import DataVersion, JavaObject, JavaV
 from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX, merged_version, read_removals
 from tandemmq.core.offsets import ConsumerOffset, QueueOffset
 
-__all__ = ["ConsumerOffsetTable", "DelayOffsetTable", "GroupOffset", "OffsetKept", "OperatorActs", "OperatorMarks"]
-
 KeyT = TypeVar("KeyT", str, int)
 
 _RESETS: Final = "operatorResets"
@@ -44,8 +42,6 @@ class OperatorMarks(NamedTuple):
 
 
 class OperatorActs(NamedTuple):
-    """What operators did."""
-
     resets: list[GroupOffset]
     """Where groups go on; a subscription removed before is in `removed` as well."""
     removed: set[tuple[str, str]]

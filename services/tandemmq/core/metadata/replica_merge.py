@@ -21,21 +21,6 @@ from tandemmq.core.metadata.metadata_store import (
     write_java_json,
 )
 
-__all__ = [
-    "MARKS_KEPT_MS",
-    "REMOVALS",
-    "REMOVALS_MAX",
-    "Entries",
-    "NamedEntry",
-    "NamedTable",
-    "PrintedNames",
-    "follow_master",
-    "merge_replica",
-    "merged_version",
-    "read_removals",
-    "removed",
-]
-
 EntryT = TypeVar("EntryT")
 ContentT = TypeVar("ContentT")
 NamedT = TypeVar("NamedT", bound="NamedEntry")
@@ -50,8 +35,6 @@ REMOVALS: Final = "operatorRemovals"
 
 @dataclass(frozen=True, slots=True)
 class Entries(Generic[EntryT]):
-    """What one replica holds."""
-
     held: dict[str, EntryT]
     removals: dict[str, int]
     """Marks of names that were removed at some time, held again or not; oldest first."""
@@ -88,7 +71,6 @@ class PrintedNames(Generic[NamedT]):
     """Entries as they were printed last; shared with the table."""
 
     def to_json(self) -> str:
-        """The text of the file."""
         fields: dict[str, JavaValue] = {"dataVersion": self.version.to_fields()}
         if self.kept_field:
             fields[self.kept_field] = self.kept
@@ -171,7 +153,6 @@ class NamedTable(Generic[NamedT]):
         return True
 
     def to_json(self) -> str:
-        """The text of the file."""
         return self.copied().to_json()
 
     def copied(self) -> PrintedNames[NamedT]:

@@ -16,19 +16,6 @@ from typing import Final
 from tandemmq.core.metadata.metadata_store import InvalidGroup, JavaObject, JavaValue
 from tandemmq.core.metadata.replica_merge import NamedTable
 
-__all__ = [
-    "ATTRIBUTE_LITE_BIND_TOPIC",
-    "ATTRIBUTE_LITE_CLIENT_QUOTA",
-    "ATTRIBUTE_LITE_MODEL",
-    "ATTRIBUTE_PRIORITY_FACTOR",
-    "RETRY_DELAYS_MAX",
-    "SYSTEM_GROUPS",
-    "CreationLimit",
-    "SubscriptionGroupConfig",
-    "SubscriptionGroupTable",
-    "system_subscription_groups",
-]
-
 ATTRIBUTE_PRIORITY_FACTOR: Final = "priority.factor"
 ATTRIBUTE_LITE_BIND_TOPIC: Final = "lite.bind.topic"
 """The one LITE topic that the group may consume; absent: any."""
@@ -78,7 +65,6 @@ class SubscriptionGroupConfig:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.group_name
 
     @property

@@ -11,37 +11,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from tandemmq.core.message.record import (
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_OP_TOPIC,
+    TIMER_TOPIC,
+)
 from tandemmq.core.metadata.metadata_store import InvalidTopic, JavaObject, JavaValue
 from tandemmq.core.metadata.replica_merge import NamedTable
-
-__all__ = [
-    "ATTRIBUTE_DEDUPLICATION_WINDOW",
-    "ATTRIBUTE_LITE_EXPIRATION",
-    "ATTRIBUTE_MESSAGE_TYPE",
-    "ATTRIBUTE_TRANSACTION_CHECK_INTERVAL",
-    "ATTRIBUTE_TRANSACTION_CHECK_MAX",
-    "ATTRIBUTE_TRANSACTION_TIMEOUT",
-    "AUTO_CREATE_TOPIC",
-    "DEDUPLICATION_TOPIC",
-    "GROUP_NAME_LENGTH_MAX",
-    "MAX_QUEUE_COUNT",
-    "MESSAGE_TYPES",
-    "PERM_INHERIT",
-    "PERM_READ",
-    "PERM_READ_WRITE",
-    "PERM_WRITE",
-    "RESERVED_TOPICS",
-    "TIMER_OP_TOPIC",
-    "TIMER_TOPIC",
-    "TOPIC_NAME_LENGTH_MAX",
-    "TopicConfig",
-    "TopicTable",
-    "deduplication_window_ms",
-    "group_name_problem",
-    "is_system_topic",
-    "system_topics",
-    "topic_name_problem",
-]
 
 PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
@@ -67,7 +46,7 @@ DEDUPLICATION_WINDOW_S_MAX: Final = 86_400
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_MAX_NAME_LENGTH: Final = 127
+TOPIC_NAME_LENGTH_MAX: Final = 127
 """RocketMQ's Validators; the length byte of a V1 record would allow 127 too."""
 _MAX_INTERNAL_NAME_LENGTH: Final = 255
 """Names that begin with %RETRY% or %DLQ% contain a group's name."""
@@ -92,7 +71,6 @@ class TopicConfig:
 
     @property
     def name(self) -> str:
-        """Its key in the table."""
         return self.topic_name
 
     @property
@@ -112,7 +90,7 @@ class TopicConfig:
 
     def check(self) -> None:
         """Raises InvalidTopic unless the topic may be made. What is read from a file or a master is not checked."""
-        longest = _MAX_INTERNAL_NAME_LENGTH if self.topic_name.startswith("%") else _MAX_NAME_LENGTH
+        longest = _MAX_INTERNAL_NAME_LENGTH if self.topic_name.startswith("%") else TOPIC_NAME_LENGTH_MAX
         if not _NAME.fullmatch(self.topic_name) or len(self.topic_name) > longest:
             raise InvalidTopic(
                 f"topic name {self.topic_name[:300]!r}: use 1 to {longest} of the characters a-z A-Z 0-9 _ - % |"
@@ -176,8 +154,6 @@ def deduplication_window_ms(config: TopicConfig) -> int:
 
 
 class TopicTable(NamedTable[TopicConfig]):
-    """All topics of this broker."""
-
     def __init__(self) -> None:
         super().__init__(TopicConfig, kind="topic", field="topicConfigTable")
 
@@ -191,26 +167,18 @@ class TopicTable(NamedTable[TopicConfig]):
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """Its configuration is what a topic made by the first send inherits."""
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Delayed messages wait in its one queue, as in RocketMQ."""
-DEDUPLICATION_TOPIC: Final = "rmq_sys_deduplication"
-"""A record in its one queue means: all that lies before it outlives a failure once it does. RocketMQ has none."""
-TIMER_OP_TOPIC: Final = "rmq_sys_wheel_timer_op"
-"""Names those that were delivered or recalled. RocketMQ has none: it keeps that in local files."""
 _SYSTEM_PREFIX: Final = "rmq_sys_"
 _FIXED_TOPICS: Final = {
     "SELF_TEST_TOPIC": 1,
     "BenchmarkTest": 1024,
     "OFFSET_MOVED_EVENT": 1,
-    "SCHEDULE_TOPIC_XXXX": 18,
-    "RMQ_SYS_TRANS_HALF_TOPIC": 1,
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+    SCHEDULE_TOPIC: 18,
+    HALF_TOPIC: 1,
+    OP_TOPIC: 1,
     TIMER_TOPIC: 1,
     TIMER_OP_TOPIC: 1,
 }
 """Name and number of queues."""
-_CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Made when the first half message is given up."""
 _INHERITED: Final = PERM_READ_WRITE | PERM_INHERIT
 
 
@@ -233,29 +201,22 @@ def is_system_topic(name: str, *, cluster: str, broker_name: str) -> bool:
     """True for the broker's own topics: no client sends to them. Retry and dead letter topics are not among them."""
     return (
         name in _FIXED_TOPICS
-        or name in (AUTO_CREATE_TOPIC, _CHECKED_TOO_OFTEN_TOPIC, cluster, broker_name, f"{cluster}_REPLY_TOPIC")
+        or name in (AUTO_CREATE_TOPIC, GIVEN_UP_TOPIC, cluster, broker_name, f"{cluster}_REPLY_TOPIC")
         or name.startswith((_SYSTEM_PREFIX, "RMQ_SYS_"))
     )
 
 
 # Which names topics and consumer groups may have, as clients give them (RocketMQ's Validators and TopicValidator).
 
-TOPIC_NAME_LENGTH_MAX: Final = 127
 GROUP_NAME_LENGTH_MAX: Final = 120
+LITE_TOPIC_CHARACTERS_MAX: Final = 64
+"""RocketMQ's maxLiteTopicSize."""
 
 # Topics that brokers keep for themselves, besides those with a reserved prefix.
 RESERVED_TOPICS: Final = frozenset(
-    {
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    }
+    {AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", GIVEN_UP_TOPIC}
 )
 
-_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _RESERVED_TOPIC_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _RESERVED_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
@@ -279,11 +240,22 @@ def group_name_problem(name: str) -> str | None:
     return problem
 
 
+def lite_topic_problem(lite_topic: str) -> str | None:
+    """Why a lite topic may not have the name; None if it may."""
+    if not lite_topic.strip():
+        return "lite_topic: it is blank; name the lite topic"
+    if len(lite_topic) > LITE_TOPIC_CHARACTERS_MAX:
+        return f"lite_topic: {len(lite_topic)} characters; use {LITE_TOPIC_CHARACTERS_MAX} at most"
+    if not lite_topic.isprintable() or "," in lite_topic:
+        return f"lite_topic {lite_topic!r}: it must have neither a comma nor a control character"
+    return None
+
+
 def _form_problem(kind: str, name: str, length_max: int) -> str | None:
     if not name:
         return f"the {kind} name is empty"
     if len(name) > length_max:
         return f"the {kind} name has {len(name)} characters, the limit is {length_max}"
-    if not _ALLOWED.fullmatch(name):
+    if not _NAME.fullmatch(name):
         return f"{kind} name {name!r}: use only the characters a-z A-Z 0-9 _ - % |"
     return None

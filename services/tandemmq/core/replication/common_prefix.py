@@ -22,8 +22,6 @@ from typing import Final
 from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import LogExtent, LogRange
 
-__all__ = ["RANGES_MAX", "RANGE_BYTES_MAX", "TAIL_BYTES", "CommonPrefixSearch", "tail_range"]
-
 # Limits of one question, those of ReplicaService.GetRangeDigests.
 RANGES_MAX: Final = 1_024
 RANGE_BYTES_MAX: Final = 256 << 20

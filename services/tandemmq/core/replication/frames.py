@@ -27,29 +27,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tandemmq.core.replication.put_gate import WaitingPut
 
-__all__ = [
-    "BODY_BYTES_MAX",
-    "REPORT",
-    "REPORT_BYTES",
-    "TRANSFER_HEADER",
-    "TRANSFER_HEADER_BYTES",
-    "AppendBytes",
-    "LinkClosed",
-    "LocalProtocolError",
-    "MasterEvent",
-    "MasterHeartbeat",
-    "MasterOptions",
-    "RemoteProtocolError",
-    "ReplicationError",
-    "ReportRefused",
-    "SlaveEvent",
-    "SlaveFellBehind",
-    "SlaveInSync",
-    "SlaveOptions",
-    "SlaveStarted",
-    "Transfer",
-]
-
 
 class ReplicationError(Exception):
     """Root of this package's errors."""

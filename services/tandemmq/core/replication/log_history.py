@@ -24,22 +24,6 @@ from typing import Final, NamedTuple, Protocol
 
 from tandemmq.core.routing.values import ReplicaMemory
 
-__all__ = [
-    "EPOCHS_MAX",
-    "EPOCH_FILE",
-    "REPLICAS_MAX",
-    "REPLICA_FILE",
-    "Epoch",
-    "HistoryCorrupt",
-    "LogExtent",
-    "LogHistory",
-    "LogRange",
-    "RecordDamaged",
-    "ReplicaRecord",
-    "ReplicatedLog",
-    "newest_memories",
-]
-
 EPOCH_FILE: Final = "epochFileCheckpoint"
 EPOCHS_MAX: Final = 1_000
 """As many as RocketMQ's handshake carries; the oldest go first."""
@@ -110,7 +94,6 @@ class LogHistory:
         return min(starts, default=_NO_END)
 
     def to_text(self) -> str:
-        """The file's content."""
         lines = [f"{epoch}-{start_offset}" for epoch, start_offset in self.epochs]
         return "\n".join([str(len(lines)), str(_crc_of(lines)), *lines, ""])
 
@@ -256,7 +239,6 @@ class ReplicaRecord:
         return replace(self, replicas=tuple(memory for memory in self.replicas if memory.disk_id not in gone))
 
     def to_json(self) -> str:
-        """The file's text."""
         document = {
             "diskId": self.disk_id,
             "run": self.run,

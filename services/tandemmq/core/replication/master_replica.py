@@ -56,8 +56,6 @@ from tandemmq.core.replication.put_gate import PutGate, WaitingPut
 from tandemmq.core.replication.sessions import MasterSession
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["MasterReplica", "SlaveView"]
-
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.
 _PUT_OK: Final = PutStatus.PUT_OK
 _EVERYTHING: Final = 1 << 62

@@ -51,19 +51,6 @@ from typing import Final, TypeAlias
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, newest_memories
 from tandemmq.core.routing.values import ReplicaMemory
 
-__all__ = [
-    "Fetch",
-    "LossWitness",
-    "MasterStart",
-    "OwnReplica",
-    "Relation",
-    "ReplicaAnswer",
-    "Serve",
-    "StartStep",
-    "Wait",
-    "memory_of",
-]
-
 NEW_GROUP_GRACE_MS: Final = 10_000
 """How long members that nobody ever heard of are looked for. Slaves that run register within a few seconds."""
 
@@ -275,7 +262,6 @@ class MasterStart:
     # What follows
 
     def next_step(self, *, now_ms: int) -> StartStep:
-        """What to do now."""
         if (rival := self._rival_reason()) is not None:
             return Wait(rival, needs_operator=True)
         best = max((answer for answer in self._answers.values()), key=lambda answer: answer.rank, default=None)

@@ -45,27 +45,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-__all__ = [
-    "NO_SUCCESSOR",
-    "PUT_BACK",
-    "Claim",
-    "FailoverOptions",
-    "FailoverStep",
-    "Follow",
-    "GroupRecord",
-    "Hold",
-    "MasterAbsence",
-    "Mastership",
-    "ReadsStep",
-    "RecordUnreadable",
-    "Recover",
-    "Replica",
-    "Sight",
-    "StepDown",
-    "Write",
-]
-
-
 PUT_BACK: Final = "it was put back to an older state"
 """How a `Hold` ends that lasts until an operator has given the authority its record again, or has named a master."""
 _STAGGER_MS: Final = 500
@@ -379,7 +358,7 @@ class Mastership:
         why = "the master handed over" if is_named else why
         return Claim(self.claim(why, epoch=record.epoch + 1))
 
-    def claim(self, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
+    def claim(self, reason: str, *, epoch: int) -> GroupRecord:
         """The record of an epoch of ours, `epoch` or later, and later than all that were ever heard of. Of whoever may
         claim: see `may_claim`."""
         before = self.record
@@ -390,7 +369,6 @@ class Mastership:
             in_sync=frozenset({self.me}),
             lease_ms=self.options.lease_ms,
             reason=reason,
-            changed_wall_ms=wall_ms,
             past=() if before is None else before.past,
         )
 

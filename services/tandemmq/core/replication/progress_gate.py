@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Generic, NamedTuple, TypeVar
 
-__all__ = ["ProgressGate"]
-
 AnswerT = TypeVar("AnswerT")
 _NOTHING: Final = -1
 

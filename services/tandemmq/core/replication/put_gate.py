@@ -25,8 +25,6 @@ from typing import Final, Protocol
 
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["ProvenAck", "PutGate", "WaitingPut"]
-
 _NOTHING: Final = -1
 _EVERYTHING: Final = 1 << 62
 # A queue's front is cut off when so many are done. It is more than a read brings, so a queue mostly empties first.

@@ -41,9 +41,6 @@ from tandemmq.core.replication.frames import (
 )
 from tandemmq.core.replication.log_history import ReplicatedLog
 
-__all__ = ["DispatchPace", "MasterSession", "SlaveSession"]
-
-
 _NOT_YET_REPORTED: Final = -1
 
 

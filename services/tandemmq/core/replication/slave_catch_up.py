@@ -22,8 +22,6 @@ from enum import Enum, auto
 
 from tandemmq.core.replication.log_history import LogExtent, LogHistory
 
-__all__ = ["CatchUpStep", "catch_up_step", "cut_refusal", "stale_reason"]
-
 
 class CatchUpStep(Enum):
     """A slave's next step towards following."""

@@ -29,8 +29,6 @@ from typing import Any, Final, TypeVar
 
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
-__all__ = ["GroupMemory", "GroupMemoryDamaged", "GroupMemoryImage", "GroupName"]
-
 # (cluster, broker name)
 GroupName = tuple[str, str]
 
@@ -138,7 +136,6 @@ class GroupMemory:
         return tuple(replica for broker_id in sorted(by_id) for replica in by_id[broker_id].values())
 
     def replica(self, identity: BrokerIdentity, disk_id: str) -> ReplicaMemory | None:
-        """What is known of one disk."""
         by_id = self._groups.get((identity.cluster, identity.broker_name), {})
         return by_id.get(identity.broker_id, {}).get(disk_id)
 

@@ -9,8 +9,6 @@ from zlib import crc32
 
 from tandemmq.core.message.properties import java_hash
 
-__all__ = ["QueueRotation", "home_of_message_group", "queue_of_message_group", "queue_of_priority"]
-
 _LCG_MULTIPLIER: Final = 2862933555777941757
 _MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
 

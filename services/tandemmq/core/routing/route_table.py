@@ -50,6 +50,7 @@ from tandemmq.core.routing.values import (
     AddressScheme,
     BrokerData,
     BrokerIdentity,
+    Heartbeat,
     QueueData,
     RegisteredBroker,
     Registration,
@@ -59,21 +60,6 @@ from tandemmq.core.routing.values import (
     TopicRoute,
     parse_address,
 )
-
-__all__ = [
-    "ORDER_TOPIC_NAMESPACE",
-    "HeartbeatAnswer",
-    "HeartbeatStatus",
-    "QueuePermission",
-    "QueueRow",
-    "Registered",
-    "RegistrationRefused",
-    "RouteTable",
-    "accepted_message_types",
-    "external_route",
-    "merge_snapshots",
-    "queue_rows",
-]
 
 _queue_id: Final = attrgetter("queue_id")
 _MIXED: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
@@ -294,7 +280,6 @@ class _Group:
 
     @property
     def serving_master(self) -> RegisteredBroker | None:
-        """The master that routes name."""
         master = self.master
         return master if master is not None and not master.recovering else None
 
@@ -380,38 +365,25 @@ class RouteTable:
         order_topics = dict(self._kv.get(ORDER_TOPIC_NAMESPACE, {}))
         return Registered(is_new, is_change, group.master, order_topics, tuple(replaced))
 
-    def heartbeat(
-        self,
-        identity: BrokerIdentity,
-        *,
-        incarnation: int,
-        data_version: DataVersion,
-        connection: int,
-        now_ms: int,
-        epoch: int = 0,
-        end_offset: int | None = None,
-        unproven: bool = False,
-        record_version: tuple[int, int] = (0, 0),
-        wall_ms: int = 0,
-    ) -> HeartbeatAnswer:
+    def heartbeat(self, beat: Heartbeat, *, connection: int, now_ms: int, wall_ms: int = 0) -> HeartbeatAnswer:
         """Renews a member's life. `connection` is any number that names the stream it came on."""
-        group = self._groups.get(identity.broker_name)
-        member = _member(group, identity, incarnation)
+        group = self._groups.get(beat.identity.broker_name)
+        member = _member(group, beat.identity, beat.incarnation)
         if group is None or member is None:
             return HeartbeatAnswer(HeartbeatStatus.BROKER_UNKNOWN, group.master if group is not None else None)
         member.last_seen_ms = now_ms
         member.connection = connection
         # An epoch is durable before anybody is told of it, so a lower one is late news.
-        is_change = epoch > member.broker.epoch
+        is_change = beat.epoch > member.broker.epoch
         member.broker = replace(
             member.broker,
-            epoch=max(epoch, member.broker.epoch),
-            end_offset=member.broker.end_offset if end_offset is None else end_offset,
+            epoch=max(beat.epoch, member.broker.epoch),
+            end_offset=member.broker.end_offset if beat.end_offset is None else beat.end_offset,
         )
         if is_change:
             self._revision += 1
-        self._remember(member.broker, unproven=unproven, record_version=record_version, wall_ms=wall_ms)
-        is_table_known = member.broker.data_version == data_version
+        self._remember(member.broker, unproven=beat.unproven, record_version=beat.record_version, wall_ms=wall_ms)
+        is_table_known = member.broker.data_version == beat.data_version
         status = HeartbeatStatus.ACCEPTED if is_table_known else HeartbeatStatus.TABLE_UNKNOWN
         refused = self._superseded(member.broker) if member.says_master else None
         return HeartbeatAnswer(status, group.master, is_change, refused.reason if refused is not None else "")
@@ -456,7 +428,6 @@ class RouteTable:
 
     @property
     def topic_count(self) -> int:
-        """Topics that have a route."""
         return len(set().union(*(group.topics for group in self._groups.values() if group.serving_ids)))
 
     def brokers(self) -> list[RegisteredBroker]:

@@ -11,28 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tandemmq.core.metadata.metadata_store import DataVersion
 
-__all__ = [
-    "MASTER_ID",
-    "PERMISSION_READ",
-    "PERMISSION_WRITE",
-    "Address",
-    "AddressScheme",
-    "BrokerData",
-    "BrokerEndpoints",
-    "BrokerIdentity",
-    "GroupMemoryAnswer",
-    "QueueData",
-    "RegisteredBroker",
-    "Registration",
-    "ReplicaMemory",
-    "RouteSnapshot",
-    "TopicQueues",
-    "TopicRoute",
-    "connection_end",
-    "host_port",
-    "parse_address",
-]
-
 # The broker id of a group's master for clients, which send to no other; and of one whose version does not tell roles.
 MASTER_ID: Final = 0
 
@@ -161,6 +139,20 @@ class Registration:
     def __post_init__(self) -> None:
         if self.is_master is None:
             object.__setattr__(self, "is_master", self.identity.broker_id == MASTER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A broker's sign of life, with what changes between two registrations; fields as Registration has them."""
+
+    identity: BrokerIdentity
+    incarnation: int
+    data_version: DataVersion
+    epoch: int = 0
+    # None: not told.
+    end_offset: int | None = None
+    unproven: bool = False
+    record_version: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tandemmq.core.message.record_decoder import RECORD_HEAD_BYTES_MAX
+from tandemmq.core.message.record import RECORD_HEAD_BYTES_MAX
 from tandemmq.core.message.record_layout import encode_blank
 from tandemmq.core.message.stored_message import read_store_timestamp_ms
 from tandemmq.core.storage.disk import (
@@ -37,9 +37,6 @@ from tandemmq.core.storage.disk import (
     SegmentSizeMismatch,
     StorageError,
 )
-
-__all__ = ["COMMIT_LOG_FOLDER", "OTHER_FILES", "CommitLog", "MappedFileQueue", "file_name"]
-
 
 # Files of one length in one folder make one long range of bytes; each is named by the offset of its first byte
 # (RocketMQ's MappedFileQueue). No write position is stored anywhere. Recovery finds it by scanning.

@@ -33,20 +33,6 @@ from mypy_extensions import i32, i64
 from tandemmq.core.offsets import QueueOffset
 from tandemmq.core.storage.disk import BlockFile, Disk, DiskError
 
-__all__ = [
-    "CONSUME_QUEUE_FOLDER",
-    "ENTRY",
-    "ConsumeQueue",
-    "ConsumeQueueFiles",
-    "ConsumeQueueSync",
-    "QueueEntry",
-    "QueueRun",
-    "file_path",
-    "first_false",
-    "queue_folder",
-]
-
-
 # The files of all ConsumeQueues. 80,000 queues share this one object and none keeps a file open: a handle is opened for
 # a read or a write, and lives on in a small least-recently-used table.
 
@@ -201,7 +187,6 @@ class ConsumeQueueFiles:
         self.disk.remove_folder(folder)
 
     def close(self) -> None:
-        """Closes what is open."""
         while self._open:
             self._open.popitem()[1].close()
 

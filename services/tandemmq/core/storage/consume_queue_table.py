@@ -39,9 +39,6 @@ from tandemmq.core.storage.consume_queue import (
 )
 from tandemmq.core.storage.disk import Disk, DiskFull, SegmentSizeMismatch
 
-__all__ = ["ConsumeQueueTable", "LoadedQueue", "QueueEnds", "StopKind", "load_consume_queue"]
-
-
 _QUEUE_FILE_SIZE: Final = (
     "set mappedFileSizeConsumeQueue back to what the store was created with; if nobody changed it, the file is "
     f"damaged: move the folder {CONSUME_QUEUE_FOLDER} away, and the start makes it again from the CommitLog"

@@ -19,30 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-__all__ = [
-    "FROM_A_REPLICA",
-    "AppendFile",
-    "BlockFile",
-    "Disk",
-    "DiskError",
-    "DiskFull",
-    "DiskLock",
-    "DiskUsage",
-    "FolderEntry",
-    "LogGap",
-    "MappedSegment",
-    "RawWrite",
-    "RecordCorrupt",
-    "SegmentSizeMismatch",
-    "StorageError",
-    "StoreLocked",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """One name in a folder."""
-
     name: str
     size: int
     """Length in bytes; 0 for a folder."""

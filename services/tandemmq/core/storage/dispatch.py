@@ -24,8 +24,15 @@ from tandemmq.core.message.properties import (
     java_hash,
     tags_code,
 )
-from tandemmq.core.message.record import SCHEDULE_TOPIC, record_tags_code
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanResult, scan_record
+from tandemmq.core.message.record import (
+    SCHEDULE_TOPIC,
+    Blank,
+    Corrupt,
+    RecordFound,
+    ScanResult,
+    record_tags_code,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import (
     CRC_MASK,
     HOST_FLAGS,
@@ -45,21 +52,6 @@ from tandemmq.core.storage.index_file import ascii_extended, tag_hash, without_s
 if TYPE_CHECKING:
     from tandemmq.core.storage.commit_log import MappedFileQueue
     from tandemmq.core.storage.index_table import IndexTable
-
-__all__ = [
-    "IS_COMPILED",
-    "BatchDone",
-    "Dispatcher",
-    "LogBytes",
-    "LogScan",
-    "RecordWalk",
-    "first_record",
-    "record_at",
-    "record_boundaries",
-    "record_boundary_before",
-    "scan_log",
-    "sound_end",
-]
 
 # Records read one after the other in compiled code: what dispatch needs of them, with few objects made.
 #
@@ -366,8 +358,6 @@ _NO_TOPIC: Final = _Topic(b"\0")
 
 
 class LogBytes(Protocol):
-    """The log as bytes."""
-
     @property
     def min_offset(self) -> int:
         """First byte held."""
@@ -429,8 +419,6 @@ _PAUSE_BYTES: Final = 256 << 10
 
 
 class BatchDone(NamedTuple):
-    """What was dispatched at once."""
-
     record_count: int
     end_offset: int
     last_record_offset: int

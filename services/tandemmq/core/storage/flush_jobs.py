@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.index_table import IndexTable
 
 
-__all__ = [
-    "FlushJob",
-    "LogFlushJob",
-    "NextSegmentJob",
-    "QueueFlush",
-    "QueueFlushJob",
-    "QueueFlushRound",
-    "StoreCheckpoint",
-]
-
-
 # The `checkpoint` file (RocketMQ's StoreCheckpoint, 5.5). Big-endian; 4096 bytes, because Java maps exactly one page
 # and would extend a shorter file.
 #

@@ -42,19 +42,6 @@ from tandemmq.core.storage.disk import MappedSegment
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import IndexColumns
 
-__all__ = [
-    "HASH_BYTES",
-    "IndexFile",
-    "add_term_hashes",
-    "ascii_extended",
-    "hashes_of",
-    "index_file_bytes",
-    "key_hash",
-    "tag_hash",
-    "term_hashes",
-    "without_sign",
-]
-
 
 # What an index holds for a message: a hash for each key, and one for its tag. Made for every message stored.
 
@@ -87,7 +74,6 @@ def term_hashes(topic: str, keys: Sequence[str], tag: str | None) -> list[int]:
 
 
 def hashes_of(added: BytesWriter) -> list[int]:
-    """What `add_term_hashes` has added."""
     return list(unpack(f"<{len(added) // HASH_BYTES}q", added.getvalue()))
 
 
@@ -160,7 +146,6 @@ _write_entry: Final = _ENTRY.pack_into
 
 
 def index_file_bytes(*, slot_count: int, entry_count: int) -> int:
-    """Length of a file."""
     return _HEADER_BYTES + slot_count * _SLOT_BYTES + entry_count * _ENTRY_BYTES
 
 
@@ -232,7 +217,6 @@ class IndexFile:
 
     @property
     def slot_count(self) -> int:
-        """Slots there are."""
         return self._slot_count
 
     def entry_position(self, number: int) -> int:

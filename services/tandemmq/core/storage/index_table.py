@@ -34,8 +34,6 @@ from tandemmq.core.storage.index_file import (
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import IndexColumns
 
-__all__ = ["IndexTable", "PagesAhead", "PagesAheadJob"]
-
 
 # Pages of a mapped file, brought before its writer comes to them (docs/adr/0022).
 

@@ -27,8 +27,15 @@ from struct import Struct
 from typing import Final
 
 from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
-from tandemmq.core.message.record import offset_message_id
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, decode_record, scan_record
+from tandemmq.core.message.record import (
+    Blank,
+    Corrupt,
+    RecordFound,
+    ScanStop,
+    decode_record,
+    offset_message_id,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import (
     BLANK,
     BLANK_MAGIC,
@@ -45,24 +52,6 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.storage.commit_log import CommitLog, MappedFileQueue, file_name
 from tandemmq.core.storage.consume_queue_table import StopKind
 from tandemmq.core.storage.disk import Disk, FolderEntry
-
-__all__ = [
-    "KEPT_TAILS_FOLDER",
-    "TAIL_RECORD_BYTES_MAX",
-    "KeptTail",
-    "LogTail",
-    "TailPart",
-    "TailWalk",
-    "UnreadableRange",
-    "describe_damage",
-    "is_cut_kept",
-    "keep_tail",
-    "kept_tail_named",
-    "kept_tail_of",
-    "kept_tails",
-    "read_log_tail",
-    "reason_path",
-]
 
 KEPT_TAILS_FOLDER: Final = "kept-tails"
 TAIL_RECORD_BYTES_MAX: Final = 32 << 20

@@ -23,19 +23,17 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import MAX_PROPERTIES_BYTES
 from tandemmq.core.message.record import (
     SCHEDULE_TOPIC,
+    Blank,
+    Corrupt,
     Host,
     MessageRecord,
     OutgoingMessage,
     RecordEncoder,
-    delay_tags_code,
-)
-from tandemmq.core.message.record_decoder import (
-    Blank,
-    Corrupt,
     RecordFound,
     ScanResult,
     ScanStop,
     decode_record,
+    delay_tags_code,
     scan_record,
 )
 from tandemmq.core.message.record_layout import MalformedRecord, enters_consume_queue, enters_index
@@ -85,8 +83,6 @@ from tandemmq.core.storage.retention import (
     RetentionJob,
     held_words,
 )
-
-__all__ = ["MessageStore"]
 
 _LOCK_PATH: Final = "lock"
 _TOPIC_BYTES_MAX: Final = 255
@@ -341,7 +337,6 @@ class MessageStore:
 
     @property
     def segment_bytes(self) -> int:
-        """Length of a CommitLog file."""
         return self._log.file_bytes
 
     @property
@@ -685,7 +680,6 @@ class MessageStore:
 
     @property
     def queues(self) -> ConsumeQueueTable:
-        """All ConsumeQueues."""
         return self._queues
 
     def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["FlushDiskType", "StoreOptions"]
-
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 
@@ -27,7 +25,7 @@ class FlushDiskType(StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
     """A put is acknowledged only after fdatasync."""
     ASYNC_FLUSH = "ASYNC_FLUSH"
-    """A put is acknowledged from the page cache; the disk follows within `flush_interval_ms`."""
+    """A put is acknowledged from the page cache; the disk follows within `flushIntervalCommitLog`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,6 @@ class StoreOptions:
     dispatch_walk_bytes_max: int | None = None
     """Up to so many bytes of it are read record by record in compiled code; None: as far as that costs less, which is
     nowhere in plain Python."""
-    flush_interval_ms: int = 500
-    """`flushIntervalCommitLog`: bound on what an ASYNC_FLUSH broker loses with its machine."""
     delay_levels_ms: tuple[int, ...] = _ROCKETMQ_DELAY_LEVELS_MS
     """`messageDelayLevel`: level 1 is first. The same in a whole broker group."""
     file_reserved_hours: int = 72

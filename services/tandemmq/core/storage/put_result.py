@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["AppendResult", "PutStatus"]
-
-
 # The outcome of one put, as RocketMQ's PutMessageStatus names it.
 
 

@@ -52,10 +52,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
     from tandemmq.core.storage.index_table import IndexTable
 
-
-__all__ = ["IndexColumns", "RecordBatch", "enter_batch", "enter_batch_into_index", "read_batch", "read_heads"]
-
-
 Integers: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -507,7 +503,6 @@ class _Terms:
         return records[:kept], hashes[order][:kept]
 
     def _enter(self, template: _Template, rows: Integers, matrix: Bytes) -> None:
-        """Rows of one layout."""
         topic_hashes = self._topic_hashes[self._topic_of[rows]] if len(self._topics) > 1 else self._topic_hashes
         for rank, columns in enumerate(template.key_columns):
             length = columns.stop - columns.start

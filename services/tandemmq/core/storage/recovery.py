@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tandemmq.core.message.record_decoder import RecordFound
+from tandemmq.core.message.record import RecordFound
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, ConsumeQueueTable, QueueEnds, StopKind
 from tandemmq.core.storage.disk import FROM_A_REPLICA, Disk, DiskFull, LogGap
@@ -30,18 +30,6 @@ from tandemmq.core.storage.dispatch import BatchDone, Dispatcher, LogScan, first
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.index_table import IndexTable
 from tandemmq.core.storage.kept_tail import KeptTail, LogTail, describe_damage, is_cut_kept, keep_tail, read_log_tail
-
-__all__ = [
-    "Recovered",
-    "RecoveryProgress",
-    "RecoveryReport",
-    "clear_run_marks",
-    "read_stop_kind",
-    "recover",
-    "set_doubtful_run_marks",
-    "set_run_marks",
-]
-
 
 # How far a recovery has come, for those who wait for the broker.
 

@@ -33,20 +33,6 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.index_table import IndexTable
 
 
-__all__ = [
-    "BelievedTime",
-    "ExpiryWish",
-    "Hold",
-    "Retention",
-    "RetentionFloor",
-    "RetentionJob",
-    "SavedTime",
-    "expiry_end",
-    "expiry_wish",
-    "held_words",
-]
-
-
 # Believed time: the clock by which files grow old. A wall clock that is four days ahead would make every file old
 # enough to go. So believed time follows the wall clock only while that is near. When it is not, believed time goes on
 # with the monotonic clock, as if nothing had jumped, until the clock agrees again or an operator says that it is right
@@ -74,7 +60,6 @@ class SavedTime:
     """Files by name with the time of their last change, as the file system tells it and as it is believed."""
 
     def to_json(self) -> bytes:
-        """The text of the file."""
         fields = {"bootId": self.boot_id, "believedMs": self.believed_ms, "monotonicMs": self.monotonic_ms}
         return json.dumps(fields | {"misdated": self.misdated}).encode()
 

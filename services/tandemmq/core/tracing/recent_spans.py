@@ -22,8 +22,6 @@ from tandemmq.core.tracing.span_data import (
     message_ids_of,
 )
 
-__all__ = ["KeptTrace", "RecentSpans"]
-
 _SPANS_PER_TRACE_MAX: Final = 512
 """A caller that uses one trace id for everything does not get the whole memory."""
 
@@ -176,7 +174,6 @@ class RecentSpans:
             self._put_back(trace)
 
     def by_trace(self, trace_id: int) -> KeptTrace | None:
-        """The trace with that id."""
         return self._notable.traces.get(trace_id) or self._ordinary.traces.get(trace_id)
 
     def by_message(self, message_id: str) -> Sequence[KeptTrace]:

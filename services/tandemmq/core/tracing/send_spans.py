@@ -36,29 +36,6 @@ from tandemmq.core.tracing.span_data import (
     text_of,
 )
 
-__all__ = [
-    "ACKNOWLEDGED",
-    "RPC_METHOD",
-    "SENT",
-    "AckPolicy",
-    "LinkTimeline",
-    "OffsetMark",
-    "OffsetTimeline",
-    "ReplicaTimelines",
-    "ResolvedSend",
-    "SendSource",
-    "TracedPut",
-    "TracedPutsPage",
-    "TracedSend",
-    "TransferMark",
-    "replica_spans",
-    "resolved_send",
-    "send_spans",
-    "sender_attributes",
-    "wait_attributes",
-]
-
-
 # A bounded memory of (offset, time), searched by either: when something had come how far in the CommitLog. What a send
 # waits for is told by offsets, and offsets only grow. So the end of a put's wait needs no note of its own: it is the
 # first entry at or above the put's end.

@@ -14,20 +14,6 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = [
-    "TRACEPARENT",
-    "AttributeValue",
-    "HeadSampler",
-    "SpanData",
-    "SpanEvent",
-    "SpanKind",
-    "SpanLink",
-    "TraceContext",
-    "TraceOptions",
-    "parse_traceparent",
-    "peer_attributes",
-]
-
 # W3C Trace Context: the `traceparent` of a message or a call.
 #
 # Source: W3C Recommendation, Trace Context Level 1, 3.2.
@@ -49,7 +35,6 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header's text."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.is_sampled:02x}"
 
 
@@ -117,7 +102,6 @@ class HeadSampler:
         return made
 
     def new_root(self) -> TraceContext:
-        """A span of a new trace."""
         made: TraceContext = made_context((self._bits(128) or 1, self.new_span_id(), True))
         return made
 

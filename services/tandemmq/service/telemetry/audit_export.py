@@ -16,8 +16,6 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 from structlog.typing import EventDict
 
-__all__ = ["AUDIT_EVENTS", "AuditExport", "AuditLine", "AuditSender", "open_audit_export"]
-
 AUDIT_EVENTS: Final = frozenset(
     {
         *("operator_change", "operator_call", "user_created", "acl_created"),
@@ -42,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 
 class AuditLine(NamedTuple):
-    """One line."""
-
     wall_ns: int
     level: str
     """As structlog has it: info, warning, error."""

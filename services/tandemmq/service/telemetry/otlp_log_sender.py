@@ -14,8 +14,6 @@ from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 from tandemmq.service.telemetry.audit_export import AuditLine
 from tandemmq.service.telemetry.otlp_sender import EXPORTER_LINES, SCOPE, encoded_resource, endpoint_of, fill_attributes
 
-__all__ = ["OtlpLogSender"]
-
 _SEVERITIES: Final = {
     "info": SeverityNumber.SEVERITY_NUMBER_INFO,
     "warning": SeverityNumber.SEVERITY_NUMBER_WARN,

@@ -41,19 +41,6 @@ from tandemmq.service.telemetry.span_export import Exported
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
-__all__ = [
-    "EXPORTER_LINES",
-    "SCOPE",
-    "ExporterLines",
-    "OtlpMetricsSender",
-    "OtlpSpanSender",
-    "encoded_resource",
-    "endpoint_of",
-    "fill_attributes",
-    "metrics_requests",
-    "resource_attributes",
-]
-
 
 # What traces and metrics have in common on their way out by OTLP. Imported only where something is exported.
 

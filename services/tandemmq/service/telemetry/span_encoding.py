@@ -35,22 +35,6 @@ from tandemmq.core.tracing.send_spans import (
 )
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
 
-__all__ = [
-    "END_OF_SPAN",
-    "END_OF_SPAN_OF_REMOTE_PARENT",
-    "KIND_INTERNAL",
-    "KIND_SERVER",
-    "encoded_attributes",
-    "encoded_key",
-    "encoded_name",
-    "encoded_request",
-    "encoded_send",
-    "encoded_span",
-    "encoded_text",
-    "varint",
-]
-
-
 _UNSIGNED: Final = (1 << 64) - 1
 _DIGITS: Final[list[bytes]] = [bytes((value,)) for value in range(0x80)]
 _DIGITS_BEFORE: Final[list[bytes]] = [bytes((value | 0x80,)) for value in range(0x80)]

@@ -18,8 +18,6 @@ import structlog
 from tandemmq.core.tracing.send_spans import ResolvedSend
 from tandemmq.core.tracing.span_data import SpanData
 
-__all__ = ["Exported", "SpanExport", "SpanFan", "SpanSender", "SpanSink", "open_span_export"]
-
 Exported: TypeAlias = SpanData | ResolvedSend
 """A span, or a send with all of its spans."""
 
@@ -105,7 +103,6 @@ class SpanExport:
 
     @property
     def waiting_count(self) -> int:
-        """Spans in the queue."""
         return self._queued_count - self._taken_count
 
     def add(self, spans: Sequence[SpanData]) -> None:

@@ -50,8 +50,6 @@ class _Call(FakeCall):
 
 
 class _Service:
-    """The service and what it stands on."""
-
     def __init__(self, *, local_role: Role = Role.OPERATOR) -> None:
         self.operations = FakeOperations()
         self.audit_log = AuditLog(clock=ManualTime(), log=structlog.get_logger())
@@ -60,7 +58,6 @@ class _Service:
         self._methods = self.servicer.method_table().methods
 
     def begin(self, name: str, request: Message, call: _Call) -> _Call:
-        """Starts a call."""
         method = self._methods[name]
         assert isinstance(method, UnaryMethod | ServerStreamMethod)
         assert method.request_type is type(request)
@@ -74,7 +71,6 @@ class _Service:
 
     @property
     def method_names(self) -> list[str]:
-        """All methods."""
         return list(self._methods)
 
 

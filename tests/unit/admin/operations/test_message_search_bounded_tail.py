@@ -24,7 +24,6 @@ class _Tail:
             self._arrived.put_nowait(message)
 
     async def messages(self) -> AsyncIterator[MessageSummary]:
-        """What a tail gives."""
         try:
             while True:
                 yield await self._arrived.get()

@@ -23,7 +23,6 @@ from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.access_changes import AccessChanges
 from tandemmq.broker.client_api.access import _METHODS, ClientAccess, Refused, SignatureZones, _AuditLines
 from tandemmq.broker.client_api.client_api import ClientApi
-from tandemmq.broker.client_api.forwarding import CALLER_HEADER
 from tandemmq.broker.client_api.sessions import SESSION_EXPIRY_MS, ClientOwners
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.core.access.sealed_secrets import SecretKeys
@@ -41,7 +40,7 @@ from tandemmq.core.access.users_and_policies import (
 from tandemmq.core.quotas import parse_quotas
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import BidiMethod, StatusCode
+from tandemmq.service.rpc import CALLER_HEADER, BidiMethod, StatusCode
 
 KEYS = SecretKeys([b"k" * 32])
 UNAUTHORIZED = definition.UNAUTHORIZED

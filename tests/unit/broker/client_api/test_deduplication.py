@@ -15,8 +15,9 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.transactions import end
-from tandemmq.core.delivery.half_messages import HALF_TOPIC, TransactionId
-from tandemmq.core.metadata.topic_table import DEDUPLICATION_TOPIC, TIMER_TOPIC, TopicConfig
+from tandemmq.core.delivery.half_messages import TransactionId
+from tandemmq.core.message.record import DEDUPLICATION_TOPIC, HALF_TOPIC, TIMER_TOPIC
+from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb

@@ -65,8 +65,6 @@ def issue(name: str, *alternatives: str, by: Issued | None = None, is_ca: bool =
 
 
 class BrokerFiles:
-    """The TLS files of one broker."""
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.certificate, self.key, self.authorities = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))

@@ -17,8 +17,7 @@ from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.transactions import TOPIC, Producer, bodies_in, end, send_half
-from tandemmq.core.delivery.half_messages import GIVEN_UP_TOPIC
-from tandemmq.core.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.record import GIVEN_UP_TOPIC, RecordFound, scan_record
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -131,7 +130,6 @@ class _History:
         self._durable = self.broker.store.end_offset
 
     def check(self) -> None:
-        """The promises."""
         bodies = bodies_in(self.broker)
         given_up = bodies_in(self.broker, GIVEN_UP_TOPIC)
         assert len(bodies) == len(set(bodies)), "a message was committed twice"

@@ -15,9 +15,9 @@ from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.transactions import TOPIC, Producer, bodies_in, end, half_message, send_half
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.core.delivery.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TransactionId
+from tandemmq.core.delivery.half_messages import TransactionId
 from tandemmq.core.message.properties import decode_properties
-from tandemmq.core.message.record import MessageRecord
+from tandemmq.core.message.record import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, MessageRecord
 from tandemmq.core.message.record_layout import TRANSACTION_COMMIT
 from tandemmq.core.storage.consume_queue import QueueEntry
 from tandemmq.core.storage.put_result import PutStatus

@@ -173,8 +173,6 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 class MemoryAuthority:
-    """The record, in memory."""
-
     def __init__(self) -> None:
         self.held: Held | None = None
         self.reads = self.writes = True

@@ -142,7 +142,6 @@ class _EmptyReplica:
         return PeerLog(pb.GetLogExtentResponse(broker_id=2, disk_id="T", replicas=[told]))
 
     async def promise_epoch(self, epoch: int, **_: object) -> EpochPromise:
-        """It has promised none."""
         return EpochPromise(is_promised=True, epoch=epoch, end_offset=0)
 
 

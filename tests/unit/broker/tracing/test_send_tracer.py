@@ -94,7 +94,6 @@ class Rig:
         return put
 
     def servers(self) -> list[SpanData]:
-        """The servers' spans of all that was kept."""
         self.tracer.build_all()
         return [span for span in self.spans if span.name.endswith("SendMessage")]
 

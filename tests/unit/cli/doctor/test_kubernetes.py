@@ -11,7 +11,7 @@ from tandemmq.cli.doctor.checks import Check, Verdict
 from tandemmq.cli.doctor.kubernetes import ReleaseLook, check_release, look_at_release, pod_of
 from tandemmq.cli.kube.release import ClaimState, DisruptionBudgetState, PodState
 
-_BUDGET = DisruptionBudgetState("mq-broker-a", {"tandemmq.io/broker-group": "broker-a"}, 1, 2, 1, 2)
+_BUDGET = DisruptionBudgetState("mq-broker-a", {"tandemmq.io/broker-group": "broker-a"}, 1, 2, 2)
 _CLAIM = ClaimState("store-mq-broker-a-master-0", "Bound", "10Gi", "fast")
 
 

@@ -20,7 +20,7 @@ from tandemmq.core.audit.equality import common_range
 from tandemmq.core.audit.findings import FINDINGS_MAX, Finding, FindingKind, FindingList, Verdict
 from tandemmq.core.audit.log_walk import LogPiece, walk_log
 from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import decode_record
 from tandemmq.core.message.record_layout import WHOLE_HEADS
 from tandemmq.core.replication.log_history import LogRange
 

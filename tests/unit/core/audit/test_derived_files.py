@@ -26,7 +26,6 @@ EXTENSION = Struct(">hqqh")
 
 
 def checked(store: ReplicaStore, *, is_live: bool = False) -> tuple[list[Finding], DerivedFacts]:
-    """All of a replica."""
     facts = store.facts
     spans = joined_spans([check_records(store, facts.min_offset, facts.end_offset).queue_spans])
     return check_derived_files(store, spans, (), group_end=facts.end_offset, is_live=is_live)

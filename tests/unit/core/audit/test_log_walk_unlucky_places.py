@@ -28,7 +28,6 @@ SEGMENT_BYTES = AUDIT_OPTIONS.commit_log_file_bytes
 
 
 def flip(folder: Path, offset: int, bit: int = 0, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-    """One bit of the log."""
     path = folder / "commitlog" / f"{offset - offset % segment_bytes:020d}"
     with path.open("r+b") as file:
         file.seek(offset % segment_bytes)

@@ -42,7 +42,6 @@ def texts(*, queues: int = 4, offset: int = 50, retries: int = 16, delayed: int 
 
 
 def compare(master: MetadataTexts, slave: MetadataTexts, *, settled: bool = True) -> list[Finding]:
-    """With one slave."""
     return compare_metadata("broker-a", master, {1: slave}, settled=settled)
 
 

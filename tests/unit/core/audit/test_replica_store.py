@@ -19,7 +19,6 @@ SEGMENT_BYTES = AUDIT_OPTIONS.commit_log_file_bytes
 
 @pytest.fixture
 def folder(equal_group: list[Path], tmp_path: Path) -> Path:
-    """A replica to be changed."""
     return copy_group(equal_group[:1], tmp_path)[0]
 
 

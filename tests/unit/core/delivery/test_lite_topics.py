@@ -10,19 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.queue_memory import QueueMemory
-from tandemmq.core.delivery.lite_topics import (
-    LiteTopics,
-    lite_message,
-    lite_topic_problem,
-    lmq_name,
-    parent_of_lmq,
-    split_lmq_name,
-)
+from tandemmq.core.delivery.lite_topics import LiteTopics, lite_message, lmq_name, parent_of_lmq, split_lmq_name
 from tandemmq.core.message.properties import decode_properties, encode_properties
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.metadata_store import InvalidTopic
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, lite_topic_problem
 from tandemmq.core.storage.consume_queue import QueueEntry
 
 QUEUES = 3

@@ -7,8 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.messages import STORE_HOST, outgoing_message
-from tandemmq.core.message.record import Host, OutgoingMessage, encode_record, record_size
-from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, decode_record, scan_record
+from tandemmq.core.message.record import (
+    Blank,
+    Corrupt,
+    Host,
+    OutgoingMessage,
+    RecordFound,
+    ScanStop,
+    decode_record,
+    encode_record,
+    record_size,
+    scan_record,
+)
 from tandemmq.core.message.record_layout import MalformedRecord, encode_blank
 
 I32 = st.integers(-(2**31), 2**31 - 1)

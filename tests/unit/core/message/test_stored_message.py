@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemmq.core.message.record import Host
-from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record import Host, decode_record
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.message.stored_message import read_store_timestamp_ms, read_stored_message
 from unit.core.message.records import ADDRESSES, PHYSICAL_OFFSET, record

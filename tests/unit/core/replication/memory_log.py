@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["MemoryLog"]
-
 
 class MemoryLog:
     """Holds [min_offset, end_offset). Its bytes depend on their position, so that a misplaced one shows."""
@@ -20,7 +18,6 @@ class MemoryLog:
         return start_offset, self.end_offset
 
     def read(self, start_offset: int, length: int) -> bytes:
-        """Bytes [start_offset, start_offset + length)."""
         assert self.min_offset <= start_offset
         assert start_offset + length <= self.end_offset
         return bytes(offset * 31 % 251 for offset in range(start_offset, start_offset + length))

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from tandemmq.core.replication.put_gate import ProvenAck, WaitingPut
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["NaivePutGate"]
-
 
 class NaivePutGate:
     """Same behaviour as `PutGate`, cost aside."""

@@ -21,8 +21,6 @@ from tandemmq.core.replication.sessions import SlaveSession
 
 from .memory_log import MemoryLog
 
-__all__ = ["MasterStage", "SlaveStage", "replay"]
-
 
 class Stage(Protocol):
     """One side of the wire, played by commands."""
@@ -55,7 +53,6 @@ class MasterStage:
         self._puts: list[WaitingPut] = []
 
     def do(self, now_ms: int, command: str, words: list[str]) -> Iterator[str]:
-        """See `Stage`."""
         match command, words:
             case "log", _:
                 given = numbers(words)
@@ -120,7 +117,6 @@ class SlaveStage:
         self._session: SlaveSession | None = None
 
     def do(self, now_ms: int, command: str, words: list[str]) -> Iterator[str]:
-        """See `Stage`."""
         if command == "connect":
             given = numbers(words)
             self._session = SlaveSession(

@@ -14,7 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.group_memory import BROKER_IDS_MAX, DISKS_MAX, GROUPS_MAX, GroupMemory, GroupMemoryDamaged
 from tandemmq.core.routing.route_table import RegistrationRefused, RouteTable
-from tandemmq.core.routing.values import BrokerEndpoints, BrokerIdentity, Registration, ReplicaMemory, TopicQueues
+from tandemmq.core.routing.values import (
+    BrokerEndpoints,
+    BrokerIdentity,
+    Heartbeat,
+    Registration,
+    ReplicaMemory,
+    TopicQueues,
+)
 
 GROUP = ("DefaultCluster", "broker-a")
 MASTER = BrokerIdentity(*GROUP, 0)
@@ -351,16 +358,10 @@ class Cluster(RuleBasedStateMachine):
     def beat(self, broker_id: int, epoch: int, end_offset: int, unproven: bool) -> None:
         member = self.live.get(broker_id)
         before = None if member is None else self.table.memory.replica(member.identity, member.disk_id)
-        self.table.heartbeat(
-            BrokerIdentity(*GROUP, broker_id),
-            incarnation=member.incarnation if member is not None else 1,
-            data_version=DataVersion(0, 0, 1),
-            connection=broker_id,
-            now_ms=self.now_ms,
-            epoch=epoch,
-            end_offset=end_offset,
-            unproven=unproven,
-        )
+        incarnation = member.incarnation if member is not None else 1
+        identity = BrokerIdentity(*GROUP, broker_id)
+        beat = Heartbeat(identity, incarnation, DataVersion(0, 0, 1), epoch, end_offset, unproven)
+        self.table.heartbeat(beat, connection=broker_id, now_ms=self.now_ms)
         if member is not None:
             key = (broker_id, member.disk_id)
             self.epochs[key] = max(epoch, self.epochs[key])

@@ -14,6 +14,7 @@ from tandemmq.core.routing.route_table import (
 from tandemmq.core.routing.values import (
     BrokerEndpoints,
     BrokerIdentity,
+    Heartbeat,
     RegisteredBroker,
     Registration,
     ReplicaMemory,
@@ -76,25 +77,13 @@ def beat(
     incarnation: int = 100,
     version: int = 1,
 ) -> HeartbeatStatus:
-    return table.heartbeat(
-        identity,
-        incarnation=incarnation,
-        data_version=DataVersion(0, 0, version),
-        connection=connection,
-        now_ms=now_ms,
-    ).status
+    beat = Heartbeat(identity, incarnation, DataVersion(0, 0, version))
+    return table.heartbeat(beat, connection=connection, now_ms=now_ms).status
 
 
 def heartbeat(table: RouteTable, *, epoch: int, end_offset: int = 0) -> HeartbeatAnswer:
-    return table.heartbeat(
-        MASTER,
-        incarnation=100,
-        data_version=DataVersion(0, 0, 1),
-        connection=7,
-        now_ms=0,
-        epoch=epoch,
-        end_offset=end_offset,
-    )
+    beat = Heartbeat(MASTER, 100, DataVersion(0, 0, 1), epoch, end_offset)
+    return table.heartbeat(beat, connection=7, now_ms=0)
 
 
 def identities(brokers: list[RegisteredBroker]) -> list[BrokerIdentity]:

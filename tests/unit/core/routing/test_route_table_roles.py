@@ -22,6 +22,7 @@ from tandemmq.core.routing.values import (
     BrokerData,
     BrokerEndpoints,
     BrokerIdentity,
+    Heartbeat,
     RegisteredBroker,
     Registration,
     ReplicaMemory,
@@ -82,14 +83,8 @@ def refused(table: RouteTable, registration: Registration) -> RegistrationRefuse
 
 
 def beat(table: RouteTable, broker_id: int, epoch: int) -> HeartbeatAnswer:
-    return table.heartbeat(
-        BrokerIdentity(*GROUP, broker_id),
-        incarnation=1,
-        data_version=DataVersion(0, 0, 1),
-        connection=broker_id,
-        now_ms=0,
-        epoch=epoch,
-    )
+    beat = Heartbeat(BrokerIdentity(*GROUP, broker_id), 1, DataVersion(0, 0, 1), epoch)
+    return table.heartbeat(beat, connection=broker_id, now_ms=0)
 
 
 def group_of(snapshot: RouteSnapshot | RouteTable, topic: str = "orders") -> BrokerData:
@@ -328,14 +323,8 @@ class Failovers:
 
     def beat(self, broker_id: int, server: int) -> None:
         broker = self.brokers[broker_id]
-        answer = self.tables[server].heartbeat(
-            BrokerIdentity(*GROUP, broker_id),
-            incarnation=broker.run,
-            data_version=DataVersion(0, 0, 1),
-            connection=broker_id,
-            now_ms=self.now_ms,
-            epoch=broker.epoch,
-        )
+        beat = Heartbeat(BrokerIdentity(*GROUP, broker_id), broker.run, DataVersion(0, 0, 1), broker.epoch)
+        answer = self.tables[server].heartbeat(beat, connection=broker_id, now_ms=self.now_ms)
         said = self.accepted[server].get(broker_id)
         if said is not None and said.run == broker.run and said.is_master and not said.recovering:
             assert broker.epoch >= self.greatest[server] or answer.superseded, "it was not told"

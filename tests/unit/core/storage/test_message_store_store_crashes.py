@@ -24,7 +24,7 @@ from support.stores import (
     records_in,
     with_options,
 )
-from tandemmq.core.message.record_decoder import RecordFound
+from tandemmq.core.message.record import RecordFound
 from tandemmq.core.storage.flush_jobs import FlushJob
 from tandemmq.core.storage.message_store import MessageStore
 

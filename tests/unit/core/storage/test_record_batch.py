@@ -151,7 +151,6 @@ def queue_ends(store: MessageStore) -> dict[tuple[str, int], tuple[int, int, int
 
 
 def assert_same(log: bytes, chunk_bytes: list[int] | None = None, *, options: StoreOptions = OPTIONS) -> None:
-    """The property."""
     alone = replicated(log, options, chunk_bytes or [])
     batches = replicated(log, replace(options, dispatch_batch_bytes_min=1), chunk_bytes or [])
     assert batches[1] == alone[1]

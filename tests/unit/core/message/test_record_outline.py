@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemmq.core.message.record import Host
-from tandemmq.core.message.record_decoder import (
+from tandemmq.core.message.record import (
     RECORD_HEAD_BYTES_MAX,
     RECORD_TAIL_BYTES_MAX,
+    Host,
     decode_record,
     read_record_outline,
 )
