@@ -132,7 +132,13 @@ class Broker:
             refuse=self._refuse_before_stop,
             end_offset=lambda: parts.store.end_offset,
         )
-        self._retention = Retention(parts.store, disk=parts.disk, clock=clock, floor=lambda: parts.role.floor)
+        self._retention = Retention(
+            parts.store,
+            disk=parts.disk,
+            clock=clock,
+            floor=lambda: parts.role.floor,
+            expired=lambda: parts.tables.note_queue_ends(parts.store),
+        )
         self._report = BrokerReport(
             parts,
             settings=self._runtime_settings,
@@ -473,6 +479,7 @@ class Broker:
             auto_create_topic=self._settings.auto_create_topic_enable,
             was_used=parts.member.run > 1 and report.end_offset > 0,
         )
+        parts.tables.note_queue_ends(parts.store)
         await asyncio.to_thread(parts.message_group_homes.load)
 
     def _tell_recovery(self, report: RecoveryReport) -> None:

@@ -27,9 +27,11 @@ from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import Disk, DiskError
 
 GROUP, TOPIC = "group", "topic"
+NO_QUEUES = ConsumeQueueTable(SimulatedDisk(random.Random(1)), file_bytes=400)
 
 
 def loaded(
@@ -145,7 +147,7 @@ def test_what_comes_to_stand_where_a_log_was_cut_is_delivered_though_others_were
     # Message 0 is held, 1 to 3 are finished, 4 is held; the log is cut at 2 before the next start.
     queues.cut(TOPIC, 0, 2)
     table, storage = unloaded(disk, queues)
-    asyncio.run(cut_progress(tables, storage, queues.max_offset))
+    asyncio.run(cut_progress(tables, storage, NO_QUEUES, queues.max_offset))
     disk.crash(power_loss=True)
     for _ in range(4):
         queues.put(TOPIC, 0)
@@ -636,7 +638,7 @@ def test_leases_that_were_asked_for_before_a_reset_are_passed_over() -> None:
 def test_a_slave_that_was_cut_gives_up_progress_beyond_its_end_until_its_master_tells_it_again() -> None:
     group = OperatedGroup()
     slave = group.slaves[0]
-    asyncio.run(cut_progress(slave.tables, slave.leases_held, lambda _topic, _queue_id: 3))
+    asyncio.run(cut_progress(slave.tables, slave.leases_held, NO_QUEUES, lambda _topic, _queue_id: 3))
     assert slave.tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 3
     assert group.received_by_a_new_master([slave]) == 2
     slave.pull_tables(group.master)

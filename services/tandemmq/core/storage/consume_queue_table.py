@@ -448,6 +448,34 @@ class ConsumeQueueTable:
             if queue.max_offset < next_number and queue.last_physical_end <= self._files.log_start:
                 queue.begin_at(next_number)
 
+    def without_records(self) -> list[tuple[str, int, int]]:
+        """Queues that gave numbers and of which the log has no record any more: topic, queue id and next number."""
+        log_start = self._files.log_start
+        return [
+            (queue.topic, queue.queue_id, queue.max_offset)
+            for queue in self
+            if queue.max_offset > 0 and queue.last_physical_end <= log_start
+        ]
+
+    def has_records(self, topic: str, queue_id: int) -> bool:
+        """Whether the log has any record of the queue."""
+        queue = self.get(topic, queue_id)
+        return queue is not None and queue.last_physical_end > self._files.log_start
+
+    def go_on_at(self, topic: str, queue_id: int, next_number: int) -> bool:
+        """A queue of which the log has no record gives no number below `next_number`: a replica that had its messages
+        says so. Whether it would have. To be said again after a restart, until a message has come."""
+        if self.has_records(topic, queue_id):
+            return False
+        queue = self.get(topic, queue_id)
+        if queue is None:
+            queue = self._new_queue(topic, queue_id)
+            self._enter(queue)
+        if queue.max_offset >= next_number:
+            return False
+        queue.go_on_at(next_number)
+        return True
+
     def save_ends(self, durable_offset: int) -> None:
         """Writes down where every queue begins and ends, durably: all entries must be. Without room for it nothing is
         written down. Blocks."""
@@ -499,7 +527,7 @@ class ConsumeQueueTable:
             [
                 (queue.topic, queue.queue_id, queue.first_file_start, queue.max_offset)
                 for queue in self
-                if queue.max_offset > 0
+                if queue.max_offset > 0 and not queue.is_unfiled
             ],
             self._files.log_start,
         )

@@ -332,6 +332,59 @@ def test_an_expired_queue_goes_on_with_its_number(damage: str) -> None:
     assert store.put(outgoing_message(queue_id=0)).queue_offset == 30
 
 
+@given(
+    number=st.integers(1, 75),
+    steps=st.lists(st.sampled_from(("put", "flush", "cut", "cut all", "kill", "power", "stop", "expire")), max_size=15),
+)
+@example(number=30, steps=["put", "kill", "put", "stop"])
+@example(number=30, steps=["put", "cut all", "put", "flush", "kill"])
+def test_a_queue_goes_on_with_a_number_that_another_replica_knows(number: int, steps: list[str]) -> None:
+    """It has no file until a message comes. Whoever knows the number says it again after a restart."""
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    store.put(outgoing_message(queue_id=1))
+    queue_end = store.end_offset
+    store.queues.go_on_at("topic", 0, number)
+    next_number = number
+    assert not [path for path in disk.image() if path.startswith("consumequeue/topic/0/")]
+    for count, step in enumerate(steps):
+        match step:
+            case "put":
+                for _ in range(count % 7 + 1):
+                    result = store.put(outgoing_message(queue_id=0, body=b"b" * 500))
+                    assert result.queue_offset == next_number
+                    next_number += 1
+            case "flush":
+                clock.now_ms += 20_000
+                flush_all(store)
+            case "cut" | "cut all":
+                queue = store.consume_queue("topic", 0)
+                assert queue is not None
+                entries = queue.read(queue.min_offset, 1000)
+                if entries:
+                    kept = 0 if step == "cut all" else len(entries) // 2
+                    store.truncate(entries[kept - 1].physical_end if kept else entries[0].physical_offset)
+                    next_number = queue.min_offset + kept
+            case "expire":
+                store.put(outgoing_message(queue_id=1))
+                flush_all(store)
+                _expire_all(store, disk, clock)
+            case "stop":
+                store.close()
+        if step in {"kill", "power", "stop"}:
+            if step == "power":
+                flush_all(store)
+            store.write_appended()
+            disk.crash(power_loss=step == "power")
+            store = new_store(disk, clock, EXPIRING)
+            assert store.load().damaged_queues == ()
+            store.queues.go_on_at("topic", 0, next_number)
+        assert store.queue_max_offset("topic", 0) == next_number >= number
+        assert queue_contents(store) == derived_queues(store)
+    assert store.end_offset >= queue_end
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_new_master_that_joined_late_begins_numbers_again(is_killed: bool) -> None:
     """It never had the expired messages, and knows none of their queue."""
