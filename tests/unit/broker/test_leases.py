@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -171,6 +171,65 @@ def test_snapshot_that_cannot_be_read_is_told_as_the_error_it_is() -> None:
     with capture_logs() as lines:
         loaded(disk, queues)
     assert [(line["log_level"], line["snapshot_valid"]) for line in lines] == [("error", False)]
+
+
+LEASE_FAULTS = ("none", "gone", "empty", "zeros", "zeros inside", "cut", "cut inside")
+
+
+@given(
+    acknowledged=st.integers(0, 4),
+    compactions=st.integers(0, 2),
+    is_killed=st.booleans(),
+    kind=st.sampled_from(("snapshot", "journal")),
+    fault=st.sampled_from(LEASE_FAULTS),
+    place=st.floats(0, 1),
+)
+@example(acknowledged=2, compactions=0, is_killed=False, kind="journal", fault="zeros inside", place=0.5)
+@example(acknowledged=2, compactions=1, is_killed=True, kind="snapshot", fault="gone", place=0)
+def test_leases_that_are_gone_are_told_and_never_skip_a_message(
+    acknowledged: int, compactions: int, is_killed: bool, kind: str, fault: str, place: float
+) -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(8)
+    table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+    for _ in range(compactions):
+        for handle in receive(table, now_ms=1_000, batch_size=1):
+            table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_100)
+        storage.persist()
+        asyncio.run(storage.compact_if_due())
+    for handle in receive(table, now_ms=1_000, batch_size=acknowledged + 1)[:acknowledged]:
+        table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_100)
+        storage.persist()
+    if not is_killed:
+        storage.close()
+    disk.crash(power_loss=False)
+    (path,) = [path for path in disk.image() if path.endswith(kind)]
+    data = disk.image()[path]
+    at = int(place * len(data))
+    image = disk.image()
+    image[path] = {
+        "none": data,
+        "gone": b"",
+        "empty": b"",
+        "zeros": bytes(len(data)),
+        "zeros inside": data[:at] + bytes(min(40, len(data) - at)) + data[at + 40 :],
+        "cut": data[:at],
+        "cut inside": data[:at] + data[at + 9 :],
+    }[fault]
+    is_changed = image[path] != data or fault == "gone"
+    if fault == "gone":
+        del image[path]
+    disk.put_back(image)
+    with capture_logs() as lines:
+        table, storage = loaded(disk, queues)
+    told = [line for line in lines if line["log_level"] != "info"]
+    came = len(receive(table, now_ms=100_000, batch_size=32))
+    assert came >= 8 - acknowledged - compactions, "no message is passed over"
+    if not is_changed:
+        assert not told
+        assert came == 8 - acknowledged - compactions
+    elif came > 8 - acknowledged - compactions:
+        # The end of a file that is cut is what a kill may leave, too.
+        assert told or (fault in {"cut", "empty"} and kind == "journal") or not data
 
 
 def test_an_operators_reset_outlives_a_loss_of_power() -> None:
