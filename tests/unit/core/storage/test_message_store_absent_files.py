@@ -37,7 +37,7 @@ ENTRIES_A_FILE = SMALL_OPTIONS.consume_queue_file_bytes // 20
 Image = dict[str, bytes]
 
 
-@dataclass
+@dataclass(repr=False)
 class _Run:
     """A run that has ended, and what it left."""
 
@@ -102,20 +102,31 @@ def test_queues_that_lost_files_hold_every_message_again(run: _Run, data: st.Dat
     assert sum(map(len, queue_contents(store).values())) == MESSAGES
 
 
-@given(run=RUNS, data=st.data())
-def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, data: st.DataObject) -> None:
+@given(run=RUNS, place=st.integers(0, 4), share=st.none() | st.floats(0, 2))
+def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, place: int, share: float | None) -> None:
+    """One file is gone, or has such a share of its length, which is none; or all are gone."""
     paths = sorted(path for path in run.image if path.startswith("index/"))
     image = dict(run.image)
-    path = data.draw(st.sampled_from((*paths, "index")))
+    path = [*paths, "index"][min(place, len(paths))]
     if path == "index":
         image = {path: content for path, content in image.items() if path not in paths}
+    elif share is None:
+        del image[path]
     else:
-        size = data.draw(st.integers(0, 2 * len(image[path])))
+        size = int(share * len(image[path]))
         image[path] = _changed_length(b"" if size == len(image[path]) else image[path], size)
     run.disk.put_back(image)
     store = new_store(run.disk, run.clock)
     report = store.load()
     assert report.damaged_index_files in ((), (path.removeprefix("index/"),))
+    if path in paths[1:-1] and image.get("boot") != b"another run of the machine":
+        assert [missing.is_made_again for missing in report.missing_index_files] == [True]
+        made = run.disk.image()
+        found = sorted(path for path in made if path.startswith("index/"))
+        for name, before in list(zip(found, paths))[: len(paths) - 1]:
+            assert made[name] == run.image[before], "the very same entries"
+    elif path == "index":
+        assert report.missing_index_files == ()
     missing = [
         key
         for topic, key, offset in keys_in(store)
@@ -124,7 +135,7 @@ def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, data: st.D
             for record in messages_by_key(store, topic, key, begin_ms=0, end_ms=run.clock.now_ms)
         )
     ]
-    assert not missing or (report.damaged_index_files and path in paths[:-1])
+    assert not missing or path == paths[0]
 
 
 @given(run=RUNS, data=st.data())
@@ -199,7 +210,23 @@ def test_queues_that_lost_nothing_are_not_called_damaged(steps: list[str]) -> No
             store = new_store(disk, clock)
             report = store.load()
             assert report.damaged_queues == ()
+            assert report.missing_index_files == ()
+            assert not report.checkpoint_is_lost
             assert queue_contents(store) == derived_queues(store)
+
+
+@given(run=RUNS, size=st.sampled_from((None, 0, 4096)))
+def test_a_checkpoint_that_is_gone_is_missed(run: _Run, size: int | None) -> None:
+    image = dict(run.image)
+    if size is None:
+        del image["checkpoint"]
+    else:
+        image["checkpoint"] = bytes(size)
+    run.disk.put_back(image)
+    store = new_store(run.disk, run.clock)
+    assert store.load().checkpoint_is_lost
+    assert queue_contents(store) == derived_queues(store)
+    assert sum(map(len, queue_contents(store).values())) == MESSAGES
 
 
 @given(run=RUNS, data=st.data())
