@@ -440,6 +440,15 @@ class ConsumeQueueTable:
             repairs.run()
         return damaged_from
 
+    def damaged_themselves(self) -> tuple[tuple[str, int, int], ...]:
+        """Of `damaged`, after the walk through a log that is damaged: the queues that were made again in part. Of the
+        others only the entries went whose records are gone."""
+        return tuple(
+            (topic, queue_id, offset)
+            for topic, queue_id, offset in dict.fromkeys(self.damaged)
+            if (queue := self.get(topic, queue_id)) is None or queue.max_offset != offset
+        )
+
     def keep_numbers(self) -> None:
         """Damaged queues of which the log has no record any more go on with the number they had come to: given again,
         it would be taken for a message that slaves and consumers have had. After the log was walked."""

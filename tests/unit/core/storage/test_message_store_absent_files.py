@@ -171,6 +171,26 @@ def test_a_first_file_of_the_log_that_is_gone_is_missed(run: _Run, count: int) -
     assert run.start(image).min_offset == count * SMALL_OPTIONS.commit_log_file_bytes, "as the refusal says"
 
 
+@given(run=RUNS, count=st.integers(1, 3), loses_queue=st.booleans())
+@example(run=_run(StopKind.CLEAN, 1), count=1, loses_queue=False)
+def test_last_files_of_the_log_that_are_gone_are_the_logs_damage_alone(
+    run: _Run, count: int, loses_queue: bool
+) -> None:
+    image = dict(run.image)
+    for path in sorted(path for path in image if path.startswith("commitlog/"))[-count:]:
+        del image[path]
+    if loses_queue:
+        del image[min(path for path in image if path.startswith("consumequeue/topic/0/"))]
+    run.disk.put_back(image)
+    store = new_store(run.disk, run.clock)
+    report = store.load()
+    # After a kill only the mark of the log's end may know, which is no part of the store.
+    assert report.damage or not report.clean
+    assert {queue_id for _, queue_id, _ in report.damaged_queues} == ({0} if loses_queue else set())
+    assert len(set(report.damaged_queues)) == len(report.damaged_queues)
+    assert queue_contents(store) == derived_queues(store)
+
+
 @pytest.mark.parametrize("changed", ["consume_queue_file_bytes", "index_entry_count"])
 def test_lengths_that_a_setting_changed_are_no_damage(changed: str) -> None:
     run = _run(StopKind.CLEAN, 1)
