@@ -645,11 +645,6 @@ class ConsumeQueueTable:
         """Deletes files whose records are all gone from the CommitLog, but no queue's last one. Returns how many."""
         return sum(queue.remove_expired_files(log_min_offset) for queue in self)
 
-    def remove_topic(self, topic: str) -> None:
-        """Forgets and deletes every queue of a topic."""
-        self._remove([key for key in self._queues if key[0] == topic])
-        self._files.remove_folder(f"{CONSUME_QUEUE_FOLDER}/{topic}")
-
     def remove_all(self) -> None:
         """Forgets and deletes every queue: the CommitLog is empty, or starts anew somewhere else."""
         self._remove(list(self._queues))
