@@ -126,7 +126,10 @@ class SimMaster:
             accept_damage=self.tables.accept_damage,
             alone_with_store=self._running_store.jobs_paused,
             fetch_metadata=self._fetch_metadata,
-            cut_progress=lambda: cut_progress(self.tables, self._delivery.storage, self.store.queue_max_offset),
+            cut_progress=lambda: cut_progress(
+                self.tables, self._delivery.storage, self.store.queues, self.store.queue_max_offset
+            ),
+            queues_go_on=lambda: self.tables.empty_queues_go_on(self.store),
             given_up=lambda: self._refusal is not None,
             state_changed=self._recovery_changed,
         )

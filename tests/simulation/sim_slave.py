@@ -148,7 +148,7 @@ class SimSlave:
             kick_flush=self._running_store.kick_flush,
             flushes_paused=self._running_store.jobs_paused,
             failed=lambda error: self._member.disk_failed(self._process, error),
-            cut_progress=lambda: cut_progress(self.tables, self.leases, self.store.queue_max_offset),
+            cut_progress=lambda: cut_progress(self.tables, self.leases, self.store.queues, self.store.queue_max_offset),
         )
         self._registration.announce()
         self._process.loop.spawn(self._registration.run(), name="registration")

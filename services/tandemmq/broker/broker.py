@@ -52,6 +52,7 @@ from tandemmq.core.routing.values import (
     host_port,
     parse_address,
 )
+from tandemmq.core.storage.disk import refuse_folders
 from tandemmq.core.storage.flush_jobs import CHECKPOINT_FILE
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.service.event_loop import LoopMeter
@@ -130,7 +131,13 @@ class Broker:
             refuse=self._refuse_before_stop,
             end_offset=lambda: parts.store.end_offset,
         )
-        self._retention = Retention(parts.store, disk=parts.disk, clock=clock, floor=lambda: parts.role.floor)
+        self._retention = Retention(
+            parts.store,
+            disk=parts.disk,
+            clock=clock,
+            floor=lambda: parts.role.floor,
+            expired=lambda: parts.tables.note_queue_ends(parts.store),
+        )
         self._report = BrokerReport(
             parts,
             settings=self._runtime_settings,
@@ -454,6 +461,7 @@ class Broker:
 
     async def _recover(self) -> None:
         parts = self._parts
+        await asyncio.to_thread(refuse_folders, parts.disk)
         await asyncio.to_thread(parts.member.read)
         report = await asyncio.to_thread(parts.store.load)
         await asyncio.to_thread(parts.member.count_start)
@@ -469,8 +477,9 @@ class Broker:
             cluster=self._settings.broker_cluster_name,
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
-            was_used=parts.member.run > 1 and report.end_offset > 0,
+            was_used=parts.member.was_used and report.end_offset > 0,
         )
+        parts.tables.note_queue_ends(parts.store)
         await asyncio.to_thread(parts.message_group_homes.load)
 
     def _tell_recovery(self, report: RecoveryReport) -> None:
@@ -485,10 +494,14 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        if report.checkpoint_is_lost:
+            log.error("checkpoint_lost", file=CHECKPOINT_FILE, effect="more of the log was read; it is written again")
         for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:
             log.error("consume_queue_damaged", topic=topic, queue_id=queue_id, rebuilt_from=queue_offset)
         for name in report.damaged_index_files[:DAMAGED_QUEUES_TOLD]:
             log.error("index_file_damaged", file=name)
+        for missing in report.missing_index_files[:DAMAGED_QUEUES_TOLD]:
+            log.error("index_file_missing", **missing._asdict())
         if report.damage:
             kept = report.kept_tail
             log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")

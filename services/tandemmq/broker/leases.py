@@ -15,7 +15,7 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -28,6 +28,7 @@ from tandemmq.core.storage.disk import AppendFile, Disk
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
+    from tandemmq.core.delivery.queue_progress import RestoreReport
 
 
 # The files of the leases, and a slave's copy of its master's.
@@ -159,6 +160,7 @@ class LeaseFiles:
         snapshots, journals = self._files()
         generation = max([*snapshots, *journals, 0]) + 1
         self.disk.write_file(file_path(generation, "snapshot"), replay.to_snapshot())
+        self.disk.open_append_file(file_path(generation, "journal")).close()
         self._remove_before(generation)
 
     def _journals_since(self, generation: int) -> bytes:
@@ -313,6 +315,21 @@ def file_path(generation: int, kind: str) -> str:
     return f"{FOLDER}/leases-{generation:010d}.{kind}"
 
 
+def _missing(generation: int, journals: Sequence[int], report: RestoreReport) -> str:
+    """What is gone of the leases without a trace of its own; empty: nothing. Each snapshot has its journal, which is
+    begun right behind it, and the one before stays until there is a newer snapshot."""
+    first = min(journals, default=generation)
+    if generation < first:
+        return f"{file_path(first, 'snapshot')} is gone"
+    if generation and generation not in journals:
+        return f"{file_path(generation, 'journal')} is gone"
+    if not report.is_torn:
+        return f"{report.torn_bytes} bytes at the end of {file_path(generation, 'journal')} are damaged"
+    if report.snapshot_valid and report.orphan_count:
+        return f"{file_path(generation, 'snapshot')} lacks groups that the journal behind it goes on with"
+    return ""
+
+
 log = structlog.get_logger(__name__)
 
 _CLOCK_PATH: Final = "config/leaseClock.json"
@@ -383,6 +400,8 @@ class LeaseStorage(LeaseFiles):
             journal_bytes=report.journal_bytes,
             torn_bytes=report.torn_bytes,
         )
+        if missing := _missing(self._generation, journals, report):
+            log.warning("leases_incomplete", reason=missing, effect="messages that were acknowledged may come again")
         # A journal may end in a torn record; nothing is appended behind it: a new generation starts clean.
         self._generation = max(self._generation, *journals, 0) + 1
         self.disk.write_file(file_path(self._generation, "snapshot"), self._table.snapshot())

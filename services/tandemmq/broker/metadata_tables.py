@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -13,6 +13,7 @@ import structlog
 from tandemmq.broker.leases import LeaseFiles
 from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lite_topics import LMQ_PREFIX
 from tandemmq.core.metadata.metadata_store import (
     FOLDER,
     ROCKETMQ_FILES,
@@ -34,6 +35,8 @@ from tandemmq.core.storage.disk import Disk
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
+    from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
+    from tandemmq.core.storage.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +51,7 @@ _WRITING_ORDER: Final = (
     MetadataFile.ACLS,
 )
 _ACCESS: Final = (MetadataFile.USERS, MetadataFile.ACLS)
+_CUTS_TOLD: Final = 20
 _DAMAGE_REMEDY: Final = (
     "start the other replicas of this broker group, so that the table is fetched from one of them; or restore the file "
     "from a backup"
@@ -269,13 +273,52 @@ class MetadataTables:
             self._changed(file)
         self.changes.notify()
 
-    def cut_progress(self, queue_end: Callable[[str, int], int]) -> int:
-        """Brings groups' progress beyond a queue's end back to it; in how many queues. `queue_end` knows the end of a
-        queue by topic and queue id."""
-        cut_count = self.consumer_offsets.cut(queue_end, now_ms=self._clock.wall_ms())
-        if cut_count:
+    def note_queue_ends(self, store: MessageStore) -> None:
+        """Writes down the next numbers of queues that have no messages, for every member that comes after."""
+        ends, log_offset = store.queues.without_records(), store.min_offset
+        if self.consumer_offsets.note_queue_ends(ends, log_offset, now_ms=self._clock.wall_ms()):
             self._offsets_edited()
-        return cut_count
+
+    def empty_queues_go_on(self, store: MessageStore) -> None:
+        """Of a master that begins, before progress is cut: queues of which its log has no message go on with the
+        highest number that anybody knows."""
+        self.note_queue_ends(store)
+
+        def is_empty(topic: str, queue_id: int) -> bool:
+            return not topic.startswith(LMQ_PREFIX) and not store.queues.has_records(topic, queue_id)
+
+        if self.consumer_offsets.note_consumed_ends(is_empty, store.min_offset, now_ms=self._clock.wall_ms()):
+            self._offsets_edited()
+        ends = self.consumer_offsets.queue_ends()
+        count = sum(store.queues.go_on_at(topic, queue_id, end.next_number) for topic, queue_id, end in ends)
+        if count:
+            log.info("queues_go_on", reason="their messages expired before this disk had them", queues=count)
+
+    def queues_begun_again(self, queues: ConsumeQueueTable) -> dict[tuple[str, int], int]:
+        """Queues whose numbers began again after they had come further, with the first one that is still there."""
+        found: dict[tuple[str, int], int] = {}
+        for topic, queue_id, end in self.consumer_offsets.queue_ends():
+            queue = queues.get(topic, queue_id)
+            if queue is None or queue.min_offset >= end.next_number:
+                continue
+            first = queue.first_behind(end.log_offset)
+            if first is not None and first < end.next_number:
+                found[topic, queue_id] = first
+        return found
+
+    def forget_queue_ends(self, queues: Collection[tuple[str, int]]) -> None:
+        """Another numbering is valid in these queues."""
+        if queues:
+            self.consumer_offsets.forget_queue_ends(queues, now_ms=self._clock.wall_ms())
+            self._offsets_edited()
+
+    def cut_progress(self, queue_end: Callable[[str, int], int]) -> list[str]:
+        """Brings groups' progress beyond a queue's end back to it; one line for each queue of a group. `queue_end`
+        knows the end of a queue by topic and queue id."""
+        cuts = self.consumer_offsets.cut(queue_end, now_ms=self._clock.wall_ms())
+        if cuts:
+            self._offsets_edited()
+        return cuts
 
     def attach(self, kick: Callable[[], None]) -> None:
         """From now on a worker writes: `kick` wakes it, `take_write` gives it what to do."""
@@ -507,14 +550,38 @@ class MetadataTables:
             self.persist(file)
 
 
-async def cut_progress(tables: MetadataTables, leases: LeaseFiles, queue_end: Callable[[str, int], int]) -> None:
+async def cut_progress(
+    tables: MetadataTables,
+    leases: LeaseFiles,
+    queues: ConsumeQueueTable,
+    queue_end: Callable[[str, int], int],
+) -> None:
     """Progress of groups beyond a queue's end goes back to it, durably: before a starting master's `load`, and before a
     slave follows a later epoch.
 
-    No operator did it, and no mark says so: where a replica knows that a group came further, that counts.
+    No operator did it, and no mark says so: where a replica knows that a group came further, that counts. Where a
+    master that did not know a queue's numbers has begun them again, what groups consumed before says nothing any more.
     """
-    in_tables = tables.cut_progress(queue_end)
-    in_leases = await asyncio.to_thread(leases.cut, queue_end)
+    begun_again = tables.queues_begun_again(queues)
+
+    def limit(topic: str, queue_id: int) -> int:
+        if (first := begun_again.get((topic, queue_id))) is not None:
+            return first
+        known = tables.consumer_offsets.queue_end(topic, queue_id)
+        if known is None or queues.has_records(topic, queue_id):
+            return queue_end(topic, queue_id)
+        return max(known.next_number, queue_end(topic, queue_id))
+
+    in_tables = tables.cut_progress(limit)
+    in_leases = await asyncio.to_thread(leases.cut, limit)
+    tables.forget_queue_ends(begun_again)
     await tables.written()
+    for (topic, queue_id), first in begun_again.items():
+        log.warning("queue_numbers_began_again", topic=topic, queue_id=queue_id, first_number=first)
     if in_tables or in_leases:
-        log.warning("progress_cut", reason="it lay beyond the log's end", queues=max(in_tables, in_leases))
+        log.warning(
+            "progress_cut",
+            reason="it lay beyond the end of its queue: messages that come there are delivered",
+            queues=max(len(in_tables), in_leases),
+            first=in_tables[:_CUTS_TOLD],
+        )

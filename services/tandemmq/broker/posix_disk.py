@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.core.storage.disk import (
+    MOVE_ASIDE,
     AppendFile,
     BlockFile,
     Disk,
@@ -102,6 +103,10 @@ _UNFINISHED_SUFFIX: Final = ".unfinished"
 """Ends the name of a file that is still being made; a crash may leave one, list_folder does not show it."""
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WRONG_PLACES: Final = {
+    errno.EISDIR: "there is a folder where a file belongs",
+    errno.ENOTDIR: "there is a file where a folder belongs",
+}
 _NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_CONTENT: Final = b"lock"
@@ -557,6 +562,8 @@ class _disk_errors:  # noqa: N801
 
 
 def _disk_error(path: str, error: OSError, needed_in: tuple[str, int] | None = None) -> DiskError:
+    if (place := _WRONG_PLACES.get(error.errno or 0)) is not None:
+        return DiskError(f"{path}: {place}; {MOVE_ASIDE}")
     if error.errno not in _NO_SPACE:
         return DiskError(f"{path}: {error.strerror or error}")
     room = ""

@@ -63,6 +63,8 @@ class ReplicaIdentity:
         self._record = self._first_record("")
         self.history = LogHistory()
         """The epochs of our log."""
+        self.was_used = False
+        """A broker has run on this disk before, though perhaps nobody knows any more which one."""
         self.is_proven = False
         """This process has served as a master, or has reached its master's end: its disk is no older copy."""
 
@@ -93,9 +95,13 @@ class ReplicaIdentity:
 
     def read(self) -> None:
         """Reads both files. ForeignStore: the folder is another group's, or another member's."""
+        noted_end = self._disk.read_file(LOG_END_FILE)
+        self.was_used = noted_end is not None or self._disk.read_file(REPLICA_FILE) is not None
+        if self.was_used and noted_end is None:
+            log.warning("log_end_mark_missing", file=LOG_END_FILE, effect="a log cut short by zeros looks whole")
         known = self._known_record()
         self._record = self._first_record(self._new_disk_id()) if known is None else known.next_run()
-        self.history = self._known_history()
+        self.history = self._known_history(was_master=any(noted_end or b""))
 
     def count_start(self) -> None:
         """Writes down that this disk was started once more."""
@@ -207,9 +213,11 @@ class ReplicaIdentity:
     def _known_record(self) -> ReplicaRecord | None:
         """The file's record; None: it is the disk's first start, or nobody knows any more which disk it is."""
         data = self._disk.read_file(REPLICA_FILE)
-        if data is None:
+        if data is None and not self.was_used:
             return None
         try:
+            if data is None:
+                raise RecordDamaged(f"{REPLICA_FILE} is gone, and {LOG_END_FILE} is there")
             record = ReplicaRecord.from_json(data.decode())
         except (RecordDamaged, UnicodeDecodeError) as error:
             log.error("replica_record_damaged", error=str(error), remedy="none: this disk gets a new id")
@@ -235,11 +243,14 @@ class ReplicaIdentity:
             return None
         return record
 
-    def _known_history(self) -> LogHistory:
+    def _known_history(self, *, was_master: bool) -> LogHistory:
+        """A master begins an epoch before anything else, and a slave promises one; but not to a foreign master."""
         data = self._disk.read_file(EPOCH_FILE)
-        if data is None:
+        if data is None and not was_master and not self._record.promised_epoch:
             return LogHistory()
         try:
+            if data is None:
+                raise HistoryCorrupt(f"{EPOCH_FILE} is gone")
             return LogHistory.from_text(data.decode())
         except (HistoryCorrupt, UnicodeDecodeError) as error:
             log.error("epoch_file_damaged", error=str(error), remedy="none: other members are asked for theirs")

@@ -54,7 +54,17 @@ class Floor(Protocol):
 class Retention:
     """One task of a broker. Files are deleted off the loop, where it blocks. `floor` gives that of the role it has."""
 
-    def __init__(self, store: MessageStore, *, disk: Disk, clock: Clock, floor: Callable[[], Floor]) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        disk: Disk,
+        clock: Clock,
+        floor: Callable[[], Floor],
+        expired: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`expired` is told when files have gone, and queues are in line with it."""
+        self._expired = expired
         self._store = store
         self._disk = disk
         self._clock = clock
@@ -97,6 +107,8 @@ class Retention:
             await asyncio.to_thread(job.run)
         while self._store.trim_queues():
             await asyncio.sleep(0)
+        if job is not None:
+            self._expired()
         if floor.takes_sends:
             self._tell_of_full_disk()
 

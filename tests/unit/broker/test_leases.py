@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -27,9 +27,11 @@ from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import TagFilter
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import Disk, DiskError
 
 GROUP, TOPIC = "group", "topic"
+NO_QUEUES = ConsumeQueueTable(SimulatedDisk(random.Random(1)), file_bytes=400)
 
 
 def loaded(
@@ -145,7 +147,7 @@ def test_what_comes_to_stand_where_a_log_was_cut_is_delivered_though_others_were
     # Message 0 is held, 1 to 3 are finished, 4 is held; the log is cut at 2 before the next start.
     queues.cut(TOPIC, 0, 2)
     table, storage = unloaded(disk, queues)
-    asyncio.run(cut_progress(tables, storage, queues.max_offset))
+    asyncio.run(cut_progress(tables, storage, NO_QUEUES, queues.max_offset))
     disk.crash(power_loss=True)
     for _ in range(4):
         queues.put(TOPIC, 0)
@@ -169,6 +171,65 @@ def test_snapshot_that_cannot_be_read_is_told_as_the_error_it_is() -> None:
     with capture_logs() as lines:
         loaded(disk, queues)
     assert [(line["log_level"], line["snapshot_valid"]) for line in lines] == [("error", False)]
+
+
+LEASE_FAULTS = ("none", "gone", "empty", "zeros", "zeros inside", "cut", "cut inside")
+
+
+@given(
+    acknowledged=st.integers(0, 4),
+    compactions=st.integers(0, 2),
+    is_killed=st.booleans(),
+    kind=st.sampled_from(("snapshot", "journal")),
+    fault=st.sampled_from(LEASE_FAULTS),
+    place=st.floats(0, 1),
+)
+@example(acknowledged=2, compactions=0, is_killed=False, kind="journal", fault="zeros inside", place=0.5)
+@example(acknowledged=2, compactions=1, is_killed=True, kind="snapshot", fault="gone", place=0)
+def test_leases_that_are_gone_are_told_and_never_skip_a_message(
+    acknowledged: int, compactions: int, is_killed: bool, kind: str, fault: str, place: float
+) -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(8)
+    table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+    for _ in range(compactions):
+        for handle in receive(table, now_ms=1_000, batch_size=1):
+            table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_100)
+        storage.persist()
+        asyncio.run(storage.compact_if_due())
+    for handle in receive(table, now_ms=1_000, batch_size=acknowledged + 1)[:acknowledged]:
+        table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_100)
+        storage.persist()
+    if not is_killed:
+        storage.close()
+    disk.crash(power_loss=False)
+    (path,) = [path for path in disk.image() if path.endswith(kind)]
+    data = disk.image()[path]
+    at = int(place * len(data))
+    image = disk.image()
+    image[path] = {
+        "none": data,
+        "gone": b"",
+        "empty": b"",
+        "zeros": bytes(len(data)),
+        "zeros inside": data[:at] + bytes(min(40, len(data) - at)) + data[at + 40 :],
+        "cut": data[:at],
+        "cut inside": data[:at] + data[at + 9 :],
+    }[fault]
+    is_changed = image[path] != data or fault == "gone"
+    if fault == "gone":
+        del image[path]
+    disk.put_back(image)
+    with capture_logs() as lines:
+        table, storage = loaded(disk, queues)
+    told = [line for line in lines if line["log_level"] != "info"]
+    came = len(receive(table, now_ms=100_000, batch_size=32))
+    assert came >= 8 - acknowledged - compactions, "no message is passed over"
+    if not is_changed:
+        assert not told
+        assert came == 8 - acknowledged - compactions
+    elif came > 8 - acknowledged - compactions:
+        # The end of a file that is cut is what a kill may leave, too.
+        assert told or (fault in {"cut", "empty"} and kind == "journal") or not data
 
 
 def test_an_operators_reset_outlives_a_loss_of_power() -> None:
@@ -636,7 +697,7 @@ def test_leases_that_were_asked_for_before_a_reset_are_passed_over() -> None:
 def test_a_slave_that_was_cut_gives_up_progress_beyond_its_end_until_its_master_tells_it_again() -> None:
     group = OperatedGroup()
     slave = group.slaves[0]
-    asyncio.run(cut_progress(slave.tables, slave.leases_held, lambda _topic, _queue_id: 3))
+    asyncio.run(cut_progress(slave.tables, slave.leases_held, NO_QUEUES, lambda _topic, _queue_id: 3))
     assert slave.tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 3
     assert group.received_by_a_new_master([slave]) == 2
     slave.pull_tables(group.master)

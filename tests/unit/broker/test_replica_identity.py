@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.group_records import RECORD
 from support.simulated_disk import SimulatedDisk
-from tandemmq.broker.replica_identity import ForeignStore, LogEndMark, ReplicaIdentity
-from tandemmq.core.replication.log_history import REPLICA_FILE, Epoch, LogHistory
+from tandemmq.broker.replica_identity import LOG_END_FILE, ForeignStore, LogEndMark, ReplicaIdentity
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory
 from tandemmq.core.replication.mastership import GroupRecord, Replica
 from tandemmq.core.routing.values import BrokerIdentity
 
@@ -193,3 +194,33 @@ def test_the_next_run_hears_what_was_noted_last(tmp_path: Path) -> None:
 def test_a_mark_that_was_cut_off_is_as_none(tmp_path: Path) -> None:
     (tmp_path / "logEnd").write_bytes(b"")
     assert LogEndMark(tmp_path).open() == 0
+
+
+@pytest.mark.parametrize("gone", [(), (REPLICA_FILE,), (EPOCH_FILE,), (REPLICA_FILE, EPOCH_FILE), (LOG_END_FILE,)])
+@pytest.mark.parametrize("kind", ["new", "master", "slave", "slave of a foreign master"])
+async def test_what_is_gone_of_a_disk_that_was_used_is_told(kind: str, gone: tuple[str, ...]) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    if kind != "new":
+        replica = started(disk)
+        disk.write_file(LOG_END_FILE, (4096 if kind == "master" else 0).to_bytes(8) + bytes(8))
+        if kind == "master":
+            await replica.begin_epoch(LogHistory.of([(1, 0)]))
+        elif kind == "slave":
+            await replica.adopt_history(LogHistory.of([(1, 0)]), owner="M")
+    were_there = [path for path in gone if disk.read_file(path) is not None]
+    for path in were_there:
+        disk.remove(path)
+    with capture_logs() as lines:
+        replica = started(disk)
+    told = {line["event"] for line in lines}
+    expected = {
+        REPLICA_FILE: "replica_record_damaged",
+        EPOCH_FILE: "epoch_file_damaged",
+        LOG_END_FILE: "log_end_mark_missing",
+    }
+    due = {expected[path] for path in were_there}
+    if kind == "slave" and REPLICA_FILE in gone:
+        due.discard("epoch_file_damaged")  # Only the record knew of an epoch.
+    assert told == due
+    assert replica.was_used == (kind != "new")
+    assert (replica.run == 1) == (kind == "new" or REPLICA_FILE in gone)

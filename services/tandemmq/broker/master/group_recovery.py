@@ -79,8 +79,9 @@ class GroupRecovery:
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from replicas,
     the best first, and is told whether our disk lacked what others have; PeerUnavailable: what is needed cannot be had
-    now. `cut_progress` brings what groups have consumed beyond a queue's
-    end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in reach has, by file;
+    now. `queues_go_on` continues the numbers of
+    queues whose messages have expired, and then `cut_progress` brings what groups have consumed beyond a queue's end
+    back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in reach has, by file;
     with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the master of an epoch, of
     the given one or a later one, which it returns; 0: somebody else is master, or the authority has an older record
     than those who answered have seen, the second argument. `in_sync_epoch`: of the group's record, if it has our disk
@@ -101,6 +102,7 @@ class GroupRecovery:
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
         fetch_metadata: Callable[[Sequence[MetadataSource], bool], Awaitable[None]],
         cut_progress: Callable[[], Awaitable[None]],
+        queues_go_on: Callable[[], None] = lambda: None,
         damaged_tables: Callable[[], Mapping[str, str]] = dict,
         accept_damage: Callable[[], object] = lambda: None,
         claim: Callable[[int, tuple[int, int]], Awaitable[int]] | None = None,
@@ -123,6 +125,7 @@ class GroupRecovery:
         self._alone_with_store = alone_with_store
         self._fetch_metadata = fetch_metadata
         self._cut_progress = cut_progress
+        self._queues_go_on = queues_go_on
         self._damaged_tables = damaged_tables
         self._accept_damage = accept_damage
         # At the start an operator accepts all that is damaged by then; later, what he was told of.
@@ -495,6 +498,7 @@ class GroupRecovery:
     async def _begin(self, step: Serve, answers: Sequence[ReplicaAnswer] = ()) -> None:
         self._note_waiting(None)
         await self._cut_half_record()
+        self._queues_go_on()
         # Of what a replica told, too: nobody in reach has those messages any more, and others will stand there.
         await self._cut_progress()
         history = self._replica.history.begun(step.epoch, self._store.end_offset)

@@ -205,7 +205,8 @@ class MasterRole:
             accepts_loss=accepts_loss,
             alone_with_store=parts.workers.alone_with_store,
             fetch_metadata=self._fetch_metadata,
-            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.queue_end),
+            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.store.queues, parts.queue_end),
+            queues_go_on=lambda: parts.tables.empty_queues_go_on(parts.store),
             damaged_tables=lambda: {file.value: text for file, text in parts.tables.damaged.items()},
             accept_damage=parts.tables.accept_damage,
             connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
@@ -399,7 +400,7 @@ class MasterRole:
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.
         if await parts.follow_lite_topics():
-            await cut_progress(parts.tables, self.leases, parts.lite_queue_end)
+            await cut_progress(parts.tables, self.leases, parts.store.queues, parts.lite_queue_end)
         parts.client_api.role_begins()
         await asyncio.to_thread(self.leases.load, answers_were_lost=self._answers_were_lost)
         self._merge_progress()

@@ -103,7 +103,7 @@ class SlaveRole:
     async def _cut_progress(self) -> None:
         # What it knows better the master had its chance to take.
         self._reads.end("a master is followed")
-        await cut_progress(self._parts.tables, self._copy, self._parts.queue_end)
+        await cut_progress(self._parts.tables, self._copy, self._parts.store.queues, self._parts.queue_end)
 
     # What it tells
 

@@ -295,23 +295,26 @@ def changed_fields(held: bytes | memoryview, right: bytes | memoryview) -> list[
 
 def has_zero_text(record: bytes | memoryview) -> bool:
     """Whether a record has zeros in its topic or its properties: recovery takes that for a torn write."""
-    try:
-        found = decode_record(record, check_crc=False)
-    except MalformedRecord:
-        return False
-    return "\0" in found.topic or b"\0" in found.properties
+    topic, properties = _texts(record)
+    return "\0" in topic or b"\0" in properties
 
 
 def has_broken_text(record: bytes | memoryview) -> bool:
     """Whether a record's topic or properties are what no broker writes: with zeros, or no UTF-8."""
+    topic, properties = _texts(record)
     try:
-        found = decode_record(record, check_crc=False)
-        found.properties.decode()
-    except MalformedRecord:
-        return False
+        return "\0" in topic + properties.decode() or "\ufffd" in topic
     except UnicodeDecodeError:
         return True
-    return "\0" in found.topic or "\ufffd" in found.topic or b"\0" in found.properties
+
+
+def _texts(record: bytes | memoryview) -> tuple[str, bytes]:
+    """Topic and properties; nothing of what is no record."""
+    try:
+        found = decode_record(record, check_crc=False)
+    except MalformedRecord:
+        return "", b""
+    return found.topic, found.properties
 
 
 def has_right_checksum(record: bytes | memoryview) -> bool | None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from tandemmq.core.metadata.offset_tables import OperatorActs
 
 _FRAME: Final = Struct(">II")
+_SEARCHED_BYTES: Final = 64 << 10
+"""Behind damage, for a frame that was written later."""
 _SUBSCRIPTION: Final = Struct(">BIHH")
 _AT: Final = Struct(">BIIq")
 _GRANT: Final = Struct(">BIIQqqI?qHI?")
@@ -177,6 +179,21 @@ def read_frames(data: bytes) -> tuple[list[JournalEntry], int]:
     return entries, position
 
 
+def is_beginning_of_frame(data: bytes) -> bool:
+    """Whether the last frame of a journal just was not written whole; nothing at all is a beginning, too."""
+    if len(data) >= _FRAME.size and len(data) - _FRAME.size >= int(_FRAME.unpack_from(data)[0]):
+        return False
+    return not any(_is_frame_at(data, position) for position in range(1, min(len(data), _SEARCHED_BYTES)))
+
+
+def _is_frame_at(data: bytes, position: int) -> bool:
+    if len(data) - position <= _FRAME.size:
+        return False
+    length, crc = _FRAME.unpack_from(data, position)
+    start = position + _FRAME.size
+    return 0 < length <= len(data) - start and bool(crc32(data[start : start + length]) == crc)
+
+
 def _read_entries(body: bytes) -> Iterator[JournalEntry]:
     position = 0
     while position < len(body):
@@ -245,6 +262,9 @@ class LeaseReplay:
         """When the last lease was given that is known of, also one of a finished message."""
         self.has_ended = False
         """The last entry says that its writer ended in order."""
+        self.orphan_count = 0
+        """Entries of subscriptions that nothing before them names."""
+        self._named: set[int] = set()
 
     def apply(self, entries: Iterable[JournalEntry]) -> None:
         """Makes the transitions the entries stand for."""
@@ -255,6 +275,7 @@ class LeaseReplay:
                 continue
             subscription = self.subscriptions.get(entry.number)
             if subscription is None:
+                self.orphan_count += not self.has_ended and entry.number not in self._named
                 continue
             queue = subscription.queues.get(entry.queue_id)
             if isinstance(entry, GrantEntry):
@@ -310,6 +331,7 @@ class LeaseReplay:
             self.subscriptions.pop(entry.number, None)
         else:
             self.subscriptions[entry.number] = Subscription(entry.number, entry.group, entry.topic)
+            self._named.add(entry.number)
 
 
 def _lease(queue: QueueProgress, entry: GrantEntry) -> Lease:

@@ -28,7 +28,7 @@ from heapq import heapify
 from typing import Final, NamedTuple
 
 from tandemmq.core.delivery.handout import UNPROVEN_COST, Handout
-from tandemmq.core.delivery.journal import LeaseReplay, read_frames, write_snapshot
+from tandemmq.core.delivery.journal import LeaseReplay, is_beginning_of_frame, read_frames, write_snapshot
 from tandemmq.core.delivery.lease_state import LeaseState
 from tandemmq.core.delivery.lease_terms import DeliveryOptions, encode_broker_name, make_handles, read_numbers
 from tandemmq.core.delivery.queue_progress import (
@@ -550,7 +550,13 @@ class LeaseTable:
         for subscription in replay.subscriptions.values():
             for queue in subscription.queues.values():
                 self._resume(queue, now_ms + clock_offset_ms, doubted_ms=doubted_ms)
-        return RestoreReport(snapshot_valid, journal_bytes, len(journal) - journal_bytes)
+        return RestoreReport(
+            snapshot_valid,
+            journal_bytes,
+            len(journal) - journal_bytes,
+            is_torn=is_beginning_of_frame(journal[journal_bytes:]),
+            orphan_count=replay.orphan_count,
+        )
 
     def merge(self, theirs: LeaseReplay, *, now_ms: int, their_min_offset: PhysicalOffset) -> MergedProgress:
         """Takes what another replica's leases know better; see `merge_progress`. `theirs` is used up."""

@@ -474,6 +474,10 @@ class RestoreReport:
     journal_bytes: int
     torn_bytes: int
     """Cut off the journal: what a crash kept from being written, or what follows a damaged frame."""
+    is_torn: bool = True
+    """That is the beginning of one frame at most, as a kill leaves it. False: zeros or something else lie there."""
+    orphan_count: int = 0
+    """Entries of subscriptions that no entry names: what came before them is gone."""
 
 
 class Backlog(NamedTuple):

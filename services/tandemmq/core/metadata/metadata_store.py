@@ -293,12 +293,27 @@ class JavaObject:
         inner = self.object(name)
         offsets: dict[int, int] = {}
         for key in inner:
-            try:
-                number = int(key)
-            except ValueError:
-                raise MetadataCorrupt(f"{self._name(name)} has the key {key!r}, which is no integer") from None
-            offsets[number] = inner.integer(key, 0)
+            offsets[self._number(name, key)] = inner.integer(key, 0)
         return offsets
+
+    def _number(self, name: str, key: str) -> int:
+        try:
+            return int(key)
+        except ValueError:
+            raise MetadataCorrupt(f"{self._name(name)} has the key {key!r}, which is no integer") from None
+
+    def pairs(self, name: str) -> dict[int, tuple[int, int]]:
+        """The map from integer to two integers called `name`; empty when it is missing."""
+        inner = self.object(name)
+        pairs: dict[int, tuple[int, int]] = {}
+        for key in inner:
+            match inner._fields[key]:
+                case [int(first), int(second)]:
+                    both = JavaObject({"0": first, "1": second}, f"{self._name(name)}.{key}")
+                    pairs[self._number(name, key)] = both.integer("0", 0), both.integer("1", 0)
+                case _:
+                    raise MetadataCorrupt(f"{self._name(name)}.{key} is no list of two integers")
+        return pairs
 
     def canonical(self) -> str:
         """One text for what is equal, whatever its order and spaces."""

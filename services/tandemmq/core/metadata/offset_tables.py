@@ -7,6 +7,10 @@ progress back everywhere, and everything is consumed again after the next switch
 Only an operator moves an offset back or lets it be forgotten, and a slave has to know that it was an operator. So each
 such act leaves a mark beside the offsets: the wall clock in ms, never the same twice. A slave follows a mark that is
 newer than its own, whatever it holds. The one exception is a log that gave up or lost what was consumed: see `cut`.
+
+Offsets are numbers of messages, and a master that joined when all messages of a queue had expired does not know which
+came last. Given again from 0, they would be passed over wherever a group's offset is higher. So with the offsets travel
+the ends of queues without messages, and whoever becomes master goes on there.
 """
 
 from __future__ import annotations
@@ -15,13 +19,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, TypeVar
 
-from tandemmq.core.metadata.metadata_store import DataVersion, JavaObject, JavaValue, read_java_json, write_java_json
+from tandemmq.core.metadata.metadata_store import (
+    DataVersion,
+    JavaObject,
+    JavaText,
+    JavaValue,
+    read_java_json,
+    write_java_json,
+)
 from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX, merged_version, read_removals
 from tandemmq.core.offsets import ConsumerOffset, QueueOffset
 
 KeyT = TypeVar("KeyT", str, int)
 
 _RESETS: Final = "operatorResets"
+_QUEUE_ENDS: Final = "queueEnds"
+"""Ours as well."""
+_NEXT_NUMBER_MAX: Final = 1 << 40
+"""No queue has given so many. An offset beyond it is nobody's number."""
+
+
+class QueueEnd(NamedTuple):
+    """Of a queue that had messages, and none any more."""
+
+    next_number: int
+    log_offset: int
+    """A message of the queue whose record begins here or behind in the CommitLog has that number, or a higher one."""
 
 
 class GroupOffset(NamedTuple):
@@ -80,6 +103,10 @@ class ConsumerOffsetTable:
         """Marks of queues whose progress was set."""
         self._removals: dict[str, int] = {}
         """Marks of subscriptions that were removed; oldest first."""
+        self._queue_ends: dict[str, dict[int, QueueEnd]] = {}
+        """By topic and queue id. Only the highest number counts, whoever tells it and when. No topic's map changes."""
+        self._end_texts: dict[str, tuple[dict[int, QueueEnd], JavaText]] = {}
+        """As they were printed last; shared with copies. They are many and change seldom."""
         self._version = DataVersion()
 
     @property
@@ -131,19 +158,58 @@ class ConsumerOffsetTable:
         self._let_old_marks_go(now_ms)
         self._version = self._version.next(now_ms)
 
-    def cut(self, queue_end: Callable[[str, int], int], *, now_ms: int) -> int:
-        """Sets progress beyond a queue's end back to it: the log lost or gave up what was consumed there. In how many
-        queues. It leaves no mark: a replica that knows that a group came further is to be believed."""
-        cut_count = 0
+    def cut(self, queue_end: Callable[[str, int], int], *, now_ms: int) -> list[str]:
+        """Sets progress beyond a queue's end back to it: the log lost or gave up what was consumed there. One line for
+        each queue of a group. It leaves no mark: a replica that knows that a group came further is to be believed."""
+        cuts: list[str] = []
         for subscription, queues in self._offsets.items():
             topic = subscription.partition("@")[0]
             for queue_id, offset in queues.items():
                 if offset > (end := queue_end(topic, queue_id)):
                     queues[queue_id] = end
-                    cut_count += 1
-        if cut_count:
+                    cuts.append(f"{subscription} queue {queue_id}: from {offset} back to {end}")
+        if cuts:
             self._version = self._version.next(now_ms)
-        return cut_count
+        return cuts
+
+    def queue_ends(self) -> list[tuple[str, int, QueueEnd]]:
+        """By topic and queue id: of queues that had no messages when somebody looked. They may have some again."""
+        return [(topic, queue_id, end) for topic, ends in self._queue_ends.items() for queue_id, end in ends.items()]
+
+    def queue_end(self, topic: str, queue_id: int) -> QueueEnd | None:
+        """Of one queue."""
+        return self._queue_ends.get(topic, {}).get(queue_id)
+
+    def note_queue_ends(self, ends: Iterable[tuple[str, int, int]], log_offset: int, *, now_ms: int) -> bool:
+        """Topic, queue id and next number of queues without a message from `log_offset` on; True if that is news."""
+        changed: dict[str, dict[int, QueueEnd]] = {}
+        for topic, queue_id, next_number in ends:
+            known = self.queue_end(topic, queue_id)
+            if known is None or next_number > known.next_number:
+                changed.setdefault(topic, {})[queue_id] = QueueEnd(next_number, log_offset)
+        if changed:
+            self._queue_ends = _highest(self._queue_ends, changed)
+            self._version = self._version.next(now_ms)
+        return bool(changed)
+
+    def note_consumed_ends(self, is_empty: Callable[[str, int], bool], log_offset: int, *, now_ms: int) -> bool:
+        """What a group has consumed had a number: of empty queues that may be all that is known."""
+        ends: dict[tuple[str, int], int] = {}
+        for _, topic, queue_id, offset in self:
+            if offset <= _NEXT_NUMBER_MAX:
+                ends[topic, queue_id] = max(offset, ends.get((topic, queue_id), 0))
+        consumed = [(*queue, offset) for queue, offset in ends.items() if offset and is_empty(*queue)]
+        return self.note_queue_ends(consumed, log_offset, now_ms=now_ms)
+
+    def forget_queue_ends(self, queues: Iterable[tuple[str, int]], *, now_ms: int) -> None:
+        """Another numbering is valid in these queues."""
+        for topic, queue_id in queues:
+            ends = dict(self._queue_ends.get(topic, {}))
+            if ends.pop(queue_id, None) is not None:
+                self._queue_ends = {**self._queue_ends, topic: ends}
+                if not ends:
+                    del self._queue_ends[topic]
+                self._version = self._version.next(now_ms)
 
     def remove_topic(self, topic: str, *, now_ms: int) -> None:
         """Forgets a deleted topic. If one of its name is made later, groups start anew in it."""
@@ -229,7 +295,15 @@ class ConsumerOffsetTable:
             fields[_RESETS] = self._resets
         if self._removals:
             fields[REMOVALS] = self._removals
+        if self._queue_ends:
+            fields[_QUEUE_ENDS] = {topic: self._end_text(topic, ends) for topic, ends in self._queue_ends.items()}
         return write_java_json(fields)
+
+    def _end_text(self, topic: str, ends: dict[int, QueueEnd]) -> JavaText:
+        known = self._end_texts.get(topic)
+        if known is None or known[0] is not ends:
+            known = self._end_texts[topic] = (ends, JavaText(ends, depth=2))
+        return known[1]
 
     def copied(self) -> Self:
         """The table as it is now, to be printed in a thread."""
@@ -237,13 +311,14 @@ class ConsumerOffsetTable:
         copy._offsets = {subscription: dict(queues) for subscription, queues in self._offsets.items()}
         copy._resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
         copy._pull_offsets, copy._removals, copy._version = self._pull_offsets, dict(self._removals), self._version
+        copy._queue_ends, copy._end_texts = dict(self._queue_ends), self._end_texts
         return copy
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
         read = _read(text)
         self._version, self._offsets, self._pull_offsets = read.version, read.offsets, read.pull_offsets
-        self._resets, self._removals = read.resets, read.removals
+        self._resets, self._removals, self._queue_ends = read.resets, read.removals, read.queue_ends
 
     def renew(self, *, now_ms: int) -> None:
         """Of a new master: see `NamedTable.renew`."""
@@ -275,6 +350,8 @@ class ConsumerOffsetTable:
             for subscription, marks in theirs.resets.items()
         }
         self._pull_offsets = theirs.pull_offsets
+        # Those that a master of an older version does not tell stay.
+        self._queue_ends = _highest(self._queue_ends, theirs.queue_ends)
         self._version = version
         return notices
 
@@ -285,7 +362,7 @@ class ConsumerOffsetTable:
         alone, what that side knows.
         """
         theirs = _read(text)
-        ours = _Read(self._version, self._offsets, self._pull_offsets, self._resets, self._removals)
+        ours = _Read(self._version, self._offsets, self._pull_offsets, self._resets, self._removals, self._queue_ends)
         offsets: dict[str, dict[int, int]] = {}
         resets: dict[str, dict[int, int]] = {}
         for subscription in {**ours.offsets, **theirs.offsets}:
@@ -305,9 +382,13 @@ class ConsumerOffsetTable:
         removals = {name: max(ours.removals.get(name, 0), mark) for name, mark in theirs.removals.items()}
         removals = dict(sorted({**ours.removals, **removals}.items(), key=lambda item: item[1]))
         newer, older = (theirs, ours) if theirs.version.is_newer_than(ours.version) else (ours, theirs)
-        merged = _Read(ours.version, offsets, {**older.pull_offsets, **newer.pull_offsets}, resets, removals)
+        pull_offsets, queue_ends = (
+            {**older.pull_offsets, **newer.pull_offsets},
+            _highest(ours.queue_ends, theirs.queue_ends),
+        )
+        merged = _Read(ours.version, offsets, pull_offsets, resets, removals, queue_ends)
         self._version = merged_version((ours.version, ours[1:]), (theirs.version, theirs[1:]), merged[1:])
-        _, self._offsets, self._pull_offsets, self._resets, self._removals = merged
+        _, self._offsets, self._pull_offsets, self._resets, self._removals, self._queue_ends = merged
         return [f"progress of {name}" for name, queues in offsets.items() if queues != ours.offsets.get(name)]
 
     def _move_forward(self, subscription: str, queue_id: int, offset: int) -> OffsetKept | bool:
@@ -328,18 +409,39 @@ class _Read(NamedTuple):
     pull_offsets: dict[str, JavaValue]
     resets: dict[str, dict[int, int]]
     removals: dict[str, int]
+    queue_ends: dict[str, dict[int, QueueEnd]]
 
 
 def _read(text: str) -> _Read:
     fields = read_java_json(text)
-    pulls = fields.object("pullOffsetTable")
+    pulls, ends = fields.object("pullOffsetTable"), fields.object(_QUEUE_ENDS)
     return _Read(
         version=DataVersion.from_object(fields.object("dataVersion")),
         offsets=_offsets_by_name(fields.object("offsetTable")),
         pull_offsets={subscription: pulls.offsets(subscription) for subscription in pulls},
         resets=_offsets_by_name(fields.object(_RESETS)),
         removals=read_removals(fields),
+        queue_ends={
+            topic: {queue_id: QueueEnd(*pair) for queue_id, pair in ends.pairs(topic).items()} for topic in ends
+        },
     )
+
+
+def _highest(
+    ours: dict[str, dict[int, QueueEnd]], theirs: dict[str, dict[int, QueueEnd]]
+) -> dict[str, dict[int, QueueEnd]]:
+    """Both together."""
+    ends = dict(ours)
+    for topic, queues in theirs.items():
+        known = ends.get(topic, {})
+        higher = {
+            queue_id: end
+            for queue_id, end in queues.items()
+            if queue_id not in known or end.next_number > known[queue_id].next_number
+        }
+        if higher:
+            ends[topic] = {**known, **higher}
+    return ends
 
 
 def _offsets_by_name(table: JavaObject) -> dict[str, dict[int, int]]:

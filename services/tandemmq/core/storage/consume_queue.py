@@ -276,6 +276,7 @@ class ConsumeQueue:
         "_files",
         "_first_file_start",
         "_is_dirty",
+        "_is_unfiled",
         "_tail",
         "_tail_offset",
         "_written_offset",
@@ -306,6 +307,7 @@ class ConsumeQueue:
         self._dirty_queues = dirty_queues
         self._is_dirty = False
         self._first_file_start = 0
+        self._is_unfiled = False
         self._tail = bytearray()
         self._tail_offset = 0
         self._written_offset = 0
@@ -374,6 +376,11 @@ class ConsumeQueue:
         return self.last_physical_end == 0
 
     @property
+    def is_unfiled(self) -> bool:
+        """It goes on with a number, and there is no file yet that says so."""
+        return self._is_unfiled
+
+    @property
     def first_file_start(self) -> int:
         """Position of the first file's first byte in the stream."""
         return self._first_file_start
@@ -399,6 +406,8 @@ class ConsumeQueue:
         After a DiskError nothing is lost from memory; the call may be repeated.
         """
         if self._written_offset < self.max_offset:
+            if self._is_unfiled:
+                self._begin_file()
             unwritten = self._tail[(self._written_offset - self._tail_offset) * ENTRY_BYTES :]
             self._files.write(self.folder, self._written_offset * ENTRY_BYTES, unwritten)
             self._written_offset = self.max_offset
@@ -414,6 +423,27 @@ class ConsumeQueue:
         self._fill_up_to(entry_offset, 0)
         self.min_offset = self.max_offset
         self.last_physical_end = 0
+
+    def go_on_at(self, entry_offset: int) -> None:
+        """The same in memory alone, until a message comes: fillers up to it may be megabytes, and tens of thousands of
+        queues may go on so at once. Files of before stay until then."""
+        self._tail.clear()
+        self._first_file_start = entry_offset * ENTRY_BYTES
+        self._tail_offset = self._written_offset = entry_offset
+        self.min_offset = self.max_offset = QueueOffset(entry_offset)
+        self.last_physical_end = 0
+        self._is_unfiled = True
+
+    def first_behind(self, physical_offset: int) -> int | None:
+        """The first message whose record begins at or behind a place in the CommitLog; None: there is none."""
+        if self.last_physical_end <= physical_offset:
+            return None
+        offset = first_false(
+            self.min_offset, self.max_offset, lambda offset: self.entry(offset).physical_offset < physical_offset
+        )
+        while offset < self.max_offset and self.entry(offset).is_filler:
+            offset += 1
+        return offset if offset < self.max_offset else None
 
     def rewrite(self, entry_offset: int, entries: bytes) -> None:
         """Puts entries in the place of those that are there, in files and memory alike; for a repair, which has found
@@ -512,6 +542,7 @@ class ConsumeQueue:
     def _start_at(self, entry_offset: int) -> None:
         """Makes `entry_offset` the first position. A slave that joined late starts beyond 0; and a queue that was
         emptied starts again where the CommitLog says, even before the place where its files began."""
+        self._is_unfiled = False
         self._files.remove_queue(self.folder)
         file_bytes = self._files.file_bytes
         self._first_file_start = entry_offset * ENTRY_BYTES // file_bytes * file_bytes
@@ -520,6 +551,18 @@ class ConsumeQueue:
         self.max_offset = QueueOffset(self._first_offset)
         self._fill_up_to(entry_offset, 0)
         self.min_offset = QueueOffset(entry_offset)
+
+    def _begin_file(self) -> None:
+        """Of a queue that goes on with a number: fillers up to it, and before them no file of another beginning. After
+        a DiskError the call may be repeated."""
+        self._files.remove_queue(self.folder)
+        end = self._first_file_start
+        start = end // self._files.file_bytes * self._files.file_bytes
+        fillers = ENTRY.pack(0, FILLER_SIZE, 0) * (_TAIL_BYTES_MAX // ENTRY_BYTES)
+        for position in range(start, end, _TAIL_BYTES_MAX):
+            self._files.write(self.folder, position, fillers[: end - position])
+        self._first_file_start = start
+        self._is_unfiled = False
 
     def _starts_over(self, entry_offset: int, physical_offset: int) -> bool:
         """Whether a master that joined when the queue's messages had expired, and knows none of its numbers, has begun

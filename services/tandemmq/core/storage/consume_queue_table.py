@@ -437,6 +437,15 @@ class ConsumeQueueTable:
             repairs.run()
         return damaged_from
 
+    def damaged_themselves(self) -> tuple[tuple[str, int, int], ...]:
+        """Of `damaged`, after the walk through a log that is damaged: the queues that were made again in part. Of the
+        others only the entries went whose records are gone."""
+        return tuple(
+            (topic, queue_id, offset)
+            for topic, queue_id, offset in dict.fromkeys(self.damaged)
+            if (queue := self.get(topic, queue_id)) is None or queue.max_offset != offset
+        )
+
     def keep_numbers(self) -> None:
         """Damaged queues of which the log has no record any more go on with the number they had come to: given again,
         it would be taken for a message that slaves and consumers have had. After the log was walked."""
@@ -444,6 +453,34 @@ class ConsumeQueueTable:
             queue = self.get_or_create(topic, queue_id)
             if queue.max_offset < next_number and queue.last_physical_end <= self._files.log_start:
                 queue.begin_at(next_number)
+
+    def without_records(self) -> list[tuple[str, int, int]]:
+        """Queues that gave numbers and of which the log has no record any more: topic, queue id and next number."""
+        log_start = self._files.log_start
+        return [
+            (queue.topic, queue.queue_id, queue.max_offset)
+            for queue in self
+            if queue.max_offset > 0 and queue.last_physical_end <= log_start
+        ]
+
+    def has_records(self, topic: str, queue_id: int) -> bool:
+        """Whether the log has any record of the queue."""
+        queue = self.get(topic, queue_id)
+        return queue is not None and queue.last_physical_end > self._files.log_start
+
+    def go_on_at(self, topic: str, queue_id: int, next_number: int) -> bool:
+        """A queue of which the log has no record gives no number below `next_number`: a replica that had its messages
+        says so. Whether it would have. To be said again after a restart, until a message has come."""
+        if self.has_records(topic, queue_id):
+            return False
+        queue = self.get(topic, queue_id)
+        if queue is None:
+            queue = self._new_queue(topic, queue_id)
+            self._enter(queue)
+        if queue.max_offset >= next_number:
+            return False
+        queue.go_on_at(next_number)
+        return True
 
     def save_ends(self, durable_offset: int) -> None:
         """Writes down where every queue begins and ends, durably: all entries must be. Without room for it nothing is
@@ -496,7 +533,7 @@ class ConsumeQueueTable:
             [
                 (queue.topic, queue.queue_id, queue.first_file_start, queue.max_offset)
                 for queue in self
-                if queue.max_offset > 0
+                if queue.max_offset > 0 and not queue.is_unfiled
             ],
             self._files.log_start,
         )
@@ -604,11 +641,6 @@ class ConsumeQueueTable:
     def remove_expired_files(self, log_min_offset: int) -> int:
         """Deletes files whose records are all gone from the CommitLog, but no queue's last one. Returns how many."""
         return sum(queue.remove_expired_files(log_min_offset) for queue in self)
-
-    def remove_topic(self, topic: str) -> None:
-        """Forgets and deletes every queue of a topic."""
-        self._remove([key for key in self._queues if key[0] == topic])
-        self._files.remove_folder(f"{CONSUME_QUEUE_FOLDER}/{topic}")
 
     def remove_all(self) -> None:
         """Forgets and deletes every queue: the CommitLog is empty, or starts anew somewhere else."""

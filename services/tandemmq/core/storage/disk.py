@@ -15,6 +15,7 @@ All calls block. Every failure is a DiskError; DiskFull, its child, promises tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -231,6 +232,10 @@ class DiskError(StorageError):
     """
 
 
+MOVE_ASIDE: Final = "move it to a place outside of storePathRootDir, do not delete it"
+"""The remedy for what stands in the place of a file, or of a folder: nobody knows what it is."""
+
+
 class DiskFull(DiskError):
     """No space left for what was asked. Nothing was reserved; the caller may try again once space was freed."""
 
@@ -306,3 +311,21 @@ class RawWrite:
     def run(self) -> None:
         """Blocks, in any thread. DiskError: some of the bytes may be stored."""
         self.segment.write_parts(self.start, self.parts)
+
+
+_FOLDERS: Final = ("", "config", "commitlog", "index")
+"""Where files are that a broker writes by name, some of them for the first time long after its start."""
+_NAME_OF_FILE: Final = re.compile(
+    r"\d{17}|\d{20}|abort|boot|checkpoint|consumequeue-ends|epochFileCheckpoint|lock|logEnd"
+    r"|.+\.(bak|damaged|before-removal|journal|json|snapshot|state)"
+)
+
+
+def refuse_folders(disk: Disk) -> None:
+    """Before anything is read: DiskError where a folder has the name of a file. Found later it would end a broker that
+    serves, or be passed over. Blocks."""
+    for folder in _FOLDERS:
+        for entry in disk.list_folder(folder):
+            if entry.is_folder and _NAME_OF_FILE.fullmatch(entry.name):
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                raise DiskError(f"{path}: there is a folder where a file belongs; {MOVE_ASIDE}")

@@ -388,6 +388,17 @@ class IndexFile:
             entry -= 1
         return self.next_entry - entry
 
+    @property
+    def first_record_entries(self) -> int:
+        """How many entries the first record has here: the file before may have become full in the middle of it."""
+        entry = 1
+        while entry < self.next_entry:
+            position = self._entries_start + entry * _ENTRY_BYTES
+            if _ENTRY.unpack_from(self._view, position)[1] != self.begin_physical_offset:
+                break
+            entry += 1
+        return entry - 1
+
     def overlaps(self, *, begin_ms: int, end_ms: int) -> bool:
         """Whether some record of the file may have been stored in [begin_ms, end_ms]."""
         return not self.is_empty and self.begin_timestamp_ms <= end_ms and begin_ms <= self.end_timestamp_ms

@@ -113,6 +113,10 @@ class IndexTable:
         self._waiting_hashes = BytesWriter()
         self._waiting_records = BytesWriter()
         self._columns: type[IndexColumns] | None = None
+        self._behind_gap: list[IndexFile] = []
+        """Files behind the place where one is missing, while it is made again."""
+        self._full_behind_gap: list[IndexFile] = []
+        """What was in `_full_files` before."""
         self.damaged: Final[list[str]] = []
         """Names of files that `load` deleted because they are damaged."""
         self.durable_timestamp_ms = 0
@@ -345,6 +349,24 @@ class IndexTable:
         """The same for a tag; records entered by RocketMQ before 5.5 are not found."""
         return self._query(tag_hash(topic, tag), begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
 
+    def open_gap(self, before: IndexFile) -> None:
+        """Records that come next belong behind `before` and in front of the file behind it: one between them is
+        missing. Until `close_gap`."""
+        place = self._files.index(before) + 1
+        self._behind_gap = self._files[place:]
+        self._full_behind_gap = list(self._full_files)
+        self._full_files.clear()
+        del self._files[place:]
+
+    def close_gap(self) -> None:
+        """What was entered since `open_gap` is durable when it returns. What had no room is given up."""
+        self.forget_waiting()
+        for file in (*self._full_files, self._files[-1]):
+            file.sync()
+        self._full_files[:] = self._full_behind_gap
+        self._files.extend(self._behind_gap)
+        self._behind_gap.clear()
+
     def truncate(self, physical_end: int, stored_ms: Callable[[int], int | None]) -> None:
         """Takes back the entries of records that start at or beyond `physical_end`, where the CommitLog is cut, or from
         where on they are entered anew. `stored_ms` knows the store time of a record."""
@@ -463,15 +485,18 @@ class IndexTable:
 
     def _new_file(self, wall_ms: int) -> IndexFile:
         if self._prepared is None:
-            return self._mapped(self._next_path(wall_ms), create=True)
+            path = self._next_path(wall_ms)
+            assert not self._behind_gap or path < self._behind_gap[0].path, f"there is no place for {path}"
+            return self._mapped(path, create=True)
         segment, self._prepared = self._prepared, None
         return self._index_file(segment)
 
     def _next_path(self, wall_ms: int) -> str:
-        """Named after the time, a millisecond after the newest file if the clock did not advance."""
+        """Named after the time, a millisecond after the newest file if the clock did not advance. A file that is
+        missing had a name between those of its neighbours."""
         newest = self._files[-1].path.rpartition("/")[2] if self._files else ""
         name = _file_name(wall_ms)
-        if name <= newest:
+        if name <= newest or self._behind_gap:
             name = str(int(newest) + 1).zfill(_NAME_DIGITS)
         return f"{_INDEX_FOLDER}/{name}"
 

@@ -230,11 +230,13 @@ class MessageStore:
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
             damage=recovered.damage,
-            damaged_queues=tuple(self._queues.damaged),
+            damaged_queues=self._queues.damaged_themselves() if recovered.damage else tuple(self._queues.damaged),
             damaged_index_files=tuple(self._index.damaged) if self._index is not None else (),
+            missing_index_files=recovered.missing_index_files,
             kept_tail=recovered.kept_tail,
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
+            checkpoint_is_lost=recovered.checkpoint_is_lost,
         )
 
     def doubt_tail(self) -> None:

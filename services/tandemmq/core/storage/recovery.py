@@ -20,14 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
+from tandemmq.core.message.properties import decode_properties, index_terms
 from tandemmq.core.message.record import RecordFound
+from tandemmq.core.message.record_layout import enters_index
+from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, ConsumeQueueTable, QueueEnds, StopKind
 from tandemmq.core.storage.disk import FROM_A_REPLICA, Disk, DiskFull, LogGap
 from tandemmq.core.storage.dispatch import BatchDone, Dispatcher, LogScan, first_record, record_at, scan_log
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+from tandemmq.core.storage.index_file import IndexFile, term_hashes
 from tandemmq.core.storage.index_table import IndexTable
 from tandemmq.core.storage.kept_tail import KeptTail, LogTail, describe_damage, is_cut_kept, keep_tail, read_log_tail
 
@@ -78,6 +83,15 @@ _INDEX_REBUILD_BYTES_MAX: Final = 2 << 30
 than what its recovery reads anyway."""
 
 
+class MissingIndexFile(NamedTuple):
+    """Records of [start_offset, end_offset) of the log are in no IndexFile, and were."""
+
+    start_offset: int
+    end_offset: int
+    is_made_again: bool
+    """False: they are too many, or there is no room; they are not found by their keys."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """What a start found; for the log line and for the decision whether this broker may lead."""
@@ -100,18 +114,25 @@ class RecoveryReport:
     damaged_queues: tuple[tuple[str, int, int], ...]
     """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
     damaged_index_files: tuple[str, ...]
-    """Names of IndexFiles that were damaged and are deleted. Those before the newest are not made again: keys of their
-    time are not found."""
+    """Names of IndexFiles that were damaged and are deleted."""
+    missing_index_files: tuple[MissingIndexFile, ...]
+    """Between others, or the newest; those that were deleted for their damage included."""
     kept_tail: KeptTail | None
     """What was cut, if it was more than a torn record."""
     stop_reason: str
     """Why the log ends where it does."""
     duration_ms: int
+    checkpoint_is_lost: bool = False
+    """It vouches for nothing, and a file that is written after it does."""
 
     @property
     def may_have_lost(self) -> bool:
         """Whether records that were appended may be missing: not flushed before a power loss, or damaged."""
         return bool(self.damage) or (not self.clean and not self.same_boot)
+
+
+_KEYLESS_MAX: Final = 10_000
+"""Records without a key are rare: clients give each message one. So many are some 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +144,8 @@ class Recovered:
     truncated_bytes: int
     damage: str
     kept_tail: KeptTail | None
+    missing_index_files: tuple[MissingIndexFile, ...] = ()
+    checkpoint_is_lost: bool = False
 
 
 def recover(
@@ -158,7 +181,10 @@ def recover(
             if record_at(log.files, physical_offset, file_bytes=log.file_bytes) is None:
                 doubt_tail()
 
-    written = _written_ends(disk, checkpoint, durable, stop)
+    written = QueueEnds.load(disk)
+    checkpoint_is_lost = written is not None and written.durable_offset > 0 == vouched_offset
+    if written is not None and not _counts(written, checkpoint, durable, stop):
+        written = None
     if written is not None and written.log_start < log.files.first_offset:
         raise LogGap(
             log.files.folder,
@@ -177,6 +203,7 @@ def recover(
     if not len(queues):  # The log has files, so that at least one had entries.
         damaged_from = log.files.first_offset
     index_lost_from = None
+    missing_index_files: list[MissingIndexFile] = []
     if index is not None:
         index_lost_from = index.load(stop, durable_timestamp_ms=checkpoint.index_message_timestamp_ms)
         if checkpoint.index_message_timestamp_ms != index.durable_timestamp_ms:
@@ -199,6 +226,14 @@ def recover(
         # What a killed process was just entering may be there in part. The walk enters it anew.
         index.truncate(dispatch_from, log.stored_ms)
     progress.bytes_to_read = log.files.end_offset - start_offset
+    if index is not None:
+        missing_index_files = _make_missing_index_files(log, dispatcher, index, progress)
+        last = index.files[-1] if index.files else None
+        if index_lost_from is None and last is not None and _has_keys_between(log, last, dispatch_from):
+            # The newest is gone: what a checkpoint vouches for had been entered.
+            index_lost_from = PhysicalOffset(last.end_physical_offset)
+            is_made_again = dispatch_from - index_lost_from <= _INDEX_REBUILD_BYTES_MAX
+            missing_index_files.append(MissingIndexFile(index_lost_from, dispatch_from, is_made_again))
     if index_lost_from is not None:
         _rebuild_index(log, dispatcher, index_lost_from, dispatch_from, progress)
     read_before = progress.read_bytes
@@ -265,7 +300,9 @@ def recover(
     log.flushed_offset = scan.end_offset
     if log.min_offset:
         queues.correct_min_offsets(log.min_offset)
-    return Recovered(scan, checkpoint, truncated_bytes, damage, kept_tail)
+    return Recovered(
+        scan, checkpoint, truncated_bytes, damage, kept_tail, tuple(missing_index_files), checkpoint_is_lost
+    )
 
 
 def _checkpoint_at(scan: LogScan, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
@@ -315,16 +352,12 @@ def _durable_record(log: CommitLog, checkpoint: StoreCheckpoint) -> RecordFound 
     return record_at(log.files, offset, file_bytes=log.file_bytes) if offset > 0 else None
 
 
-def _written_ends(
-    disk: Disk, checkpoint: StoreCheckpoint, durable: RecordFound | None, stop: StopKind
-) -> QueueEnds | None:
-    """Where queues and log were; None: nobody knows, or it was before a Java broker ran, which leaves it as it is."""
-    written = QueueEnds.load(disk)
-    if written is None or (stop is StopKind.CLEAN and written.durable_offset != checkpoint.logics_physical_offset):
-        return None
+def _counts(written: QueueEnds, checkpoint: StoreCheckpoint, durable: RecordFound | None, stop: StopKind) -> bool:
+    """Whether that is where queues and log were; not if a Java broker ran since, which leaves the file as it is."""
+    if stop is StopKind.CLEAN and written.durable_offset != checkpoint.logics_physical_offset:
+        return False
     # Ours names the store time of the very record.
-    is_of_java = durable is not None and checkpoint.physic_message_timestamp_ms > durable.store_timestamp_ms
-    return None if is_of_java else written
+    return durable is None or checkpoint.physic_message_timestamp_ms <= durable.store_timestamp_ms
 
 
 def _rocketmq_start(log: CommitLog, checkpoint: StoreCheckpoint, stop: StopKind, queues_end: int) -> int:
@@ -375,6 +408,66 @@ def _rebuild_index(
         on_many=enter_many,
     )
     progress.read_bytes = max(0, end_offset - start_offset)
+
+
+def _make_missing_index_files(
+    log: CommitLog, dispatcher: Dispatcher, index: IndexTable, progress: RecoveryProgress
+) -> list[MissingIndexFile]:
+    """IndexFiles follow each other: where the log has keys between the last record of one and the first of the next,
+    there was another one. Makes it again, with the same entries, unless that takes too long."""
+    missing: list[MissingIndexFile] = []
+    files = index.files
+    for before, behind in pairwise(files):
+        start = max(before.end_physical_offset, log.files.first_offset)
+        end = behind.begin_physical_offset
+        if not _has_keys_between(log, before, end):
+            continue
+        is_made_again = end - start <= _INDEX_REBUILD_BYTES_MAX
+        if is_made_again:
+            index.open_gap(before)
+            try:
+                _rebuild_index(log, dispatcher, start, end, progress)
+                _enter_first_part(log, index, behind)
+                index.enter_waiting()
+            except DiskFull:
+                is_made_again = False
+            finally:
+                index.close_gap()
+        missing.append(MissingIndexFile(start, end, is_made_again))
+    return missing
+
+
+def _has_keys_between(log: CommitLog, before: IndexFile, end: int) -> bool:
+    """Whether a record between the last one of an IndexFile and `end` belongs into one; looks no farther than is usual
+    for it."""
+    offset = before.end_physical_offset
+    if offset < log.files.first_offset:
+        offset = log.files.first_offset
+    elif (last := record_at(log.files, offset, file_bytes=log.file_bytes)) is not None:
+        offset += last.size
+    for _ in range(_KEYLESS_MAX):
+        if offset >= end:
+            return False
+        record = record_at(log.files, offset, file_bytes=log.file_bytes)
+        if record is None:  # The rest of a file, most of the time.
+            offset = log.files.file_start(offset) + log.file_bytes
+        elif enters_index(record.sys_flag) and any(index_terms(decode_properties(record.properties))):
+            return True
+        else:
+            offset += record.size
+    return False
+
+
+def _enter_first_part(log: CommitLog, index: IndexTable, behind: IndexFile) -> None:
+    """Of the first record of a file the first entries may have stood in the file before."""
+    record = record_at(log.files, behind.begin_physical_offset, file_bytes=log.file_bytes)
+    if record is None:
+        return
+    tag, keys = index_terms(decode_properties(record.properties))
+    hashes = term_hashes(record.topic, keys, tag)
+    own = hashes[: len(hashes) - behind.first_record_entries]
+    if own and own != hashes:
+        index.put_hashes_later(own, record.physical_offset, record.store_timestamp_ms)
 
 
 # How the last run ended. Two files tell: RocketMQ's `abort`, and our `boot`.

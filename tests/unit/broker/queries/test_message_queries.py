@@ -170,7 +170,7 @@ async def test_a_key_that_is_also_the_id_is_found_once() -> None:
 async def test_what_its_queue_has_no_more_is_not_found_by_key() -> None:
     store = QueryStore()
     store.put(b"former", keys=("ID1", "order-1"))
-    store.store.queues.remove_topic("orders")
+    store.store.queues.remove_all()
     assert await store.queries.with_key("ID1", ["orders"], limit=2) == []
     store.put(b"latter", keys=("ID2", "order-1"))
     (page,) = await store.all_pages(WantedMessages("orders", KeyCriteria("order-1"), body_bytes=10))

@@ -117,7 +117,10 @@ def test_topic_that_was_deleted_and_made_again(equal_group: list[Path], tmp_path
     (folder,) = copy_group(equal_group[:1], tmp_path)
     clock = ManualClock(now_ms=1_700_000_100_000)
     store = open_store(folder, clock)
-    store.queues.remove_topic("logs")
+    for queue_id in store.queues.ids_of("logs"):
+        queue = store.queues.get("logs", queue_id)
+        assert queue is not None
+        queue.truncate(0)
     append_messages(store, clock, 1000, 60)
     store.close()
     check_all(open_replica(folder))

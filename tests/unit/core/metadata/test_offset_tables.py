@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataCorrupt
-from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset, OperatorActs
+from tandemmq.core.metadata.offset_tables import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    GroupOffset,
+    OperatorActs,
+    QueueEnd,
+)
 
 
 def test_progress_moves_forward_only() -> None:
@@ -47,10 +55,13 @@ def test_progress_beyond_a_cut_queue_goes_back_and_a_replica_that_knows_more_sti
     table.commit_all([GroupOffset("G", "T", 0, 10), GroupOffset("G", "T", 1, 3), GroupOffset("G", "U", 0, 2)], now_ms=1)
     replica.commit("G", "T", 0, 8, now_ms=1)
     ends = {("T", 0): 6, ("T", 1): 3}
-    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=2) == 2
+    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=2) == [
+        "T@G queue 0: from 10 back to 6",
+        "U@G queue 0: from 2 back to 0",
+    ]
     assert set(table) == {GroupOffset("G", "T", 0, 6), GroupOffset("G", "T", 1, 3), GroupOffset("G", "U", 0, 0)}
     version = table.version
-    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=3) == 0
+    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=3) == []
     assert table.version == version
     table.merge_replica(replica.to_json())
     assert table.offset("G", "T", 0) == 8
@@ -93,7 +104,16 @@ def test_corrupt_offsets_leave_the_table_as_it_was() -> None:
     table = ConsumerOffsetTable()
     table.commit("G", "T", 0, 10, now_ms=1)
     before = table.to_json()
-    for text in ('{"offsetTable":{"T@G":{"x":1}}}', '{"offsetTable":{"T@G":{0:"1"}}}', '{"offsetTable":[]}'):
+    for text in (
+        '{"offsetTable":{"T@G":{"x":1}}}',
+        '{"offsetTable":{"T@G":{0:"1"}}}',
+        '{"offsetTable":[]}',
+        '{"queueEnds":{"T":{0:1}}}',
+        '{"queueEnds":{"T":{0:[1]}}}',
+        '{"queueEnds":{"T":{0:[1,"2"]}}}',
+        '{"queueEnds":{"T":{0:[1,true]}}}',
+        '{"queueEnds":{"T":{"x":[1,2]}}}',
+    ):
         with pytest.raises(MetadataCorrupt):
             table.apply_from_master(text, DataVersion(0, 9, 9))
     assert table.to_json() == before
@@ -192,3 +212,54 @@ def test_pairs_are_groups_and_topics() -> None:
     assert table.pairs() == [("G", "T"), ("G", "%RETRY%G")]
     assert table.offsets_of("G", "%RETRY%G") == {0: 2}
     assert table.offsets_of("G", "nowhere") == {}
+
+
+ENDS = st.dictionaries(
+    st.sampled_from("TUV"),
+    st.dictionaries(st.integers(0, 2), st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1),
+)
+
+
+def _with_ends(ends: dict[str, dict[int, tuple[int, int]]]) -> ConsumerOffsetTable:
+    table = ConsumerOffsetTable()
+    for topic, queues in ends.items():
+        for queue_id, (next_number, log_offset) in queues.items():
+            assert table.note_queue_ends([(topic, queue_id, next_number)], log_offset, now_ms=1)
+    return table
+
+
+@given(st.lists(ENDS, min_size=1, max_size=4), st.booleans())
+def test_the_highest_number_of_a_queue_without_messages_counts_whoever_tells_it(
+    many: list[dict[str, dict[int, tuple[int, int]]]], merges: bool
+) -> None:
+    table = ConsumerOffsetTable()
+    for ends in many:
+        other = _with_ends(ends)
+        if merges:
+            table.merge_replica(other.to_json())
+        else:
+            table.apply_from_master(other.to_json(), other.version)
+    known = {(topic, queue_id): end.next_number for topic, queue_id, end in table.queue_ends()}
+    assert known == {
+        queue: max(ends[queue[0]][queue[1]][0] for ends in many if queue[1] in ends.get(queue[0], {}))
+        for queue in {(topic, queue_id) for ends in many for topic, queues in ends.items() for queue_id in queues}
+    }
+    again = ConsumerOffsetTable()
+    again.load_json(table.copied().to_json())
+    assert again.queue_ends() == table.queue_ends()
+    version = table.version
+    assert not table.note_queue_ends([(*queue, number) for queue, number in known.items()], 0, now_ms=9)
+    assert table.version == version, "nothing is news"
+    table.forget_queue_ends(known, now_ms=9)
+    assert not table.queue_ends()
+    assert '"queueEnds":{"T":{}' not in table.to_json()
+
+
+def test_what_was_consumed_of_an_empty_queue_is_a_number() -> None:
+    table = ConsumerOffsetTable()
+    table.commit("G", "T", 0, 5, now_ms=1)
+    table.commit("H", "T", 0, 7, now_ms=1)
+    table.commit("G", "T", 1, 9, now_ms=1)
+    table.commit("G", "T", 2, 1 << 60, now_ms=1)
+    assert table.note_consumed_ends(lambda _, queue_id: queue_id != 1, 4_096, now_ms=2)
+    assert table.queue_ends() == [("T", 0, QueueEnd(7, 4_096))], "no queue gives as many numbers as 2^60"

@@ -188,13 +188,14 @@ def test_expired_files_go_but_never_the_last(disk: SimulatedDisk, table: Consume
     assert (loaded.min_offset, loaded.max_offset) == (30, 41)
 
 
-def test_topics_are_removed_with_their_files(disk: SimulatedDisk, table: ConsumeQueueTable) -> None:
+def test_queues_are_removed_with_their_files(disk: SimulatedDisk, table: ConsumeQueueTable) -> None:
     for topic in ("gone", "kept"):
         fill(table.get_or_create(topic, 0), end=3)
     table.write_out()
     fill(table.get_or_create("gone", 0), start=3, end=5)
-    table.remove_topic("gone")
+    table.remove_all()
     assert table.get("gone", 0) is None
+    fill(table.get_or_create("kept", 0), end=3)
     table.write_out()
     assert disk.paths() == ["consumequeue/kept/0/00000000000000000000"]
 
@@ -205,12 +206,10 @@ def test_the_queues_of_a_topic_are_known_by_their_ids(disk: SimulatedDisk, table
     assert (table.ids_of("topic"), table.ids_of("gone"), table.ids_of("other")) == ([0, 3, 11], [1], [])
     table.write_out()
     assert reload(disk).ids_of("topic") == [0, 3, 11]
-    table.remove_topic("gone")
-    assert table.ids_of("gone") == []
+    table.remove_all()
+    assert table.ids_of("topic") == table.ids_of("gone") == []
     table.get_or_create("gone", 5)
     assert table.ids_of("gone") == [5]
-    table.remove_all()
-    assert table.ids_of("topic") == []
 
 
 @pytest.mark.parametrize("restart", [3, 14, 23, 35])
@@ -234,16 +233,17 @@ def test_sync_covers_what_was_written_out_and_ignores_files_removed_meanwhile(
     disk: SimulatedDisk, table: ConsumeQueueTable
 ) -> None:
     for topic in ("gone", "kept"):
-        fill(table.get_or_create(topic, 0), end=3)
+        fill(table.get_or_create(topic, 0), start=30 if topic == "kept" else 0, end=33)
     table.write_out()
     sync = table.take_sync()
     assert sync is not None
     assert table.take_sync() is None
-    table.remove_topic("gone")
+    # All that came before expires: the files of the one that are full go.
+    assert table.remove_expired_files(33 * RECORD_BYTES)
     sync.run()
     disk.crash(power_loss=True)
     loaded = reload(disk)
-    assert [queue.topic for queue in loaded] == ["kept"]
+    assert sorted((queue.topic, queue.max_offset) for queue in loaded) == [("gone", 33), ("kept", 33)]
 
 
 def test_eighty_thousand_queues_hold_no_file_open(disk: SimulatedDisk) -> None:

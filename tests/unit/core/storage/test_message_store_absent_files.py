@@ -37,7 +37,7 @@ ENTRIES_A_FILE = SMALL_OPTIONS.consume_queue_file_bytes // 20
 Image = dict[str, bytes]
 
 
-@dataclass
+@dataclass(repr=False)
 class _Run:
     """A run that has ended, and what it left."""
 
@@ -102,20 +102,31 @@ def test_queues_that_lost_files_hold_every_message_again(run: _Run, data: st.Dat
     assert sum(map(len, queue_contents(store).values())) == MESSAGES
 
 
-@given(run=RUNS, data=st.data())
-def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, data: st.DataObject) -> None:
+@given(run=RUNS, place=st.integers(0, 4), share=st.none() | st.floats(0, 2))
+def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, place: int, share: float | None) -> None:
+    """One file is gone, or has such a share of its length, which is none; or all are gone."""
     paths = sorted(path for path in run.image if path.startswith("index/"))
     image = dict(run.image)
-    path = data.draw(st.sampled_from((*paths, "index")))
+    path = [*paths, "index"][min(place, len(paths))]
     if path == "index":
         image = {path: content for path, content in image.items() if path not in paths}
+    elif share is None:
+        del image[path]
     else:
-        size = data.draw(st.integers(0, 2 * len(image[path])))
+        size = int(share * len(image[path]))
         image[path] = _changed_length(b"" if size == len(image[path]) else image[path], size)
     run.disk.put_back(image)
     store = new_store(run.disk, run.clock)
     report = store.load()
     assert report.damaged_index_files in ((), (path.removeprefix("index/"),))
+    if path in paths[1:-1] and image.get("boot") != b"another run of the machine":
+        assert [missing.is_made_again for missing in report.missing_index_files] == [True]
+        made = run.disk.image()
+        found = sorted(path for path in made if path.startswith("index/"))
+        for name, before in list(zip(found, paths))[: len(paths) - 1]:
+            assert made[name] == run.image[before], "the very same entries"
+    elif path == "index":
+        assert report.missing_index_files == ()
     missing = [
         key
         for topic, key, offset in keys_in(store)
@@ -124,7 +135,7 @@ def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, data: st.D
             for record in messages_by_key(store, topic, key, begin_ms=0, end_ms=run.clock.now_ms)
         )
     ]
-    assert not missing or (report.damaged_index_files and path in paths[:-1])
+    assert not missing or path == paths[0]
 
 
 @given(run=RUNS, data=st.data())
@@ -158,6 +169,26 @@ def test_a_first_file_of_the_log_that_is_gone_is_missed(run: _Run, count: int) -
     assert run.disk.image() == image, "nothing was changed"
     del image[QUEUE_ENDS_FILE]
     assert run.start(image).min_offset == count * SMALL_OPTIONS.commit_log_file_bytes, "as the refusal says"
+
+
+@given(run=RUNS, count=st.integers(1, 3), loses_queue=st.booleans())
+@example(run=_run(StopKind.CLEAN, 1), count=1, loses_queue=False)
+def test_last_files_of_the_log_that_are_gone_are_the_logs_damage_alone(
+    run: _Run, count: int, loses_queue: bool
+) -> None:
+    image = dict(run.image)
+    for path in sorted(path for path in image if path.startswith("commitlog/"))[-count:]:
+        del image[path]
+    if loses_queue:
+        del image[min(path for path in image if path.startswith("consumequeue/topic/0/"))]
+    run.disk.put_back(image)
+    store = new_store(run.disk, run.clock)
+    report = store.load()
+    # After a kill only the mark of the log's end may know, which is no part of the store.
+    assert report.damage or not report.clean
+    assert {queue_id for _, queue_id, _ in report.damaged_queues} == ({0} if loses_queue else set())
+    assert len(set(report.damaged_queues)) == len(report.damaged_queues)
+    assert queue_contents(store) == derived_queues(store)
 
 
 @pytest.mark.parametrize("changed", ["consume_queue_file_bytes", "index_entry_count"])
@@ -199,7 +230,23 @@ def test_queues_that_lost_nothing_are_not_called_damaged(steps: list[str]) -> No
             store = new_store(disk, clock)
             report = store.load()
             assert report.damaged_queues == ()
+            assert report.missing_index_files == ()
+            assert not report.checkpoint_is_lost
             assert queue_contents(store) == derived_queues(store)
+
+
+@given(run=RUNS, size=st.sampled_from((None, 0, 4096)))
+def test_a_checkpoint_that_is_gone_is_missed(run: _Run, size: int | None) -> None:
+    image = dict(run.image)
+    if size is None:
+        del image["checkpoint"]
+    else:
+        image["checkpoint"] = bytes(size)
+    run.disk.put_back(image)
+    store = new_store(run.disk, run.clock)
+    assert store.load().checkpoint_is_lost
+    assert queue_contents(store) == derived_queues(store)
+    assert sum(map(len, queue_contents(store).values())) == MESSAGES
 
 
 @given(run=RUNS, data=st.data())
@@ -330,6 +377,59 @@ def test_an_expired_queue_goes_on_with_its_number(damage: str) -> None:
     store = new_store(disk, clock, EXPIRING)
     store.load()
     assert store.put(outgoing_message(queue_id=0)).queue_offset == 30
+
+
+@given(
+    number=st.integers(1, 75),
+    steps=st.lists(st.sampled_from(("put", "flush", "cut", "cut all", "kill", "power", "stop", "expire")), max_size=15),
+)
+@example(number=30, steps=["put", "kill", "put", "stop"])
+@example(number=30, steps=["put", "cut all", "put", "flush", "kill"])
+def test_a_queue_goes_on_with_a_number_that_another_replica_knows(number: int, steps: list[str]) -> None:
+    """It has no file until a message comes. Whoever knows the number says it again after a restart."""
+    disk, clock = SimulatedDisk(random.Random(1)), ManualClock()
+    store = new_store(disk, clock, EXPIRING)
+    store.load()
+    store.put(outgoing_message(queue_id=1))
+    queue_end = store.end_offset
+    store.queues.go_on_at("topic", 0, number)
+    next_number = number
+    assert not [path for path in disk.image() if path.startswith("consumequeue/topic/0/")]
+    for count, step in enumerate(steps):
+        match step:
+            case "put":
+                for _ in range(count % 7 + 1):
+                    result = store.put(outgoing_message(queue_id=0, body=b"b" * 500))
+                    assert result.queue_offset == next_number
+                    next_number += 1
+            case "flush":
+                clock.now_ms += 20_000
+                flush_all(store)
+            case "cut" | "cut all":
+                queue = store.consume_queue("topic", 0)
+                assert queue is not None
+                entries = queue.read(queue.min_offset, 1000)
+                if entries:
+                    kept = 0 if step == "cut all" else len(entries) // 2
+                    store.truncate(entries[kept - 1].physical_end if kept else entries[0].physical_offset)
+                    next_number = queue.min_offset + kept
+            case "expire":
+                store.put(outgoing_message(queue_id=1))
+                flush_all(store)
+                _expire_all(store, disk, clock)
+            case "stop":
+                store.close()
+        if step in {"kill", "power", "stop"}:
+            if step == "power":
+                flush_all(store)
+            store.write_appended()
+            disk.crash(power_loss=step == "power")
+            store = new_store(disk, clock, EXPIRING)
+            assert store.load().damaged_queues == ()
+            store.queues.go_on_at("topic", 0, next_number)
+        assert store.queue_max_offset("topic", 0) == next_number >= number
+        assert queue_contents(store) == derived_queues(store)
+    assert store.end_offset >= queue_end
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -1,0 +1,193 @@
+"""A broker starts on a folder in which one small file is gone, empty, zeros, or a folder: it tells, or refuses with the
+remedy. No message is lost, and none that was not acknowledged is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from support.messages import outgoing_message
+from tandemmq.broker.broker import Broker
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.core.delivery.subscription import EVERY_TAG
+from tandemmq.core.message.record import Host
+from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
+from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.storage.disk import MOVE_ASIDE, DiskError
+from tandemmq.service.event_loop import LoopMeter, SystemClock
+from tandemmq.service.settings import load_settings
+
+GROUP, TOPIC, MESSAGES, ACKNOWLEDGED = "group", "topic", 800, 10
+FAULTS: Final = ("gone", "empty", "zeros", "folder")
+_TABLES: Final = {f"config/{file.value}": "metadata_damaged" for file in ROCKETMQ_FILES}
+_TOLD: Final[dict[str, dict[str, str]]] = {
+    "checkpoint": dict.fromkeys(("gone", "empty", "zeros"), "checkpoint_lost"),
+    "config/leaseClock.json": {"zeros": "lease_clock_unreadable"},
+    "config/leases-0000000002.journal": dict.fromkeys(("gone", "zeros"), "leases_incomplete"),
+    "config/leases-0000000002.snapshot": {
+        "gone": "leases_incomplete",
+        "empty": "leases_incomplete",
+        "zeros": "leases_restored",
+    },
+    "epochFileCheckpoint": dict.fromkeys(("gone", "empty", "zeros"), "epoch_file_damaged"),
+    "index/2": dict.fromkeys(("gone", "empty", "zeros"), "index_file_missing"),
+    "logEnd": {"gone": "log_end_mark_missing"},
+    "replica.json": dict.fromkeys(("gone", "empty", "zeros"), "replica_record_damaged"),
+    **{path: dict.fromkeys(("gone", "empty", "zeros"), event) for path, event in _TABLES.items()},
+}
+"""What is told above the level of information. Of the others nothing is lost: they are made again."""
+_SILENT: Final = ("config/retentionClock.json", "config/topics.json.bak", "consumequeue-ends", "lock")
+_START_LIMIT_S: Final = 20.0
+
+
+class _Run:
+    """A broker that runs until the block ends; `error` is what kept it from it."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = load_settings(
+            BrokerSettings,
+            environ={},
+            overrides=(
+                f"storePathRootDir={folder}",
+                "mappedFileSizeCommitLog=1048576",
+                "maxMessageSize=65536",
+                "maxHashSlotNum=100",
+                "maxIndexNum=300",
+                "listenPort=0",
+                "haListenPort=0",
+                "grpcServerPort=0",
+                "namesrvAddr=",
+                "masterRecoveryTimeout=300",
+                "totalReplicas=1",
+                "consumeFromEarliest=true",
+            ),
+        )
+        self.broker = Broker(
+            settings, clock=SystemClock(), store_host=Host.parse("127.0.0.1", 10_911), loop_meter=LoopMeter()
+        )
+        self.parts: Any = self.broker._parts
+        self.error: BaseException | None = None
+
+    async def __aenter__(self) -> _Run:
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self.broker.run(self._stop))
+        async with asyncio.timeout(_START_LIMIT_S):
+            while not (self._task.done() or self.parts.role.is_serving or self.parts.role.recovery.waiting is not None):
+                await asyncio.sleep(0.01)
+        if self._task.done():
+            self.error = self._task.exception()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        if self.error is None:
+            await self._task
+
+    def consume(self, count: int, *, acknowledges: bool) -> set[int]:
+        """Queue offsets of what the group gets."""
+        parts, found = self.parts, set[int]()
+        while len(found) < count:
+            received = parts.leases.receive(
+                group=GROUP,
+                topic=TOPIC,
+                queue_ids=[0],
+                tag_filter=EVERY_TAG,
+                batch_size=min(32, count - len(found)),
+                invisible_ms=60_000,
+                now_ms=parts.clock.monotonic_ms(),
+                max_attempts=17,
+                auto_renew=False,
+                client_id="c",
+            )
+            if not received.deliveries:
+                return found
+            for delivery in received.deliveries:
+                found.add(delivery.queue_offset)
+                if acknowledges:
+                    parts.leases.acknowledge(
+                        group=GROUP, topic=TOPIC, handle=delivery.handle, now_ms=parts.clock.monotonic_ms()
+                    )
+        return found
+
+
+async def _work(folder: Path) -> None:
+    """One run: half of the messages, half of the acknowledgements."""
+    async with _Run(folder) as run:
+        assert run.error is None
+        parts = run.parts
+        parts.tables.put_topic(TopicConfig(TOPIC, 1, 1))
+        parts.tables.put_group(SubscriptionGroupConfig(GROUP))
+        await parts.tables.written()
+        for number in range(MESSAGES // 2):
+            parts.store.put(outgoing_message(topic=TOPIC, queue_id=0, body=b"b" * 1_000, keys=(f"key-{number}",)))
+        parts.store.write_appended()
+        run.consume(ACKNOWLEDGED // 2, acknowledges=True)
+        parts.role.persist_leases()
+        parts.tables.collect_progress(parts.leases)
+        parts.tables.put_topic(TopicConfig(TOPIC, 2, 2))
+        await parts.tables.written()
+        await run.broker._retention.look()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that a broker left in order."""
+    folder = tmp_path_factory.mktemp("absent") / "made"
+    for _ in range(2):
+        asyncio.run(_work(folder))
+    return folder
+
+
+def _spoil(folder: Path, name: str, fault: str) -> Path:
+    path = sorted(folder.glob("index/*"))[1] if name == "index/2" else folder / name
+    size = path.stat().st_size
+    path.unlink()
+    match fault:
+        case "empty":
+            path.touch()
+        case "zeros":
+            path.write_bytes(bytes(size))
+        case "folder":
+            path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", [*_TOLD, *_SILENT])
+def test_what_is_absent_is_told_or_refused(name: str, fault: str, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(made, folder)
+    spoiled = _spoil(folder, name, fault)
+    before = set(folder.rglob("*"))
+
+    async def start() -> tuple[BaseException | None, set[int], bool]:
+        async with _Run(folder) as run:
+            if run.error is not None:
+                return run.error, set(), False
+            if run.parts.role.recovery.waiting is not None:
+                return None, set(), True
+            return None, run.consume(MESSAGES, acknowledges=False), False
+
+    with capture_logs() as lines:
+        error, got, waits = asyncio.run(start())
+    told = {line["event"] for line in lines if line["log_level"] in ("warning", "error")}
+    if fault == "folder":
+        assert isinstance(error, DiskError)
+        assert str(error).startswith(os.path.relpath(spoiled, folder))
+        assert MOVE_ASIDE in str(error)
+        assert set(folder.rglob("*")) == before, "nothing was changed"
+        return
+    assert error is None
+    expected = _TOLD.get(name, {}).get(fault)
+    assert expected in told if expected else not told, told
+    if not waits:
+        assert got >= set(range(ACKNOWLEDGED, MESSAGES)), "no message is passed over"
+    else:
+        assert name in _TABLES
