@@ -68,6 +68,8 @@ log = structlog.get_logger(__name__)
 # The event names each; a disk that lost them all says so in as many lines.
 DAMAGED_QUEUES_TOLD: Final = 100
 ROLE_END_LIMIT_MS: Final = 200
+_SETTLE_LIMIT_MS: Final = 300
+"""What clients have to say that they read their answers."""
 """So long a role that ends gives waiting sends, and slaves that lack the end of the log."""
 
 
@@ -121,6 +123,7 @@ class Broker:
             is_changing=self._is_changing,
             brokers=parts.broker_channels,
             is_known=parts.access.is_known if parts.access is not None else lambda _: True,
+            unread_here=parts.client_api.passed_on_unread,
         )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
@@ -409,25 +412,32 @@ class Broker:
     def fail(self, failure: str) -> None:
         self._parts.fail(failure)
 
+    async def settle_answers(self) -> None:
+        parts = self._parts
+        parts.client_api.give_no_more(is_stopping=self.is_stopping)
+        if parts.failure is None and not await parts.client_plane.settle(limit_ms=_SETTLE_LIMIT_MS):
+            parts.client_api.doubt_latest()
+        if parts.failure is None:
+            parts.role.note_end_of_leases()
+
     async def end_role(self, reason: str) -> None:
         parts = self._parts
         parts.refusal = reason
         deadline_ms = self._clock.monotonic_ms() + ROLE_END_LIMIT_MS
         await parts.role.answer_sends(deadline_ms)
         parts.client_api.drain(is_stopping=self.is_stopping)
+        if parts.role.is_master:
+            await self.settle_answers()
         await parts.role.end(deadline_ms)
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(
-        self, seat: FailoverSeat, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
-    ) -> None:
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
         role = MasterRole(
             self._parts,
             accepts_loss=accepts_loss or self._accepts_loss,
             seat=seat,
             holds_all=holds_all,
-            was_handed_over=was_handed_over,
         )
         await self._begin_role(role)
 
@@ -539,6 +549,7 @@ class Broker:
         deadline_ms = self._clock.monotonic_ms() + self._settings.shutdown_timeout // 2
         await parts.role.answer_sends(deadline_ms)
         parts.client_api.drain()
+        await self.settle_answers()
         await parts.client_plane.stop(limit_ms=500)
         await parts.role.end(deadline_ms)
         if parts.failure is None:

@@ -14,7 +14,6 @@ noted by the lease table and looked up with `wake_visible`: after each call that
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,7 +49,7 @@ from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
-from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call
+from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, passed_on_nonce
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
@@ -108,11 +107,12 @@ _POLLS_MAX: Final = 20_000
 # milliseconds. Those that come later look in the next turn, and first; receives without a filter never wait for them.
 _SCANNED_PER_TURN: Final = 4_096
 _UNLIMITED: Final = 1 << 31
-# Half a minute, the time that an answer may be in doubt, of 128 receives a second.
-_PASSED_ON_MAX: Final = 4_096
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
+_NOT_GIVEN_HERE: Final = Outcome(
+    Code.FORBIDDEN, "this broker keeps no leases now; tell the group's master", retryable=True
+)
 _TOO_MANY: Final = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
 
 
@@ -205,8 +205,6 @@ class ReceiveHandler:
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
-        # What was given to the latest receives that other brokers passed on, by name, for push consumers.
-        self._passed_on: OrderedDict[str, Sequence[Lease]] = OrderedDict()
         # What looks with filters cost in this turn.
         self._scanned = 0
         self._put_offs = 0
@@ -223,16 +221,16 @@ class ReceiveHandler:
         """Leases messages to the caller, now or when they come."""
         trace = self._tracer.receive_began(call) if self._tracer is not None else None
         refuse = partial(self._refuse, call, request.group.name, request.message_queue.topic.name, trace=trace)
+        if (name := call.header(RECEIVE_HEADER)).startswith(UNREAD):
+            is_told = self.passed_on_unread(call.header(CLIENT_ID_HEADER), name.removeprefix(UNREAD))
+            self._end(call, _NOT_FOUND if is_told else _NOT_GIVEN_HERE)
+            return
         receive = self._accepted(request, call)
         if isinstance(receive, Outcome):
             refuse(receive)
             return
         if isinstance(receive, str):
             self._services.group_calls.pass_on("ReceiveMessage", call, broker_name=receive, refused=refuse)
-            return
-        if (name := call.header(RECEIVE_HEADER)).startswith(UNREAD):
-            self._let_run_out(self._passed_on.pop(name.removeprefix(UNREAD), ()))
-            self._end(call, _NOT_FOUND)
             return
         receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
@@ -310,6 +308,16 @@ class ReceiveHandler:
             return None
         route = services.route(topic)
         return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
+
+    def passed_on_unread(self, client_id: str, name: str) -> bool:
+        """The client may not have read the answer to a receive that another broker passed on under that name, whoever
+        was the master then. False: this broker keeps no leases now."""
+        if self._services.read_refusal is not None:
+            return False
+        if (nonce := passed_on_nonce(name)) is not None:
+            self._services.leases.doubt_receive(client_id, nonce)
+            self._services.persist_leases()
+        return True
 
     def end_polls(self, outcome: Outcome) -> None:
         """Answers everyone who waits."""
@@ -429,6 +437,7 @@ class ReceiveHandler:
             ordered=receive.fifo,
             attempt_id=receive.attempt_id,
             priority_factor=self._priority_factor(config, receive.group),
+            nonce=passed_on_nonce(receive.call.header(RECEIVE_HEADER)),
         )
         services.persist_leases()
         self._bury(receive, receive.topic, received)
@@ -473,6 +482,7 @@ class ReceiveHandler:
                 client_id=receive.client_id,
                 ordered=True,
                 attempt_id=receive.attempt_id,
+                nonce=passed_on_nonce(receive.call.header(RECEIVE_HEADER)),
             )
             self._bury(receive, lmq, found)
             if found.deliveries:
@@ -525,11 +535,10 @@ class ReceiveHandler:
         given = receive.given or [(receive.topic, [delivery.handle for delivery in deliveries])]
         call.on_undelivered(partial(self._give_back, receive.group, given))
         if receive.auto_renew:
-            call.on_unread(partial(self._let_run_out, received.leases))
-            if name := call.header(RECEIVE_HEADER):
-                self._passed_on[name] = received.leases
-                if len(self._passed_on) > _PASSED_ON_MAX:
-                    self._passed_on.popitem(last=False)
+            if passed_on_nonce(name := call.header(RECEIVE_HEADER)) is None:
+                call.on_unread(partial(self._let_run_out, received.leases))
+            else:
+                call.on_unread(partial(self._passed_on_lost, receive.client_id, name))
         encoder = DeliveryEncoder(
             topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
         )
@@ -605,6 +614,9 @@ class ReceiveHandler:
         """The caller may not have read the answer. If it did, it has what is left of the lease."""
         self._services.leases.doubt(leases)
         self._services.persist_leases()
+
+    def _passed_on_lost(self, client_id: str, name: str) -> None:
+        self.passed_on_unread(client_id, name)
 
     # Waiting
 

@@ -59,9 +59,10 @@ _COMPACTION_FACTOR: Final = 4
 _QUEUE_ID: Final = 1
 _OFFSET: Final = 2
 _NONCE: Final = 3
-_ON_THE_WAY_MS: Final = 10_000
-"""How long before a process was killed an answer may have been given that its client never read: what lies unread in a
-client's socket is dropped when the other end resets it."""
+_ON_THE_WAY_MS: Final = 16_000
+"""How long before its process was killed an answer may have been given that its client never read, and nobody knows it:
+what lies unread in a client's socket is dropped when the other end resets it, and a client that is silent is given up
+after 15 s."""
 
 
 class LeaseTable:
@@ -122,6 +123,7 @@ class LeaseTable:
         ordered: bool = False,
         attempt_id: str = "",
         priority_factor: int = NO_PRIORITIES,
+        nonce: int | None = None,
     ) -> Received:
         """Leases up to `batch_size` messages of the queues: redeliveries first, oldest first, then new ones.
 
@@ -129,7 +131,8 @@ class LeaseTable:
         options' length and `invisible_ms` is not looked at. With `ordered` a message group gives nothing while
         something of it is leased; a request with the `attempt_id` of an earlier one gets the unfinished rest of that
         one's batch again: its answer was lost. `priority_factor`, 0 to 100: without `ordered`, of so many of a hundred
-        receives the queues are emptied from the highest id down, redeliveries of each before its new messages.
+        receives the queues are emptied from the highest id down, redeliveries of each before its new messages. `nonce`:
+        the leases' own, by which whoever passed the receive on knows them (`doubt_receive`).
 
         RecordCorrupt from the reader passes through; what was leased before it stays so until the lease ends.
         """
@@ -142,7 +145,7 @@ class LeaseTable:
             tag_filter=tag_filter,
             remaining=batch_size,
             scan_budget=self._options.max_scanned_per_receive,
-            nonce=self._nonce(),
+            nonce=self._nonce() if nonce is None else nonce,
             now_ms=now_ms,
             deadline_ms=now_ms + (self._options.renew_interval_ms if auto_renew else invisible_ms),
             max_attempts=max_attempts,
@@ -303,6 +306,16 @@ class LeaseTable:
         """Nobody may have read the answer that they were given in: they are renewed no longer."""
         for lease in leases:
             self._state.let_run_out(lease)
+
+    def doubt_receive(self, client_id: str, nonce: int) -> None:
+        """The same for the leases that one receive of the client was given, here or by a former master."""
+        self.doubt([lease for lease in self._state.renewed.get(client_id, ()) if lease.nonce == nonce])
+
+    def doubt_latest(self, now_ms: int) -> None:
+        """The same for all that was given lately: nobody can tell which of those answers were read."""
+        since_ms = now_ms + self._clock_offset_ms - _ON_THE_WAY_MS
+        renewed = [lease for leases in self._state.renewed.values() for lease in leases]
+        self.doubt([lease for lease in renewed if lease.granted_ms >= since_ms])
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
@@ -529,14 +542,13 @@ class LeaseTable:
         *,
         now_ms: int,
         clock_offset_ms: int = 0,
-        answers_were_lost: bool | None = False,
     ) -> RestoreReport:
         """Takes the state from the files of an earlier run; both may be empty. Only on a new table, its store loaded.
 
         `clock_offset_ms`: lease time minus monotonic time; that of the earlier run if the machine has run ever since.
         Progress that lies beyond the end of a queue, because the log lost its tail, goes back to that end, or messages
-        put there from now on would never be delivered. With `answers_were_lost` the process that gave the leases was
-        cut off: the last ones are not renewed, as nobody may have them. None: the files tell.
+        put there from now on would never be delivered. Where the files do not say that whoever gave the leases ended in
+        order, the last ones are not renewed: nobody may have them.
         """
         assert not self._state.subscriptions, "restore comes first"
         self._clock_offset_ms = clock_offset_ms
@@ -547,9 +559,7 @@ class LeaseTable:
         changes, journal_bytes = read_frames(journal)
         if snapshot_valid:
             replay.apply(changes)
-        if answers_were_lost is None:
-            answers_were_lost = not replay.has_ended
-        doubted_ms = replay.last_grant_ms - _ON_THE_WAY_MS if answers_were_lost else sys.maxsize
+        doubted_ms = sys.maxsize if replay.has_ended else replay.last_grant_ms - _ON_THE_WAY_MS
         self._state.adopt(replay.subscriptions.values())
         for subscription in replay.subscriptions.values():
             for queue in subscription.queues.values():
@@ -665,7 +675,7 @@ def merge_progress(
             first = _first_held(state, ours, their_min_offset)
             finished_count += _finish(state, ours, queue, first)
             _keep_unseen(state, ours, min(first, queue.next_offset), now_ms)
-            came = _take_leases(state, ours, queue, now_ms)
+            came = _take_leases(state, ours, queue, now_ms, doubted_ms=theirs.last_grant_ms - _ON_THE_WAY_MS)
             leased_count += sum(len(lease.offsets) for lease in came)
             clients.update(lease.client_id for lease in came if lease.auto_renew)
             if queue.next_offset > ours.next_offset:
@@ -727,8 +737,11 @@ def _finish(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, first
     return len(finished)
 
 
-def _take_leases(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, now_ms: int) -> list[Lease]:
-    """Lowest offset first: it keeps the committed offset where it is while the others come."""
+def _take_leases(
+    state: LeaseState, ours: QueueProgress, theirs: QueueProgress, now_ms: int, *, doubted_ms: int
+) -> list[Lease]:
+    """Lowest offset first: it keeps the committed offset where it is while the others come. Whoever gave them gives no
+    more, and perhaps was cut off: those that it gave from `doubted_ms` on run out."""
     taken: dict[Lease, list[int]] = {}
     for offset in sorted(theirs.pending):
         lease, known = theirs.pending[offset], ours.pending.get(offset)
@@ -741,14 +754,14 @@ def _take_leases(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, 
         for offset in offsets:
             if (known := ours.pending.get(offset)) is not None:
                 state.let_go(known)
-        came.append(_copied(lease, ours, offsets, now_ms))
+        came.append(_copied(lease, ours, offsets, now_ms, is_in_doubt=lease.granted_ms >= doubted_ms))
         state.start(came[-1], max(ours.next_offset, offsets[-1] + 1))
         if came[-1].deadline_ms <= now_ms:
             state.end(came[-1])
     return came
 
 
-def _copied(lease: Lease, ours: QueueProgress, offsets: list[int], now_ms: int) -> Lease:
+def _copied(lease: Lease, ours: QueueProgress, offsets: list[int], now_ms: int, *, is_in_doubt: bool) -> Lease:
     """A lease that seems to begin in the future begins now."""
     early_ms = max(0, lease.granted_ms - now_ms)
     return Lease(
@@ -759,7 +772,7 @@ def _copied(lease: Lease, ours: QueueProgress, offsets: list[int], now_ms: int) 
         granted_ms=lease.granted_ms - early_ms,
         deadline_ms=now_ms if lease.deadline_ms == ENDED else lease.deadline_ms - early_ms,
         client_id=lease.client_id,
-        auto_renew=lease.auto_renew and lease.deadline_ms != ENDED,
+        auto_renew=lease.auto_renew and lease.deadline_ms != ENDED and not is_in_doubt,
     )
 
 

@@ -288,21 +288,37 @@ def test_what_a_living_push_consumer_may_not_have_read_comes_again_after_its_min
     assert ack(broker, *Answer.of(read).handles).status.code == Code.OK, "its lease is renewed as ever"
 
 
+@pytest.mark.parametrize("is_another_master", [False, True])
 def test_what_a_broker_passed_on_and_may_be_unread_behind_it_comes_again_after_its_minute(
-    broker: BrokerAssembly, time: ManualTime
+    broker: BrokerAssembly, time: ManualTime, is_another_master: bool
 ) -> None:
     broker.add_topic("one", queue_count=1)
-    send(broker, b"a", b"b", topic="one")
+    send(broker, b"a", b"b", b"c", topic="one")
+    names = ("0123456789abcdef", "ffffffffffffffff", "no name of ours")
     passed_on = [
         call(broker, "ReceiveMessage", push_receive("one"), FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: name}))
-        for name in ("first", "second")
+        for name in names
     ]
-    assert [Answer.of(fake).bodies for fake in passed_on] == [[b"a"], [b"b"]]
-    for _ in range(2):
-        told = FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: UNREAD + "first"}, deadline_ms=5_000)
-        call(broker, "ReceiveMessage", push_receive("one"), told)
-        assert Answer.of(told).code == Code.MESSAGE_NOT_FOUND
+    assert [Answer.of(fake).bodies for fake in passed_on] == [[b"a"], [b"b"], [b"c"]]
+    if is_another_master:
+        journal = broker.leases.snapshot() + broker.leases.end_journal()
+        broker.leases.clear()
+        broker.api.role_begins()
+        now_ms = time.monotonic_ms()
+        broker.leases.restore(b"", journal, now_ms=now_ms, clock_offset_ms=time.wall_ms() - now_ms)
+    refused = FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: UNREAD + names[0]}, deadline_ms=5_000)
+    broker.refusal = "another broker is the master"
+    call(broker, "ReceiveMessage", push_receive("one"), refused)
+    assert Answer.of(refused).code == Code.FORBIDDEN
+    broker.refusal = None
+    for name in (names[0], names[0], names[2], "eeeeeeeeeeeeeeee"):
+        for client_id in ("client@1", "client@2"):
+            metadata = OF_A_BROKER | {"x-mq-client-id": client_id, RECEIVE_HEADER: UNREAD + name}
+            told = FakeCall(metadata=metadata, deadline_ms=5_000)
+            call(broker, "ReceiveMessage", push_receive("one"), told)
+            assert Answer.of(told).code == Code.MESSAGE_NOT_FOUND
     time.advance(60_001)
+    call(broker, "Heartbeat", pb.HeartbeatRequest())
     assert receive(broker, receive_request("one")).bodies == [b"a"]
 
 
