@@ -42,7 +42,7 @@ from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
 from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, waits_on
 from tandemmq.core.delivery.poll_table import PollTable
-from tandemmq.core.delivery.queue_progress import Lease, Received
+from tandemmq.core.delivery.queue_progress import Lease, LeasedRecord, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.quotas import Share
@@ -207,6 +207,7 @@ class ReceiveHandler:
         self._held_back: set[str] = set()
         # What looks with filters cost in this turn.
         self._scanned = 0
+        self._is_burying = False
         self._put_offs = 0
         self._timer: Timer | None = None
         # Monotonic; when `_timer` fires.
@@ -278,6 +279,8 @@ class ReceiveHandler:
             else:
                 self._serve(self._polls.message_visible(topic, group))
         self._arm()
+        if self._services.leases.has_used_up and not self._is_burying:
+            self._bury_used_up()
 
     def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
         """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
@@ -446,12 +449,31 @@ class ReceiveHandler:
     def _bury(self, receive: _Receive, topic: str, received: Received) -> None:
         """Has dead letters written. `topic`: the name under which they are leased."""
         for dead in received.dead_letters:
-            self._dead_letters.move(
-                dead.record,
-                group=receive.group,
-                attempts=dead.attempt - 1,
-                done=partial(self._buried, receive.group, topic, dead.handle),
+            self._bury_one(receive.group, topic, dead)
+
+    def _bury_one(self, group: str, topic: str, dead: LeasedRecord) -> None:
+        self._dead_letters.move(
+            dead.record,
+            group=group,
+            attempts=dead.attempt - 1,
+            done=partial(self._buried, group, topic, dead.handle),
+        )
+
+    def _bury_used_up(self) -> None:
+        """Has dead letters written of groups that nobody receives for."""
+        services = self._services
+        if services.refusal is not None:
+            return  # Nothing is written now.
+        self._is_burying = True
+        try:
+            dead_letters = services.leases.take_used_up(
+                services.clock.monotonic_ms(), lambda group: group_policy(services.groups, group).max_attempts
             )
+            services.persist_leases()
+            for group, topic, dead in dead_letters:
+                self._bury_one(group, topic, dead)
+        finally:
+            self._is_burying = False
 
     def _lease_lite(self, receive: _Receive) -> Received:
         """What the client's lite topics have for it, each at most once: those that wait longest first."""
@@ -604,6 +626,7 @@ class ReceiveHandler:
         now_ms = self._services.clock.monotonic_ms()
         for topic, handles in given:
             for handle in handles:
+                # It counts as an attempt: what is too long for its client would come again for ever.
                 self._services.leases.change_invisible(
                     group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
                 )

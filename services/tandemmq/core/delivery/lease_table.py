@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heapify
 from typing import Final, NamedTuple
 
 from tandemmq.core.delivery.handout import UNPROVEN_COST, Handout
@@ -45,7 +44,7 @@ from tandemmq.core.delivery.queue_progress import (
     SkippedBacklog,
 )
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter, Subscription
+from tandemmq.core.delivery.subscription import EVERY_TAG, NO_PRIORITIES, MessageFilter, Subscription
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
@@ -59,6 +58,7 @@ _COMPACTION_FACTOR: Final = 4
 _QUEUE_ID: Final = 1
 _OFFSET: Final = 2
 _NONCE: Final = 3
+_USED_UP_PER_CALL: Final = 64
 _ON_THE_WAY_MS: Final = 16_000
 """How long before its process was killed an answer may have been given that its client never read, and nobody knows it:
 what lies unread in a client's socket is dropped when the other end resets it, and a client that is silent is given up
@@ -301,6 +301,38 @@ class LeaseTable:
         """Whether the handle's lease runs."""
         subscription = self._state.subscriptions.get((group, topic))
         return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
+
+    def take_used_up(self, now_ms: int, max_attempts: Callable[[str], int]) -> list[tuple[str, str, LeasedRecord]]:
+        """Group, topic and record of messages whose last attempt has ended, some at a time, leased like dead letters of
+        a receive: the group may have no consumer that asks. `max_attempts` knows those of a group."""
+        state = self._state
+        ended, state.ended = state.ended, []
+        for lease in ended:
+            if lease.attempt >= max_attempts(lease.queue.subscription.group):
+                state.used_up += [(lease, offset) for offset in lease.offsets]
+        if not state.used_up:
+            return []
+        now_ms += self._clock_offset_ms
+        handout = Handout(
+            state=state,
+            tag_filter=EVERY_TAG,
+            remaining=_USED_UP_PER_CALL,
+            scan_budget=_USED_UP_PER_CALL,
+            nonce=self._nonce(),
+            now_ms=now_ms,
+            deadline_ms=now_ms + self._options.renew_interval_ms,
+            max_attempts=0,
+            auto_renew=False,
+            client_id="",
+            attempt_id="",
+            encoded_broker_name=self._broker_name,
+        )
+        return handout.take_used_up()
+
+    @property
+    def has_used_up(self) -> bool:
+        """`take_used_up` may have something."""
+        return bool(self._state.ended or self._state.used_up)
 
     def doubt(self, leases: Sequence[Lease]) -> None:
         """Nobody may have read the answer that they were given in: they are renewed no longer."""
@@ -731,7 +763,7 @@ def _finish(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, first
     finished = [
         offset for offset in ours.pending if first <= offset < theirs.next_offset and offset not in theirs.pending
     ]
-    _not_ready(ours, set(finished))
+    ours.leave_ready(set(finished))
     for offset in finished:
         state.finish(ours, offset)
     return len(finished)
@@ -750,7 +782,7 @@ def _take_leases(
             taken.setdefault(lease, []).append(offset)
     came = []
     for lease, offsets in taken.items():
-        _not_ready(ours, set(offsets))
+        ours.leave_ready(set(offsets))
         for offset in offsets:
             if (known := ours.pending.get(offset)) is not None:
                 state.let_go(known)
@@ -774,13 +806,3 @@ def _copied(lease: Lease, ours: QueueProgress, offsets: list[int], now_ms: int, 
         client_id=lease.client_id,
         auto_renew=lease.auto_renew and lease.deadline_ms != ENDED and not is_in_doubt,
     )
-
-
-def _not_ready(queue: QueueProgress, offsets: set[int]) -> None:
-    """Takes them from those that wait to be delivered again; they stay pending."""
-    if offsets.isdisjoint(queue.ready):
-        return
-    queue.ready = [offset for offset in queue.ready if offset not in offsets]
-    heapify(queue.ready)
-    if not queue.ready:
-        queue.subscription.ready_queues.discard(queue.queue_id)
