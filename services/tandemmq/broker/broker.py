@@ -459,7 +459,7 @@ class Broker:
             if role.is_master:
                 parts.client_plane.forward(None)
                 self._forwarder.let_go()
-                await self._forwarder.close()
+                await self._forwarder.close(is_stopping=False)
             self._links.registration_changed()
             await self._tell_readiness()
             log.info("role_begun", is_master=not role.holds_copies, **parts.ports)

@@ -680,8 +680,8 @@ class _AuditLines:
         owner: str = "",
         is_known: bool = True,
     ) -> None:
-        """Who wanted what, from where, and why not. `is_known`: the user signed in; else anybody says so. `owner`: whose
-        it is."""
+        """Who wanted what, from where, and why not. `is_known`: the user signed in; else anybody says so. `owner`:
+        whose it is."""
         room = self._of_users if is_known else self._of_strangers
         whose = user if is_known else counted_host(source)
         not_told = room.take((user, source, method, resource), whose, self._clock.monotonic_ms())

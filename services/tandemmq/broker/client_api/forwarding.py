@@ -187,13 +187,13 @@ class _Calls:
         deadline_ms = call.deadline_ms
         return _LIMIT_S if deadline_ms is None else max(0.001, (deadline_ms - self._now_ms()) / 1_000)
 
-    async def close(self) -> None:
-        """Ends all that is under way."""
+    async def close(self, *, is_stopping: bool) -> None:
+        """Ends all that is under way. `is_stopping`: what has to be told is told before."""
         for task in [*(self._tasks - self._tells)]:
             task.cancel()
         # What is cancelled may have something to tell as well.
         await asyncio.sleep(0)
-        if self._tells:
+        if self._tells and is_stopping:
             await asyncio.wait([*self._tells], timeout=_TELLS_END_S)
         tasks = [*self._tasks]
         for task in tasks:
@@ -409,10 +409,10 @@ class CallForwarder:
         """Has all that is held back taken anew now: this broker is the master."""
         self._let_go(self._held, HeldOutcome.TAKEN)
 
-    async def close(self) -> None:
-        """Ends all that is under way: this broker is the master now, or stops. What is still held back it refuses."""
+    async def close(self, *, is_stopping: bool = True) -> None:
+        """Ends all that is under way: this broker stops, or is the master now. What is still held back it refuses."""
         self._let_go(self._held, HeldOutcome.NO_MASTER)
-        await self._calls.close()
+        await self._calls.close(is_stopping=is_stopping)
 
     # Inside
 
@@ -625,7 +625,7 @@ class GroupCalls:
 
     async def close(self) -> None:
         """Ends all that is under way: this broker stops."""
-        await self._calls.close()
+        await self._calls.close(is_stopping=True)
 
     def _is_full(self, method: str, call: Call, broker_name: str) -> bool:
         under_way = self._under_way.get((broker_name, method in _STREAMED), 0)

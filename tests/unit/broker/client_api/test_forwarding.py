@@ -472,7 +472,7 @@ async def test_the_next_master_hears_of_an_answer_that_its_former_one_gave_and_n
                 is_ready = True
             if next_master == "this broker, by closing":
                 is_here = True
-                await forwarder.close()
+                await forwarder.close(is_stopping=False)
             while not here and not (told and is_ready):
                 await asyncio.sleep(0.01)
             if next_master == "another, later":
