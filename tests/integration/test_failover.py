@@ -68,6 +68,22 @@ def test_a_hand_over_refuses_nobody(tmp_path: Path) -> None:
         _check(group)
 
 
+def test_a_stop_in_order_refuses_nobody(tmp_path: Path) -> None:
+    """What comes to the process that stops waits for the next master: the client may not find that one in time."""
+    deliveries = Deliveries()
+    with FailoverGroup(tmp_path) as group, ExitStack() as consumers:
+        for broker in group.brokers:
+            consumers.enter_context(SettlingConsumer(broker, TOPIC, deliveries))
+        wait_until(lambda: len(deliveries.finished) > 100, limit_s=120, what="consumers finish messages")
+        for _ in range(3):
+            refused_sends, refusals = [sender.refused for sender in group.senders], len(deliveries.refusals)
+            if group.change("stop").silent_s > 2:
+                pytest.skip("the machine stood still: what waits longer than a change takes is refused")
+            assert [one for one in deliveries.refusals[refusals:] if "later deadline" not in one] == []
+            assert [sender.refused for sender in group.senders] == refused_sends
+        _check(group)
+
+
 @pytest.mark.parametrize("kind", ["hand over", "stopped in order"])
 def test_the_next_master_renews_what_was_read_and_lets_run_out_what_was_not(tmp_path: Path, kind: str) -> None:
     with FailoverGroup(tmp_path) as group:

@@ -68,9 +68,11 @@ log = structlog.get_logger(__name__)
 # The event names each; a disk that lost them all says so in as many lines.
 DAMAGED_QUEUES_TOLD: Final = 100
 ROLE_END_LIMIT_MS: Final = 200
+"""So long a role that ends gives waiting sends, and slaves that lack the end of the log."""
 _SETTLE_LIMIT_MS: Final = 300
 """What clients have to say that they read their answers."""
-"""So long a role that ends gives waiting sends, and slaves that lack the end of the log."""
+_SUCCESSOR_LIMIT_MS: Final = 2_000
+_SUCCESSOR_LOOK_S: Final = 0.01
 
 
 class Broker:
@@ -95,6 +97,7 @@ class Broker:
         self._settings = settings
         self._clock = clock
         self._is_open = False
+        self._awaits_successor = False
         self._links = NameServerLinks(
             settings.name_servers,
             clock=clock,
@@ -180,7 +183,7 @@ class Broker:
         if failover is None or parts.reads_only:
             return False
         is_leaving = parts.stopping.is_set() or self._departure.has_begun
-        return failover.is_changing and (failover.is_handing_over or not is_leaving)
+        return failover.is_changing and (self._awaits_successor or not is_leaving)
 
     def _master_client(self) -> str | None:
         parts = self._parts
@@ -527,9 +530,25 @@ class Broker:
     async def _leave(self) -> None:
         """The first step of a drain: nobody new is sent here."""
         await self._tell_readiness()
-        if self._failover is not None:
-            await self._failover.leave()
+        await self._hand_over_before_the_end()
         await self._links.unregister()
+
+    async def _hand_over_before_the_end(self) -> None:
+        """Another member becomes the master, if one can. What clients ask waits until it is known which, and is passed
+        on: what this process refused in its last moments would be lost for some, and late for others."""
+        failover, role = self._failover, self._parts.role
+        if failover is None or not role.is_master:
+            return
+        self._awaits_successor = True
+        try:
+            await failover.leave()
+            until_ms = self._clock.monotonic_ms() + _SUCCESSOR_LIMIT_MS
+            while not self._parts.role.is_master and self._clock.monotonic_ms() < until_ms:
+                if self._master_client() is not None:
+                    break
+                await asyncio.sleep(_SUCCESSOR_LOOK_S)
+        finally:
+            self._awaits_successor = False
 
     def _refuse_before_stop(self) -> None:
         """The last step of a drain. Sends in progress go on to their end."""
@@ -542,9 +561,10 @@ class Broker:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         parts = self._parts
         log.info("broker_stopping", failure=parts.failure)
+        if not parts.role.is_master or self._failover is None or parts.failure is not None:
+            parts.refusal = "the broker is stopping"
+        await self._hand_over_before_the_end()
         parts.refusal = "the broker is stopping"
-        if self._failover is not None:
-            await self._failover.leave()
         await self._links.unregister()
         deadline_ms = self._clock.monotonic_ms() + self._settings.shutdown_timeout // 2
         await parts.role.answer_sends(deadline_ms)
