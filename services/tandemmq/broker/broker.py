@@ -52,6 +52,7 @@ from tandemmq.core.routing.values import (
     host_port,
     parse_address,
 )
+from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import CHECKPOINT_FILE
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.service.event_loop import LoopMeter
@@ -418,9 +419,15 @@ class Broker:
     async def settle_answers(self) -> None:
         parts = self._parts
         parts.client_api.give_no_more(is_stopping=self.is_stopping)
-        if parts.failure is None and not await parts.client_plane.settle(limit_ms=_SETTLE_LIMIT_MS):
-            parts.client_api.doubt_latest()
-        if parts.failure is None:
+        if parts.failure is not None:
+            return
+        try:
+            if not await parts.client_plane.settle(limit_ms=_SETTLE_LIMIT_MS):
+                parts.client_api.doubt_latest()
+        except* DiskError as errors:
+            # Whoever takes over doubts the last answers, as after a kill.
+            log.error("answers_not_settled", reason=str(errors.exceptions[0]))
+        else:
             parts.role.note_end_of_leases()
 
     async def end_role(self, reason: str) -> None:
