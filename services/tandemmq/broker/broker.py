@@ -184,7 +184,7 @@ class Broker:
         if failover is None or parts.reads_only:
             return False
         is_leaving = parts.stopping.is_set() or self._departure.has_begun
-        return failover.is_changing and (self._awaits_successor or not is_leaving)
+        return failover.is_changing and (failover.is_handing_over or self._awaits_successor or not is_leaving)
 
     def _master_client(self) -> str | None:
         parts = self._parts
@@ -543,8 +543,8 @@ class Broker:
     async def _hand_over_before_the_end(self) -> None:
         """Another member becomes the master, if one can. What clients ask waits until it is known which, and is passed
         on: what this process refused in its last moments would be lost for some, and late for others."""
-        failover, role = self._failover, self._parts.role
-        if failover is None or not role.is_master:
+        failover = self._failover
+        if failover is None or not (self._parts.role.is_master or failover.is_handing_over):
             return
         self._awaits_successor = True
         try:
