@@ -79,7 +79,11 @@ def test_a_stop_in_order_refuses_nobody(tmp_path: Path) -> None:
             refused_sends, refusals = [sender.refused for sender in group.senders], len(deliveries.refusals)
             if group.change("stop").silent_s > 2:
                 pytest.skip("the machine stood still: what waits longer than a change takes is refused")
-            assert [one for one in deliveries.refusals[refusals:] if "later deadline" not in one] == []
+            told = [one for one in deliveries.refusals[refusals:] if "later deadline" not in one]
+            # A member that has just been started again may not know its master yet.
+            assert [one for one in told if "this broker is a slave" not in one] == []
+            if told:
+                continue
             assert [sender.refused for sender in group.senders] == refused_sends
         _check(group)
 
