@@ -124,7 +124,7 @@ class JournaledBroker(BrokerAssembly):
             store_options=StoreOptions(commit_log_file_bytes=log_file_bytes),
         )
         self._journal = LeaseStorage(disk, self.leases, self.clock)
-        self._journal.load(answers_were_lost=False)
+        self._journal.load()
         self.turns = turns
 
     def persist_leases(self) -> None:

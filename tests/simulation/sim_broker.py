@@ -499,6 +499,9 @@ class SimBroker:
     def fail(self, failure: str) -> None:
         self.parts.fail(failure)
 
+    async def settle_answers(self) -> None:
+        """Its consumers read at once."""
+
     async def end_role(self, reason: str) -> None:
         parts = self.parts
         self._journal.note(self._process.host, f"ends its role: {reason}")
@@ -509,14 +512,11 @@ class SimBroker:
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(
-        self, seat: FailoverSeat, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
-    ) -> None:
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
         role = MasterRole(
             self._roles_parts,
             seat=seat,
             holds_all=holds_all,
-            was_handed_over=was_handed_over,
             accepts_loss=accepts_loss,
         )
         await self._begin_role(role)

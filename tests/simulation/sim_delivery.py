@@ -187,7 +187,7 @@ class SimDelivery(SimDeliveryDoor):
 
     def load(self, ahead: Sequence[LeasesAhead]) -> None:
         """Restores the leases; the store is recovered by now."""
-        self.storage.load(answers_were_lost=True)
+        self.storage.load()
         if merge_leases(ahead, self._table, now_ms=self._process.clock.monotonic_ms()):
             self.storage.persist_durably()
             self._tables.collect_progress(self._table)

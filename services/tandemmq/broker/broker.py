@@ -52,7 +52,7 @@ from tandemmq.core.routing.values import (
     host_port,
     parse_address,
 )
-from tandemmq.core.storage.disk import refuse_folders
+from tandemmq.core.storage.disk import DiskError, refuse_folders
 from tandemmq.core.storage.flush_jobs import CHECKPOINT_FILE
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.service.event_loop import LoopMeter
@@ -68,6 +68,10 @@ log = structlog.get_logger(__name__)
 DAMAGED_QUEUES_TOLD: Final = 100
 ROLE_END_LIMIT_MS: Final = 200
 """So long a role that ends gives waiting sends, and slaves that lack the end of the log."""
+_SETTLE_LIMIT_MS: Final = 300
+"""What clients have to say that they read their answers."""
+_SUCCESSOR_LIMIT_MS: Final = 2_000
+_SUCCESSOR_LOOK_S: Final = 0.01
 
 
 class Broker:
@@ -92,6 +96,7 @@ class Broker:
         self._settings = settings
         self._clock = clock
         self._is_open = False
+        self._awaits_successor = False
         self._links = NameServerLinks(
             settings.name_servers,
             clock=clock,
@@ -120,6 +125,7 @@ class Broker:
             is_changing=self._is_changing,
             brokers=parts.broker_channels,
             is_known=parts.access.is_known if parts.access is not None else lambda _: True,
+            unread_here=parts.client_api.passed_on_unread,
         )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
@@ -182,7 +188,7 @@ class Broker:
         if failover is None or parts.reads_only:
             return False
         is_leaving = parts.stopping.is_set() or self._departure.has_begun
-        return failover.is_changing and (failover.is_handing_over or not is_leaving)
+        return failover.is_changing and (failover.is_handing_over or self._awaits_successor or not is_leaving)
 
     def _master_client(self) -> str | None:
         parts = self._parts
@@ -414,25 +420,38 @@ class Broker:
     def fail(self, failure: str) -> None:
         self._parts.fail(failure)
 
+    async def settle_answers(self) -> None:
+        parts = self._parts
+        parts.client_api.give_no_more(is_stopping=self.is_stopping)
+        if parts.failure is not None:
+            return
+        try:
+            if not await parts.client_plane.settle(limit_ms=_SETTLE_LIMIT_MS):
+                parts.client_api.doubt_latest()
+        except* DiskError as errors:
+            # Whoever takes over doubts the last answers, as after a kill.
+            log.error("answers_not_settled", reason=str(errors.exceptions[0]))
+        else:
+            parts.role.note_end_of_leases()
+
     async def end_role(self, reason: str) -> None:
         parts = self._parts
         parts.refusal = reason
         deadline_ms = self._clock.monotonic_ms() + ROLE_END_LIMIT_MS
         await parts.role.answer_sends(deadline_ms)
         parts.client_api.drain(is_stopping=self.is_stopping)
+        if parts.role.is_master:
+            await self.settle_answers()
         await parts.role.end(deadline_ms)
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(
-        self, seat: FailoverSeat, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
-    ) -> None:
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
         role = MasterRole(
             self._parts,
             accepts_loss=accepts_loss or self._accepts_loss,
             seat=seat,
             holds_all=holds_all,
-            was_handed_over=was_handed_over,
         )
         await self._begin_role(role)
 
@@ -454,7 +473,7 @@ class Broker:
             if role.is_master:
                 parts.client_plane.forward(None)
                 self._forwarder.let_go()
-                await self._forwarder.close()
+                await self._forwarder.close(is_stopping=False)
             self._links.registration_changed()
             await self._tell_readiness()
             log.info("role_begun", is_master=not role.holds_copies, **parts.ports)
@@ -528,9 +547,25 @@ class Broker:
     async def _leave(self) -> None:
         """The first step of a drain: nobody new is sent here."""
         await self._tell_readiness()
-        if self._failover is not None:
-            await self._failover.leave()
+        await self._hand_over_before_the_end()
         await self._links.unregister()
+
+    async def _hand_over_before_the_end(self) -> None:
+        """Another member becomes the master, if one can. What clients ask waits until it is known which, and is passed
+        on: what this process refused in its last moments would be lost for some, and late for others."""
+        failover = self._failover
+        if failover is None or not (self._parts.role.is_master or failover.is_handing_over):
+            return
+        self._awaits_successor = True
+        try:
+            await failover.leave()
+            until_ms = self._clock.monotonic_ms() + _SUCCESSOR_LIMIT_MS
+            while not self._parts.role.is_master and self._clock.monotonic_ms() < until_ms:
+                if self._master_client() is not None:
+                    break
+                await asyncio.sleep(_SUCCESSOR_LOOK_S)
+        finally:
+            self._awaits_successor = False
 
     def _refuse_before_stop(self) -> None:
         """The last step of a drain. Sends in progress go on to their end."""
@@ -543,13 +578,15 @@ class Broker:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         parts = self._parts
         log.info("broker_stopping", failure=parts.failure)
+        if not parts.role.is_master or self._failover is None or parts.failure is not None:
+            parts.refusal = "the broker is stopping"
+        await self._hand_over_before_the_end()
         parts.refusal = "the broker is stopping"
-        if self._failover is not None:
-            await self._failover.leave()
         await self._links.unregister()
         deadline_ms = self._clock.monotonic_ms() + self._settings.shutdown_timeout // 2
         await parts.role.answer_sends(deadline_ms)
         parts.client_api.drain()
+        await self.settle_answers()
         await parts.client_plane.stop(limit_ms=500)
         await parts.role.end(deadline_ms)
         if parts.failure is None:

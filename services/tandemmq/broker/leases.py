@@ -379,9 +379,8 @@ class LeaseStorage(LeaseFiles):
         end = replace(position, journal_bytes=self.written_bytes - self._base_bytes)
         return LeaseChange(end, None, bytes(tail[len(tail) - (self.written_bytes - start) :]))
 
-    def load(self, *, answers_were_lost: bool | None) -> None:
-        """Restores the table from the newest snapshot and the journals behind it, then opens the journal. For
-        `answers_were_lost` see LeaseTable.restore."""
+    def load(self) -> None:
+        """Restores the table from the newest snapshot and the journals behind it, then opens the journal."""
         snapshots, journals = self._files()
         self._generation = max(snapshots, default=0)
         snapshot = self.disk.read_file(file_path(self._generation, "snapshot")) or b""
@@ -391,7 +390,6 @@ class LeaseStorage(LeaseFiles):
             journal,
             now_ms=self._clock.monotonic_ms(),
             clock_offset_ms=self._clock_offset_ms(),
-            answers_were_lost=answers_were_lost,
         )
         # What a kill leaves torn is nothing: no answer depended on it. A bad snapshot is a bad disk.
         (log.info if report.snapshot_valid else log.error)(
@@ -442,15 +440,22 @@ class LeaseStorage(LeaseFiles):
 
     def persist(self) -> None:
         """Writes what changed since the last call; before any answer that depends on it."""
-        changes = self._table.take_journal()
-        if changes:
-            assert self._journal is not None, "load() opens the journal"
-            self._journal.append(changes)
-            self.written_bytes += len(changes)
-            if self._tail is not None:
-                self._tail += changes
-                if len(self._tail) > 2 * _TAIL_BYTES_MAX:
-                    del self._tail[:-_TAIL_BYTES_MAX]
+        if changes := self._table.take_journal():
+            self._append(changes)
+
+    def note_end(self) -> None:
+        """The same, and that it is the rest, for copies too: whoever loads one doubts none of the answers."""
+        self.persist()
+        self._append(self._table.end_journal())
+
+    def _append(self, changes: bytes) -> None:
+        assert self._journal is not None, "load() opens the journal"
+        self._journal.append(changes)
+        self.written_bytes += len(changes)
+        if self._tail is not None:
+            self._tail += changes
+            if len(self._tail) > 2 * _TAIL_BYTES_MAX:
+                del self._tail[:-_TAIL_BYTES_MAX]
 
     def persist_durably(self) -> None:
         """The same, and it outlives a loss of power. Waits for the disk: for operators' acts alone.

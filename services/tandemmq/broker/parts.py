@@ -220,6 +220,9 @@ class Role(Protocol):
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. A disk that refuses stops the broker."""
 
+    def note_end_of_leases(self) -> None:
+        """Nothing is given any more, and what clients may not have read runs out."""
+
     def persist_leases_durably(self) -> None:
         """The same, so that it outlives a loss of power."""
 

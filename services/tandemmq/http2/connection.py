@@ -53,6 +53,7 @@ from tandemmq.http2.stream import KeptBytes, Stream, StreamMaker, Timers
 _SETTINGS_PER_CHARGE: Final = 32
 _KEEPALIVE_PING: Final = b"mq-alive"
 _DRAIN_PING: Final = b"mq-drain"
+_READ_PING: Final = b"mq-read?"
 _STREAM_ID_MASK: Final = 0x7FFFFFFF
 
 
@@ -304,6 +305,8 @@ class Connection:
             self._output.put_waiting(frames.frame(frames.PING, ACK, 0, payload))
         elif payload == _DRAIN_PING:
             self._final_goaway()
+        elif payload == _READ_PING:
+            self._output.take_asked()
 
     def _on_goaway(self, stream_id: int, payload: bytes) -> None:
         if stream_id != 0:
@@ -446,6 +449,34 @@ class Connection:
         # Calls already on their way are still taken: the peer's answer to the PING comes behind them.
         self._output.put(frames.goaway(frames.STREAM_ID_MAX, ErrorCode.NO_ERROR, "the server is stopping"))
         self._output.put(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
+
+    def ask_if_read(self) -> bool:
+        """Asks a peer that may not have read all answers; `has_read` tells. False: there is nothing to ask about."""
+        if self.is_closed:
+            return False
+        is_asked = self._output.ask_if_read()
+        if is_asked:
+            # A peer answers behind all that it read before.
+            self._output.put(frames.frame(frames.PING, 0, 0, _READ_PING))
+        return is_asked or not self.has_read
+
+    @property
+    def has_read(self) -> bool:
+        """The peer has all that it was asked about, or the connection has ended. What waits for the peer's windows it
+        has not."""
+        return self.is_closed or not (
+            self._output.is_asked or any(stream.unread is not None for stream in self._calls.blocked.values())
+        )
+
+    def tell_unread(self) -> None:
+        """The peer did not answer in time: tells the owners of the answers that it may not have read."""
+        told = self._output.take_asked()
+        for stream in self._calls.blocked.values():
+            if stream.unread is not None:
+                told.append(stream.unread)
+                stream.unread = None
+        for unread in told:
+            unread()
 
     @property
     def is_drained(self) -> bool:

@@ -42,8 +42,11 @@ class Output:
         self._unconfirmed: list[Stream] = []
         self._unwritten: deque[tuple[int, list[Stream]]] = deque()
         self._taken_bytes = 0
-        # What to call for the answers that ended lately, and when the peer was heard before, by stream.
-        self._unread: OrderedDict[int, tuple[float, Callable[[], None]]] = OrderedDict()
+        # What to call for the answers that ended lately, when the peer was heard before, and whether the peer passes it
+        # on, by stream.
+        self._unread: OrderedDict[int, tuple[float, Callable[[], None], bool]] = OrderedDict()
+        # Those of them that the peer was asked about, and has not answered yet.
+        self._asked: list[int] = []
 
     def put(self, data: bytes | memoryview) -> None:
         self.announce()
@@ -68,7 +71,7 @@ class Output:
             self._forget_read(heard_at)
             if len(self._unread) == _UNREAD_MAX:
                 self._unread.popitem(last=False)
-            self._unread[stream.stream_id] = heard_at, stream.unread
+            self._unread[stream.stream_id] = heard_at, stream.unread, stream.is_passed_on
 
     def _forget_read(self, heard_at: float) -> None:
         """A peer that spoke so long after an answer has read it."""
@@ -81,11 +84,28 @@ class Output:
         found = self._unread.pop(stream_id, None)
         return None if found is None else found[1]
 
+    def ask_if_read(self) -> bool:
+        """The peer is asked now whether it has read all that was put. False: there is nothing to ask about, or only
+        what it passes on: that it has this says nothing."""
+        self._asked = [stream_id for stream_id, (_, _, is_passed_on) in self._unread.items() if not is_passed_on]
+        return bool(self._asked)
+
+    @property
+    def is_asked(self) -> bool:
+        """The peer has not answered yet."""
+        return bool(self._asked)
+
+    def take_asked(self) -> list[Callable[[], None]]:
+        """What the peer was asked about is kept in mind no longer: it has read it, or the caller tells all of these."""
+        asked, self._asked = self._asked, []
+        return [found[1] for stream_id in asked if (found := self._unread.pop(stream_id, None)) is not None]
+
     def take_all_unread(self, heard_at: float) -> list[Callable[[], None]]:
         """The same for all of them: the connection broke."""
         self._forget_read(heard_at)
-        callbacks = [callback for _, callback in self._unread.values()]
+        callbacks = [callback for _, callback, _ in self._unread.values()]
         self._unread.clear()
+        self._asked.clear()
         return callbacks
 
     def take(self) -> bytes:

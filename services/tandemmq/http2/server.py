@@ -41,6 +41,7 @@ _BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 64
 _TLS_HANDSHAKE: Final = 0x16
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
+_SETTLE_LOOK_S: Final = 0.005
 
 
 class ConnectionGate(Protocol):
@@ -151,6 +152,18 @@ class Server:
         if self._plain is not None:
             self._plain.close()
             self._plain = None
+
+    async def settle(self, *, limit_s: float) -> None:
+        """Waits until the peers have read what `Stream.unread` was set for; at the limit it is called for the rest."""
+        loop = asyncio.get_running_loop()
+        asked = [connected for connected in self._connected() if connected.connection.ask_if_read()]
+        deadline = loop.time() + limit_s
+        while asked := [connected for connected in asked if not connected.connection.has_read]:
+            if loop.time() >= deadline:
+                break
+            await asyncio.sleep(_SETTLE_LOOK_S)
+        for connected in asked:
+            connected.connection.tell_unread()
 
     def flush(self) -> None:
         """Writes what every connection has to say, now rather than at the end of this turn of the loop."""

@@ -241,6 +241,11 @@ class PlainSocket:
         )
         self._break()
 
+    @property
+    def connection(self) -> Connection:
+        """Its state machine."""
+        return self._connection
+
     def drain(self) -> None:
         """Tells the peer to go elsewhere."""
         if not self._is_over:

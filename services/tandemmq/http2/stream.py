@@ -45,7 +45,10 @@ class Stream:
     """Set by the owner: `undelivered` is wanted for what was handed to the socket's buffer and not written."""
     unread: Callable[[], None] | None = None
     """Set by the owner of one that `confirms`: called if the peer may not have read the answer, though it was written:
-    soon after it the connection broke, or the peer took the call back. Does nothing to this connection."""
+    soon after it the connection broke, or the peer took the call back, or did not say in time that it has read it. Does
+    nothing to this connection."""
+    is_passed_on = False
+    """Set by the owner beside `unread`: the peer passes the answer on, so that it has read it says nothing."""
 
     # Kept by the connection.
     is_opened = False

@@ -166,6 +166,10 @@ class GrpcServer:
     def flush(self) -> None:
         """The gRPC library writes when it likes."""
 
+    async def settle(self, *, limit_ms: int) -> bool:
+        """Cannot know which answers were read: the gRPC library does not tell, and asks nobody."""
+        return False
+
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
         await self._health.enter_graceful_shutdown()

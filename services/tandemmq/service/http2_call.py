@@ -19,6 +19,7 @@ from tandemmq.http2.hpack import Header
 from tandemmq.http2.stream import Stream, StreamMaker
 from tandemmq.service.grpc_front import OUTBOX_BYTES_MAX
 from tandemmq.service.rpc import (
+    RECEIVE_HEADER,
     BidiMethod,
     Call,
     Method,
@@ -194,6 +195,7 @@ class Http2Call(Stream):
 
     def on_unread(self, callback: Callable[[], None]) -> None:
         self.unread = callback
+        self.is_passed_on = bool(self.header(RECEIVE_HEADER))
 
     # tandemmq.http2.Stream's hooks
 

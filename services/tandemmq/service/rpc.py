@@ -8,6 +8,8 @@ later. Nothing here is a coroutine, so answering in place costs no task, and a h
 from __future__ import annotations
 
 import asyncio
+import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,8 +28,20 @@ FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
 CALLER_HEADER: Final = "x-tandemmq-caller"
 """Address of the caller of a call that was passed on, when that was, and the mark of who says so."""
 RECEIVE_HEADER: Final = "x-tandemmq-receive"
-"""The name of a receive that another broker passed on; behind UNREAD, that its caller may not have read the answer."""
+"""The name of a receive that another broker passed on; behind UNREAD, that its caller may not have read the answer. It
+is the nonce of the leases as well, which every later master knows by it."""
 UNREAD: Final = "unread "
+_NAME: Final = re.compile(r"[0-9a-f]{16}")
+
+
+def new_receive_name() -> str:
+    return secrets.token_hex(8)
+
+
+def passed_on_nonce(name: str) -> int | None:
+    """What the leases of a receive of that name are known by; None: nobody passed it on."""
+    return int(name, 16) if name and _NAME.fullmatch(name) else None
+
 
 RequestT = TypeVar("RequestT")
 DecodedT = TypeVar("DecodedT", covariant=True)
@@ -98,7 +112,8 @@ class Call(Protocol):
 
     def on_unread(self, callback: Callable[[], None]) -> None:
         """Asks for a notice when what was sent was written, and the caller may not have read it: soon afterwards the
-        connection broke, or the caller took the call back. It may have read it all the same.
+        connection broke, or the caller took the call back, or, when the front was to settle, did not say in time that
+        it has read it. It may have read it all the same.
 
         Called at most once, instead of or after the notice of `on_undelivered`; ask for both, before `finish`.
         """

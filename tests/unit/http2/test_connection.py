@@ -372,6 +372,84 @@ def test_a_call_that_is_taken_back_behind_its_answer_was_not_read(code: ErrorCod
     assert rig.calls[1].hooks[2:] == told
 
 
+def settled(rig: ServerRig, *answers: bytes) -> list[list[str]]:
+    """What the first three calls were told when a peer that sends `answers` was asked, and then did no more."""
+    assert rig.connection.ask_if_read()
+    [ping] = [frame for frame in rig.output() if frame.kind == frames.PING]
+    rig.receive(*(answer or frames.frame(frames.PING, frames.ACK, 0, ping.payload) for answer in answers))
+    if not rig.connection.has_read:
+        rig.connection.tell_unread()
+    assert rig.connection.has_read
+    return [rig.calls[stream_id].hooks[3:] for stream_id in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([b""], [[], [], []]),
+        ([], [["unread"], ["unread"], []]),
+        ([frames.frame(frames.PING, frames.ACK, 0, b"another!")], [["unread"], ["unread"], []]),
+        ([frames.rst_stream(1, ErrorCode.CANCEL), b""], [["unread"], [], []]),
+        ([b"", b"", frames.rst_stream(1, ErrorCode.CANCEL)], [[], [], []]),
+    ],
+)
+def test_a_peer_that_is_asked_has_read_what_was_put_before_or_may_not_have(
+    answers: list[bytes], told: list[list[str]]
+) -> None:
+    rig = ServerRig(on_half_closed=noting_unread)
+    rig.receive(unary_request(1), unary_request(3))
+    rig.output_bytes()
+    rig.on_half_closed = confirming  # Nobody wants to hear of this one.
+    rig.receive(unary_request(5))
+    rig.output_bytes()
+    rig.connection.output_written()
+    assert settled(rig, *answers) == told
+    assert not rig.connection.ask_if_read(), "what was told or read is known no more"
+    rig.connection.is_broken = True
+    rig.lose()
+    assert [rig.calls[stream_id].hooks[3:] for stream_id in (1, 3, 5)] == told
+
+
+def test_what_the_peer_passes_on_is_not_read_by_its_answer() -> None:
+    def passed_on(call: RecordedCall) -> None:
+        call.is_passed_on = True
+        noting_unread(call)
+
+    rig = ServerRig(on_half_closed=passed_on)
+    rig.receive(unary_request(1))
+    rig.output_bytes()
+    rig.connection.output_written()
+    assert not rig.connection.ask_if_read()
+    rig.connection.is_broken = True
+    rig.lose()
+    assert rig.calls[1].hooks[3:] == ["unread"]
+
+
+def test_an_answer_that_waits_for_the_peers_window_is_not_read() -> None:
+    def long_answer(call: RecordedCall) -> None:
+        call.unread = call.note_unread
+        call.confirms = True
+        call.send_bytes(bytes(100_000))
+        call.end()
+
+    rig = ServerRig(on_half_closed=long_answer)
+    rig.receive(unary_request(1))
+    rig.output_bytes()
+    assert rig.connection.ask_if_read()
+    assert not rig.connection.has_read
+    rig.connection.tell_unread()
+    assert rig.connection.has_read
+    assert rig.calls[1].hooks[3:] == ["unread"]
+
+
+def test_a_connection_that_is_over_is_not_asked() -> None:
+    rig = ServerRig(on_half_closed=noting_unread)
+    rig.receive(unary_request(1))
+    rig.lose()
+    assert not rig.connection.ask_if_read()
+    assert rig.connection.has_read
+
+
 def test_hooks_that_end_other_calls_while_the_connection_breaks() -> None:
     rig = ServerRig()
     rig.receive(unary_request(1) + unary_request(3))

@@ -362,7 +362,10 @@ class ClientAccess:
             return None
         self.refused[Refused.OTHERS_CLIENT] += 1
         resource = f"Client:{client_id[:_NAME_CHARACTERS_MAX]}"
-        self._audit.refused(method, "a client of another user", user=username, source=source, resource=resource)
+        owner = self._owners.owner_of(client_id)
+        self._audit.refused(
+            method, "a client of another user", user=username, source=source, resource=resource, owner=owner
+        )
         return Outcome(
             Code.UNAUTHORIZED,
             f"{CLIENT_ID_HEADER}: a client of another user has this id; each client needs one of its own",
@@ -672,9 +675,11 @@ class _AuditLines:
         source: str,
         resource: str = "",
         actions: str = "",
+        owner: str = "",
         is_known: bool = True,
     ) -> None:
-        """Who wanted what, from where, and why not. `is_known`: the user signed in; else anybody says so."""
+        """Who wanted what, from where, and why not. `is_known`: the user signed in; else anybody says so. `owner`:
+        whose it is."""
         room = self._of_users if is_known else self._of_strangers
         whose = user if is_known else counted_host(source)
         not_told = room.take((user, source, method, resource), whose, self._clock.monotonic_ms())
@@ -689,6 +694,7 @@ class _AuditLines:
                 decision="Deny",
                 reason=reason,
                 not_told=not_told.of_this_kind,
+                **({"owner": owner} if owner else {}),
                 **({"others_not_told": not_told.others} if not_told.others else {}),
             )
 

@@ -200,6 +200,20 @@ class ClientApi:
         self.transactions.look()
         self.lite.housekeep()
 
+    def give_no_more(self, *, is_stopping: bool) -> None:
+        """Receives that wait end, without messages; later ones are refused, passed on or held back."""
+        self._receive.end_polls(_STOPPING if is_stopping else _MASTER_CHANGES)
+
+    def passed_on_unread(self, client_id: str, name: str) -> bool:
+        """See `ReceiveHandler`."""
+        return self._receive.passed_on_unread(client_id, name)
+
+    def doubt_latest(self) -> None:
+        """Nobody knows which of the latest answers were read: what a push consumer was given in them runs out."""
+        services = self._services
+        services.leases.doubt_latest(services.clock.monotonic_ms())
+        services.persist_leases()
+
     def drain(self, *, is_stopping: bool = True) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams.
 

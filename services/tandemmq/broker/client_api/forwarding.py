@@ -24,9 +24,7 @@ make (`CALLER_HEADER`).
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -35,7 +33,17 @@ import structlog
 
 from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
 from tandemmq.broker.client_api.validation import Code, Outcome
-from tandemmq.service.rpc import CALLER_HEADER, FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, StreamHandler
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import (
+    CALLER_HEADER,
+    CLIENT_ID_HEADER,
+    FORWARDED_HEADER,
+    RECEIVE_HEADER,
+    UNREAD,
+    Call,
+    StreamHandler,
+    new_receive_name,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +60,12 @@ _RECEIVE: Final = _SERVICE + "ReceiveMessage"
 _WITH_MESSAGES: Final = 3
 """So many answers has a receive that got something, at least: a status, a message, and the time."""
 _TELL_LIMIT_S: Final = 5.0
+_TELL_PAUSE_S: Final = 0.5
+_TOLD_WITHIN_MS: Final = 60_000
+"""A change of master is over by then."""
+_TELLS_MAX: Final = 2_048
+_TELLS_END_S: Final = 1.0
+"""What a broker that stops waits for the last of them."""
 _HELD: Final = SETTLING | {"SendMessage", "ReceiveMessage", "EndTransaction", "RecallMessage", "Heartbeat"}
 _HELD_MAX: Final = 1_024
 _HELD_BYTES_MAX: Final = 32 << 20
@@ -101,9 +115,11 @@ class _Calls:
         # By endpoint, the one used last at the end.
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Those of them that tell a giver of messages that they may be unread.
+        self._tells: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._tasks) - len(self._tells)
 
     def channel(self, endpoint: str) -> grpc.aio.Channel:
         """Made if there is none; the one that was not used for longest gives way, after the calls it carries."""
@@ -131,6 +147,20 @@ class _Calls:
             call.on_cancel(lambda: _cancel(task))
         return task
 
+    @property
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def tell(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` for a while after the calls have ended. Beyond a bound it is not done, and that is logged."""
+        if len(self._tells) >= _TELLS_MAX:
+            work.close()
+            log.warning("unread_not_told", reason=f"{_TELLS_MAX} others wait", consequence=_NOT_TOLD)
+            return
+        task = self.spawn(work)
+        self._tells.add(task)
+        task.add_done_callback(self._tells.discard)
+
     def metadata_of(self, call: Call, step: str) -> list[tuple[str, str]]:
         """What the other broker has to know of the caller, and which steps the call took."""
         passed = [
@@ -147,8 +177,14 @@ class _Calls:
         deadline_ms = call.deadline_ms
         return _LIMIT_S if deadline_ms is None else max(0.001, (deadline_ms - self._now_ms()) / 1_000)
 
-    async def close(self) -> None:
-        """Ends all that is under way."""
+    async def close(self, *, is_stopping: bool) -> None:
+        """Ends all that is under way. `is_stopping`: what has to be told is told before."""
+        for task in [*(self._tasks - self._tells)]:
+            task.cancel()
+        # What is cancelled may have something to tell as well.
+        await asyncio.sleep(0)
+        if self._tells and is_stopping:
+            await asyncio.wait([*self._tells], timeout=_TELLS_END_S)
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -176,17 +212,30 @@ async def _answers(
         answered(await channel.unary_unary(path, None, None)(data, timeout=limit_s, metadata=metadata))
 
 
+_NOT_TOLD: Final = "the messages stay with their client until it acknowledges them, is gone, or three hours are over"
+
+
 class _PassedReceive:
     """A receive that is passed on. Whoever gives its messages sees a caller who got the answer; if it may be lost from
-    here on, the giver is told by the same receive once more, which says so."""
+    here on, the giver is told by the same receive once more, which says so: whoever is the master by then, as
+    `channel` finds it. `here` tells this broker, if it is that one."""
 
-    def __init__(self, calls: _Calls, channel: grpc.aio.Channel, call: Call, data: bytes, step: str) -> None:
+    def __init__(
+        self,
+        calls: _Calls,
+        channel: Callable[[], grpc.aio.Channel | None],
+        here: Callable[[str, str], bool],
+        call: Call,
+        data: bytes,
+        step: str,
+    ) -> None:
         self._calls = calls
         self._channel = channel
+        self._here = here
         self._call = call
         self._data = data
         self._step = step
-        self._name = call.header(RECEIVE_HEADER) or secrets.token_hex(8)
+        self._name = call.header(RECEIVE_HEADER) or new_receive_name()
         self._answer_count = 0
         self._is_told = False
 
@@ -202,21 +251,49 @@ class _PassedReceive:
             self._call.on_unread(self._unread)
         self._call.send_encoded(answer)
 
+    def failed(self) -> None:
+        """The caller is told of a failure behind the answers that it was sent, and drops them. Those that did not come
+        here their giver knows as unread, unless it has ended as a master, and we are the next one."""
+        if self._answer_count:
+            self._unread()
+        else:
+            self._here(self._call.header(CLIENT_ID_HEADER), self._name)
+
     def _unread(self) -> None:
         if not self._is_told:
             self._is_told = True
-            self._calls.spawn(self._tell())
+            self._calls.tell(self._tell())
 
     async def _tell(self) -> None:
-        # To a master that is gone there is nothing to tell.
-        with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError):
+        client_id, until_ms = self._call.header(CLIENT_ID_HEADER), self._calls.now_ms + _TOLD_WITHIN_MS
+        try:
+            while not (self._here(client_id, self._name) or await self._is_heard()):
+                if self._calls.now_ms >= until_ms:
+                    log.warning("unread_not_told", reason="no master has answered", consequence=_NOT_TOLD)
+                    return
+                await asyncio.sleep(_TELL_PAUSE_S)
+        except asyncio.CancelledError:
+            self._here(client_id, self._name)
+            raise
+
+    async def _is_heard(self) -> bool:
+        """By the master of now."""
+        answers: list[bytes] = []
+        if (channel := self._channel()) is None:
+            return False
+        try:
             await _answers(
-                self._channel, _RECEIVE, self._data, _ignore, limit_s=_TELL_LIMIT_S, metadata=self.metadata(UNREAD)
+                channel, _RECEIVE, self._data, answers.append, limit_s=_TELL_LIMIT_S, metadata=self.metadata(UNREAD)
             )
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+            return False
+        return any(_keeps_leases(answer) for answer in answers)
 
 
-def _ignore(_answer: bytes) -> None:
-    """There are no messages in it."""
+def _keeps_leases(answer: bytes) -> bool:
+    """It is of a broker that has done what it was told: there are no messages in it, and no other refusal."""
+    code: int = pb.ReceiveMessageResponse.FromString(answer).status.code
+    return code == Code.MESSAGE_NOT_FOUND
 
 
 # From a member to its group's master.
@@ -268,10 +345,13 @@ class CallForwarder:
         is_changing: Callable[[], bool] = lambda: False,
         brokers: BrokerChannels | None = None,
         is_known: Callable[[Call], bool] = lambda _: True,
+        unread_here: Callable[[str, str], bool] = lambda _client_id, _name: False,
     ) -> None:
         """`brokers`: how they are reached; None: without TLS. `is_known`: whether a call's caller could sign in here;
-        others get half of the room."""
+        others get half of the room. `unread_here`: a client may not have read the answer to the receive of that name;
+        False: another broker is the master."""
         self._master = master
+        self._unread_here = unread_here
         self._is_known = is_known
         self._names = names
         self._now_ms = now_ms
@@ -319,10 +399,10 @@ class CallForwarder:
         """Has all that is held back taken anew now: this broker is the master."""
         self._let_go(self._held, HeldOutcome.TAKEN)
 
-    async def close(self) -> None:
-        """Ends all that is under way: this broker is the master now, or stops. What is still held back it refuses."""
+    async def close(self, *, is_stopping: bool = True) -> None:
+        """Ends all that is under way: this broker stops, or is the master now. What is still held back it refuses."""
         self._let_go(self._held, HeldOutcome.NO_MASTER)
-        await self._calls.close()
+        await self._calls.close(is_stopping=is_stopping)
 
     # Inside
 
@@ -385,6 +465,9 @@ class CallForwarder:
             return None
         if len(self._calls) >= _IN_FLIGHT_MAX // 2 and not self._is_known(call):
             return None
+        return self._channel_now()
+
+    def _channel_now(self) -> grpc.aio.Channel | None:
         endpoint = self._master()
         return self._calls.channel(endpoint) if endpoint else None
 
@@ -393,16 +476,21 @@ class CallForwarder:
     ) -> None:
         limit_s, metadata = self._calls.limit_s(call), self._calls.metadata_of(call, _BY_MEMBER)
         answered: Callable[[bytes], None] = call.send_encoded
+        receive: _PassedReceive | None = None
         if path == _RECEIVE:
-            receive = _PassedReceive(self._calls, channel, call, data, _BY_MEMBER)
+            receive = _PassedReceive(self._calls, self._channel_now, self._unread_here, call, data, _BY_MEMBER)
             metadata, answered = receive.metadata(), receive.answered
         try:
             await _answers(channel, path, data, answered, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             is_changing = error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == _CHANGING
+            if receive is not None and not is_changing:
+                receive.failed()
             if not is_changing or not self._holds_back(call, data, again, pause_ms=_ASKED_AGAIN_MS):
                 call.finish(error.code(), f"the group's master did not answer: {error.details() or error.code().name}")
         except asyncio.CancelledError:
+            if receive is not None:
+                receive.failed()
             call.finish(grpc.StatusCode.UNAVAILABLE, "the group's master has changed; try again")
             raise
         else:
@@ -526,7 +614,7 @@ class GroupCalls:
 
     async def close(self) -> None:
         """Ends all that is under way: this broker stops."""
-        await self._calls.close()
+        await self._calls.close(is_stopping=True)
 
     def _is_full(self, method: str, call: Call, broker_name: str) -> bool:
         under_way = self._under_way.get((broker_name, method in _STREAMED), 0)
@@ -564,7 +652,14 @@ class GroupCalls:
     ) -> None:
         limit_s = max(0.001, self._calls.limit_s(call) - _ANSWER_MARGIN_S)
         answer_count = 0
-        receive = _PassedReceive(self._calls, channel, call, data, _BY_GROUP) if _SERVICE + method == _RECEIVE else None
+        receive: _PassedReceive | None = None
+        if _SERVICE + method == _RECEIVE:
+
+            def channel_now() -> grpc.aio.Channel | None:
+                endpoint = self._address(broker_name)
+                return self._calls.channel(endpoint) if endpoint else None
+
+            receive = _PassedReceive(self._calls, channel_now, lambda _client_id, _name: False, call, data, _BY_GROUP)
 
         def answered(answer: bytes) -> None:
             nonlocal answer_count
@@ -579,11 +674,15 @@ class GroupCalls:
             await _answers(channel, _SERVICE + method, data, answered, limit_s=limit_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             self._failed(method)
+            if receive is not None:
+                receive.failed()
             if answer_count:
                 call.finish(error.code(), f"broker group {broker_name} ended the call: {error.details()}")
             else:
                 refused(_no_answer(broker_name, error.details() or error.code().name))
         except asyncio.CancelledError:
+            if receive is not None:
+                receive.failed()
             call.finish(grpc.StatusCode.UNAVAILABLE, "the broker is stopping; try another")
             raise
         else:

@@ -60,6 +60,9 @@ class ClientServer(Protocol):
     def flush(self) -> None:
         """Writes all answers given so far."""
 
+    async def settle(self, *, limit_ms: int) -> bool:
+        """Waits until callers have read their answers, and tells at the limit of the rest. False: it cannot know."""
+
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""
 
@@ -232,6 +235,13 @@ class ClientPlane:
         """Readiness, as probes and clients see it."""
         for server in self._servers.values():
             await server.set_serving(is_serving)
+
+    async def settle(self, *, limit_ms: int) -> bool:
+        """Waits until callers have read their answers, and tells at the limit who may not have. False: a front cannot
+        know (grpcio's)."""
+        async with asyncio.TaskGroup() as settling:
+            tasks = [settling.create_task(server.settle(limit_ms=limit_ms)) for server in self._servers.values()]
+        return all(task.result() for task in tasks)
 
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""

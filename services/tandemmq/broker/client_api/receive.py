@@ -14,7 +14,6 @@ noted by the lease table and looked up with `wake_visible`: after each call that
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,14 +41,14 @@ from tandemmq.broker.put import DeliveryMeter
 from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
 from tandemmq.core.delivery.lite_topics import LMQ_PREFIX, waits_on
 from tandemmq.core.delivery.poll_table import PollTable
-from tandemmq.core.delivery.queue_progress import Lease, Received
+from tandemmq.core.delivery.queue_progress import Lease, LeasedRecord, Received
 from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
-from tandemmq.service.rpc import CLIENT_ID_HEADER, FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call
+from tandemmq.service.rpc import CLIENT_ID_HEADER, FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, passed_on_nonce
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
@@ -104,11 +103,12 @@ _POLLS_MAX: Final = 20_000
 # milliseconds. Those that come later look in the next turn, and first; receives without a filter never wait for them.
 _SCANNED_PER_TURN: Final = 4_096
 _UNLIMITED: Final = 1 << 31
-# Half a minute, the time that an answer may be in doubt, of 128 receives a second.
-_PASSED_ON_MAX: Final = 4_096
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
+_NOT_GIVEN_HERE: Final = Outcome(
+    Code.FORBIDDEN, "this broker keeps no leases now; tell the group's master", retryable=True
+)
 _TOO_MANY: Final = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
 
 
@@ -201,10 +201,9 @@ class ReceiveHandler:
         self._arrived: set[str] = set()
         # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
         self._held_back: set[str] = set()
-        # What was given to the latest receives that other brokers passed on, by name, for push consumers.
-        self._passed_on: OrderedDict[str, Sequence[Lease]] = OrderedDict()
         # What looks with filters cost in this turn.
         self._scanned = 0
+        self._is_burying = False
         self._put_offs = 0
         self._timer: Timer | None = None
         # Monotonic; when `_timer` fires.
@@ -218,16 +217,16 @@ class ReceiveHandler:
         """Leases messages to the caller, now or when they come."""
         trace = self._tracer.receive_began(call) if self._tracer is not None else None
         refuse = partial(self._refuse, call, request.group.name, request.message_queue.topic.name, trace=trace)
+        if (name := call.header(RECEIVE_HEADER)).startswith(UNREAD):
+            is_told = self.passed_on_unread(call.header(CLIENT_ID_HEADER), name.removeprefix(UNREAD))
+            self._end(call, _NOT_FOUND if is_told else _NOT_GIVEN_HERE)
+            return
         receive = self._accepted(request, call)
         if isinstance(receive, Outcome):
             refuse(receive)
             return
         if isinstance(receive, str):
             self._services.group_calls.pass_on("ReceiveMessage", call, broker_name=receive, refused=refuse)
-            return
-        if (name := call.header(RECEIVE_HEADER)).startswith(UNREAD):
-            self._let_run_out(self._passed_on.pop(name.removeprefix(UNREAD), ()))
-            self._end(call, _NOT_FOUND)
             return
         receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
@@ -275,6 +274,8 @@ class ReceiveHandler:
             else:
                 self._serve(self._polls.message_visible(topic, group))
         self._arm()
+        if self._services.leases.has_used_up and not self._is_burying:
+            self._bury_used_up()
 
     def wait_for(self, pull: WaitingPull, *, look_again: bool) -> None:
         """Lets a pull wait for messages of its topic; `look_again`: until the next turn."""
@@ -305,6 +306,16 @@ class ReceiveHandler:
             return None
         route = services.route(topic)
         return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
+
+    def passed_on_unread(self, client_id: str, name: str) -> bool:
+        """The client may not have read the answer to a receive that another broker passed on under that name, whoever
+        was the master then. False: this broker keeps no leases now."""
+        if self._services.read_refusal is not None:
+            return False
+        if (nonce := passed_on_nonce(name)) is not None:
+            self._services.leases.doubt_receive(client_id, nonce)
+            self._services.persist_leases()
+        return True
 
     def end_polls(self, outcome: Outcome) -> None:
         """Answers everyone who waits."""
@@ -424,6 +435,7 @@ class ReceiveHandler:
             ordered=receive.fifo,
             attempt_id=receive.attempt_id,
             priority_factor=self._priority_factor(config, receive.group),
+            nonce=passed_on_nonce(receive.call.header(RECEIVE_HEADER)),
         )
         services.persist_leases()
         self._bury(receive, receive.topic, received)
@@ -432,12 +444,31 @@ class ReceiveHandler:
     def _bury(self, receive: _Receive, topic: str, received: Received) -> None:
         """Has dead letters written. `topic`: the name under which they are leased."""
         for dead in received.dead_letters:
-            self._dead_letters.move(
-                dead.record,
-                group=receive.group,
-                attempts=dead.attempt - 1,
-                done=partial(self._buried, receive.group, topic, dead.handle),
+            self._bury_one(receive.group, topic, dead)
+
+    def _bury_one(self, group: str, topic: str, dead: LeasedRecord) -> None:
+        self._dead_letters.move(
+            dead.record,
+            group=group,
+            attempts=dead.attempt - 1,
+            done=partial(self._buried, group, topic, dead.handle),
+        )
+
+    def _bury_used_up(self) -> None:
+        """Has dead letters written of groups that nobody receives for."""
+        services = self._services
+        if services.refusal is not None:
+            return  # Nothing is written now.
+        self._is_burying = True
+        try:
+            dead_letters = services.leases.take_used_up(
+                services.clock.monotonic_ms(), lambda group: group_policy(services.groups, group).max_attempts
             )
+            services.persist_leases()
+            for group, topic, dead in dead_letters:
+                self._bury_one(group, topic, dead)
+        finally:
+            self._is_burying = False
 
     def _lease_lite(self, receive: _Receive) -> Received:
         """What the client's lite topics have for it, each at most once: those that wait longest first."""
@@ -468,6 +499,7 @@ class ReceiveHandler:
                 client_id=receive.client_id,
                 ordered=True,
                 attempt_id=receive.attempt_id,
+                nonce=passed_on_nonce(receive.call.header(RECEIVE_HEADER)),
             )
             self._bury(receive, lmq, found)
             if found.deliveries:
@@ -520,11 +552,10 @@ class ReceiveHandler:
         given = receive.given or [(receive.topic, [delivery.handle for delivery in deliveries])]
         call.on_undelivered(partial(self._give_back, receive.group, given))
         if receive.auto_renew:
-            call.on_unread(partial(self._let_run_out, received.leases))
-            if name := call.header(RECEIVE_HEADER):
-                self._passed_on[name] = received.leases
-                if len(self._passed_on) > _PASSED_ON_MAX:
-                    self._passed_on.popitem(last=False)
+            if passed_on_nonce(name := call.header(RECEIVE_HEADER)) is None:
+                call.on_unread(partial(self._let_run_out, received.leases))
+            else:
+                call.on_unread(partial(self._passed_on_lost, receive.client_id, name))
         encoder = DeliveryEncoder(
             topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
         )
@@ -590,6 +621,7 @@ class ReceiveHandler:
         now_ms = self._services.clock.monotonic_ms()
         for topic, handles in given:
             for handle in handles:
+                # It counts as an attempt: what is too long for its client would come again for ever.
                 self._services.leases.change_invisible(
                     group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
                 )
@@ -600,6 +632,9 @@ class ReceiveHandler:
         """The caller may not have read the answer. If it did, it has what is left of the lease."""
         self._services.leases.doubt(leases)
         self._services.persist_leases()
+
+    def _passed_on_lost(self, client_id: str, name: str) -> None:
+        self.passed_on_unread(client_id, name)
 
     # Waiting
 

@@ -130,6 +130,9 @@ class ClientOwners:
                 self.gone(next(iter(self._owners)))
         return True
 
+    def owner_of(self, client_id: str) -> str:
+        return self._owners.get(client_id, ("", 0))[0]
+
     def gone(self, client_id: str) -> None:
         """Its owner said goodbye. Unknown ids are fine."""
         found = self._owners.pop(client_id, None)

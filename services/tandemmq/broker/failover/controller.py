@@ -231,12 +231,14 @@ class FailoverHost(Protocol):
     def fail(self, failure: str) -> None:
         """Ends the process."""
 
+    async def settle_answers(self) -> None:
+        """Nothing is given any more. When this returns clients have read their answers, or the leases of the rest run
+        out, and the journal says so."""
+
     async def end_role(self, reason: str) -> None:
         """The role that is has ended, its files are closed, and clients are refused, when this returns."""
 
-    async def begin_master(
-        self, seat: FailoverSeat, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
-    ) -> None:
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
         """A master's role is the broker's at once; returns when it serves, or has given up. See `MasterRole`."""
 
     async def begin_slave(self) -> None:
@@ -536,7 +538,7 @@ class Failover:
         # Meanwhile the master may have been promised a lease.
         if self._member.is_vacant(self._now_ms()) and await self._swap_claim(record):
             steps.did("write the record")
-            await self._host.begin_master(self, holds_all=True, was_handed_over=is_named)
+            await self._host.begin_master(self, holds_all=True)
             steps.did("begin the master's role")
             self._lead_clients()
             self._forget_left()
@@ -858,6 +860,8 @@ class Failover:
                 "look at its lag, and try again"
             ) from None
         steps.did("answer what waits")
+        await host.settle_answers()
+        steps.did("hear that answers were read")
         await self._have_copied(successor)
         steps.did("copy what was consumed")
         resignation = member.resignation(successor.broker_id)

@@ -88,8 +88,7 @@ class FailoverSeat(Protocol):
 
 class MasterRole:
     """See `tandemmq.broker.parts.Role`. With `accepts_loss` it waits for no replica that it cannot reach, whatever that
-    holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody, and with
-    `was_handed_over` the master before it has ended in order."""
+    holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody."""
 
     is_master: Final = True
     holds_copies: Final = False
@@ -106,13 +105,10 @@ class MasterRole:
         accepts_loss: bool = False,
         seat: FailoverSeat | None = None,
         holds_all: bool = False,
-        was_handed_over: bool = False,
     ) -> None:
         self._parts = parts
         self._seat = seat
         self._holds_all = holds_all
-        # Without a seat the files of the leases tell: they may be those of another master, copied from a slave.
-        self._answers_were_lost = None if seat is None else not was_handed_over
         self._is_given_up = False
         self._ahead: list[LeasesAhead] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -354,6 +350,15 @@ class MasterRole:
             self._parts.disk_failed(error)
             raise
 
+    def note_end_of_leases(self) -> None:
+        """Nothing is given any more, and what clients may not have read runs out: whoever takes over with a copy that
+        says so doubts nothing."""
+        try:
+            if self.leases.is_open:
+                self.leases.note_end()
+        except DiskError as error:
+            self._parts.disk_failed(error)
+
     def when_progress_held(self, done: Callable[[bool], object]) -> None:
         """See `ProgressCopies.when_held`. Where nobody else becomes master it outlives what this disk does."""
         if self.progress is None:
@@ -402,7 +407,7 @@ class MasterRole:
         if await parts.follow_lite_topics():
             await cut_progress(parts.tables, self.leases, parts.store.queues, parts.lite_queue_end)
         parts.client_api.role_begins()
-        await asyncio.to_thread(self.leases.load, answers_were_lost=self._answers_were_lost)
+        await asyncio.to_thread(self.leases.load)
         self._merge_progress()
         if parts.member.replicas:
             parts.tables.renew()

@@ -221,6 +221,9 @@ class SlaveRole:
                 self._parts.disk_failed(error)
                 raise
 
+    def note_end_of_leases(self) -> None:
+        """What it gave while it served reads is doubted by the master that takes it."""
+
     def persist_leases_durably(self) -> None:
         """An operator's act; see `change_refusal`."""
         self.persist_leases()
@@ -533,7 +536,7 @@ class SlaveReads:
         try:
             self._copy.lend()
             parts.client_api.role_begins()
-            storage.load(answers_were_lost=True)
+            storage.load()
         except DiskError as error:
             parts.disk_failed(error)
             return

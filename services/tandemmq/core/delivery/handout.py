@@ -188,6 +188,39 @@ class Handout:
         if not queue.ready:
             queue.subscription.ready_queues.discard(queue_id)
 
+    def take_used_up(self) -> list[tuple[str, str, LeasedRecord]]:
+        """Hands over as dead letters what `LeaseState.used_up` has; group and topic of each. What cannot be read now,
+        or waits behind another message of its message group, comes up again."""
+        state, received = self.state, self.received
+        taken: list[tuple[str, str, LeasedRecord]] = []
+        chosen: list[tuple[Lease, int]] = []
+        by_queue: dict[QueueProgress, set[int]] = {}
+        for _ in range(min(len(state.used_up), self.scan_budget)):
+            lease, offset = state.used_up.popleft()
+            queue = lease.queue
+            known = state.subscriptions.get((queue.subscription.group, queue.subscription.topic))
+            if known is None or known.queues.get(queue.queue_id) is not queue or queue.pending.get(offset) is not lease:
+                continue
+            found = self._message_at(queue, offset)
+            if not found:
+                state.used_up.append((lease, offset))
+                continue
+            by_queue.setdefault(queue, set()).add(offset)
+            chosen.append((lease, offset))
+        for queue, offsets in by_queue.items():
+            queue.leave_ready(offsets)
+        for lease, offset in chosen:
+            queue = lease.queue
+            if queue.order is not None and not queue.order.is_free(offset):
+                state.used_up.append((lease, offset))
+            else:
+                self._lease_dead_letter(queue, offset, attempt=lease.attempt + 1)
+                # None where there is no message any more.
+                names = queue.subscription.group, queue.subscription.topic
+                taken += [(*names, dead) for dead in received.dead_letters]
+                received.dead_letters.clear()
+        return taken
+
     def _take_dead_letter(self, queue: QueueProgress, offset: int, *, attempt: int) -> None:
         queue.take_ready()
         self._lease_dead_letter(queue, offset, attempt=attempt)

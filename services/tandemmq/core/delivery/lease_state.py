@@ -10,6 +10,7 @@ Each transition is journalled where it is made.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final
@@ -43,6 +44,10 @@ class LeaseState:
         """May have something to deliver which they had not before."""
         self.renewed: dict[str, set[Lease]] = {}
         """Leases renewed for each client."""
+        self.ended: list[Lease] = []
+        """Since the owner looked last, whether their messages may be delivered once more; it looks each second."""
+        self.used_up: deque[tuple[Lease, int]] = deque()
+        """Messages under the last lease that they may have; one that is finished, or leased anew, does not count."""
         self.moved: list[Subscription] = []
         """Whose committed offsets may have changed since they were last told; each once, by its `has_moved`."""
         self.skipped: dict[tuple[str, str], dict[int, int]] = {}
@@ -173,6 +178,8 @@ class LeaseState:
         """The same for a lease whose end was noticed before."""
         queue = lease.queue
         queue.end(lease)
+        if lease.attempt:
+            self.ended.append(lease)
         if queue.order is None or queue.order.next_free() >= 0:
             queue.subscription.ready_queues.add(queue.queue_id)
         self.visible.add(queue.subscription)

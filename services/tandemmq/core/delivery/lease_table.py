@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heapify
 from typing import Final, NamedTuple
 
 from tandemmq.core.delivery.handout import UNPROVEN_COST, Handout
@@ -45,7 +44,7 @@ from tandemmq.core.delivery.queue_progress import (
     SkippedBacklog,
 )
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.delivery.subscription import NO_PRIORITIES, MessageFilter, Subscription
+from tandemmq.core.delivery.subscription import EVERY_TAG, NO_PRIORITIES, MessageFilter, Subscription
 from tandemmq.core.message.stored_message import StoredMessage
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
@@ -56,9 +55,11 @@ _COMPACTION_FACTOR: Final = 4
 _QUEUE_ID: Final = 1
 _OFFSET: Final = 2
 _NONCE: Final = 3
-_ON_THE_WAY_MS: Final = 10_000
-"""How long before a process was killed an answer may have been given that its client never read: what lies unread in a
-client's socket is dropped when the other end resets it."""
+_USED_UP_PER_CALL: Final = 64
+_ON_THE_WAY_MS: Final = 16_000
+"""How long before its process was killed an answer may have been given that its client never read, and nobody knows it:
+what lies unread in a client's socket is dropped when the other end resets it, and a client that is silent is given up
+after 15 s."""
 
 
 class LeaseTable:
@@ -119,6 +120,7 @@ class LeaseTable:
         ordered: bool = False,
         attempt_id: str = "",
         priority_factor: int = NO_PRIORITIES,
+        nonce: int | None = None,
     ) -> Received:
         """Leases up to `batch_size` messages of the queues: redeliveries first, oldest first, then new ones.
 
@@ -126,7 +128,8 @@ class LeaseTable:
         options' length and `invisible_ms` is not looked at. With `ordered` a message group gives nothing while
         something of it is leased; a request with the `attempt_id` of an earlier one gets the unfinished rest of that
         one's batch again: its answer was lost. `priority_factor`, 0 to 100: without `ordered`, of so many of a hundred
-        receives the queues are emptied from the highest id down, redeliveries of each before its new messages.
+        receives the queues are emptied from the highest id down, redeliveries of each before its new messages. `nonce`:
+        the leases' own, by which whoever passed the receive on knows them (`doubt_receive`).
 
         RecordCorrupt from the reader passes through; what was leased before it stays so until the lease ends.
         """
@@ -139,7 +142,7 @@ class LeaseTable:
             tag_filter=tag_filter,
             remaining=batch_size,
             scan_budget=self._options.max_scanned_per_receive,
-            nonce=self._nonce(),
+            nonce=self._nonce() if nonce is None else nonce,
             now_ms=now_ms,
             deadline_ms=now_ms + (self._options.renew_interval_ms if auto_renew else invisible_ms),
             max_attempts=max_attempts,
@@ -296,10 +299,52 @@ class LeaseTable:
         subscription = self._state.subscriptions.get((group, topic))
         return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
 
+    def take_used_up(self, now_ms: int, max_attempts: Callable[[str], int]) -> list[tuple[str, str, LeasedRecord]]:
+        """Group, topic and record of messages whose last attempt has ended, some at a time, leased like dead letters of
+        a receive: the group may have no consumer that asks. `max_attempts` knows those of a group."""
+        state = self._state
+        ended, state.ended = state.ended, []
+        for lease in ended:
+            if lease.attempt >= max_attempts(lease.queue.subscription.group):
+                state.used_up += [(lease, offset) for offset in lease.offsets]
+        if not state.used_up:
+            return []
+        now_ms += self._clock_offset_ms
+        handout = Handout(
+            state=state,
+            tag_filter=EVERY_TAG,
+            remaining=_USED_UP_PER_CALL,
+            scan_budget=_USED_UP_PER_CALL,
+            nonce=self._nonce(),
+            now_ms=now_ms,
+            deadline_ms=now_ms + self._options.renew_interval_ms,
+            max_attempts=0,
+            auto_renew=False,
+            client_id="",
+            attempt_id="",
+            encoded_broker_name=self._broker_name,
+        )
+        return handout.take_used_up()
+
+    @property
+    def has_used_up(self) -> bool:
+        """`take_used_up` may have something."""
+        return bool(self._state.ended or self._state.used_up)
+
     def doubt(self, leases: Sequence[Lease]) -> None:
         """Nobody may have read the answer that they were given in: they are renewed no longer."""
         for lease in leases:
             self._state.let_run_out(lease)
+
+    def doubt_receive(self, client_id: str, nonce: int) -> None:
+        """The same for the leases that one receive of the client was given, here or by a former master."""
+        self.doubt([lease for lease in self._state.renewed.get(client_id, ()) if lease.nonce == nonce])
+
+    def doubt_latest(self, now_ms: int) -> None:
+        """The same for all that was given lately: nobody can tell which of those answers were read."""
+        since_ms = now_ms + self._clock_offset_ms - _ON_THE_WAY_MS
+        renewed = [lease for leases in self._state.renewed.values() for lease in leases]
+        self.doubt([lease for lease in renewed if lease.granted_ms >= since_ms])
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
@@ -525,14 +570,13 @@ class LeaseTable:
         *,
         now_ms: int,
         clock_offset_ms: int = 0,
-        answers_were_lost: bool | None = False,
     ) -> RestoreReport:
         """Takes the state from the files of an earlier run; both may be empty. Only on a new table, its store loaded.
 
         `clock_offset_ms`: lease time minus monotonic time; that of the earlier run if the machine has run ever since.
         Progress that lies beyond the end of a queue, because the log lost its tail, goes back to that end, or messages
-        put there from now on would never be delivered. With `answers_were_lost` the process that gave the leases was
-        cut off: the last ones are not renewed, as nobody may have them. None: the files tell.
+        put there from now on would never be delivered. Where the files do not say that whoever gave the leases ended in
+        order, the last ones are not renewed: nobody may have them.
         """
         assert not self._state.subscriptions, "restore comes first"
         self._clock_offset_ms = clock_offset_ms
@@ -543,9 +587,7 @@ class LeaseTable:
         changes, journal_bytes = read_frames(journal)
         if snapshot_valid:
             replay.apply(changes)
-        if answers_were_lost is None:
-            answers_were_lost = not replay.has_ended
-        doubted_ms = replay.last_grant_ms - _ON_THE_WAY_MS if answers_were_lost else sys.maxsize
+        doubted_ms = sys.maxsize if replay.has_ended else replay.last_grant_ms - _ON_THE_WAY_MS
         self._state.adopt(replay.subscriptions.values())
         for subscription in replay.subscriptions.values():
             for queue in subscription.queues.values():
@@ -665,7 +707,7 @@ def merge_progress(
             first = _first_held(state, ours, their_min_offset)
             finished_count += _finish(state, ours, queue, first)
             _keep_unseen(state, ours, min(first, queue.next_offset), now_ms)
-            came = _take_leases(state, ours, queue, now_ms)
+            came = _take_leases(state, ours, queue, now_ms, doubted_ms=theirs.last_grant_ms - _ON_THE_WAY_MS)
             leased_count += sum(len(lease.offsets) for lease in came)
             clients.update(lease.client_id for lease in came if lease.auto_renew)
             if queue.next_offset > ours.next_offset:
@@ -721,14 +763,17 @@ def _finish(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, first
     finished = [
         offset for offset in ours.pending if first <= offset < theirs.next_offset and offset not in theirs.pending
     ]
-    _not_ready(ours, set(finished))
+    ours.leave_ready(set(finished))
     for offset in finished:
         state.finish(ours, offset)
     return len(finished)
 
 
-def _take_leases(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, now_ms: int) -> list[Lease]:
-    """Lowest offset first: it keeps the committed offset where it is while the others come."""
+def _take_leases(
+    state: LeaseState, ours: QueueProgress, theirs: QueueProgress, now_ms: int, *, doubted_ms: int
+) -> list[Lease]:
+    """Lowest offset first: it keeps the committed offset where it is while the others come. Whoever gave them gives no
+    more, and perhaps was cut off: those that it gave from `doubted_ms` on run out."""
     taken: dict[Lease, list[int]] = {}
     for offset in sorted(theirs.pending):
         lease, known = theirs.pending[offset], ours.pending.get(offset)
@@ -737,18 +782,18 @@ def _take_leases(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, 
             taken.setdefault(lease, []).append(offset)
     came = []
     for lease, offsets in taken.items():
-        _not_ready(ours, set(offsets))
+        ours.leave_ready(set(offsets))
         for offset in offsets:
             if (known := ours.pending.get(offset)) is not None:
                 state.let_go(known)
-        came.append(_copied(lease, ours, offsets, now_ms))
+        came.append(_copied(lease, ours, offsets, now_ms, is_in_doubt=lease.granted_ms >= doubted_ms))
         state.start(came[-1], max(ours.next_offset, offsets[-1] + 1))
         if came[-1].deadline_ms <= now_ms:
             state.end(came[-1])
     return came
 
 
-def _copied(lease: Lease, ours: QueueProgress, offsets: list[int], now_ms: int) -> Lease:
+def _copied(lease: Lease, ours: QueueProgress, offsets: list[int], now_ms: int, *, is_in_doubt: bool) -> Lease:
     """A lease that seems to begin in the future begins now."""
     early_ms = max(0, lease.granted_ms - now_ms)
     return Lease(
@@ -759,15 +804,5 @@ def _copied(lease: Lease, ours: QueueProgress, offsets: list[int], now_ms: int) 
         granted_ms=lease.granted_ms - early_ms,
         deadline_ms=now_ms if lease.deadline_ms == ENDED else lease.deadline_ms - early_ms,
         client_id=lease.client_id,
-        auto_renew=lease.auto_renew and lease.deadline_ms != ENDED,
+        auto_renew=lease.auto_renew and lease.deadline_ms != ENDED and not is_in_doubt,
     )
-
-
-def _not_ready(queue: QueueProgress, offsets: set[int]) -> None:
-    """Takes them from those that wait to be delivered again; they stay pending."""
-    if offsets.isdisjoint(queue.ready):
-        return
-    queue.ready = [offset for offset in queue.ready if offset not in offsets]
-    heapify(queue.ready)
-    if not queue.ready:
-        queue.subscription.ready_queues.discard(queue.queue_id)

@@ -103,6 +103,11 @@ class MessageGroups:
         group = self._groups.get(name)
         return -1 if group is None else self._lowest(group)
 
+    def is_free(self, offset: int) -> bool:
+        """A waiting message may go out."""
+        group = self._group_of.get(offset)
+        return group is not None and not group.held_count and self._lowest(group) == offset
+
     def name_of(self, offset: int) -> bytes:
         return self._group_of[offset].name
 
@@ -349,6 +354,14 @@ class QueueProgress:
     def take_ready(self) -> int:
         """Removes the oldest ready offset; the caller grants or finishes it."""
         return heappop(self.ready)
+
+    def leave_ready(self, offsets: set[int]) -> None:
+        """Takes them from those that wait to be delivered again, wherever they are among them; they stay pending."""
+        if self.ready and not offsets.isdisjoint(self.ready):
+            self.ready = [offset for offset in self.ready if offset not in offsets]
+            heapify(self.ready)
+            if not self.ready:
+                self.subscription.ready_queues.discard(self.queue_id)
 
     def skip_to(self, offset: int) -> None:
         """No message below `offset` that was never delivered is wanted."""

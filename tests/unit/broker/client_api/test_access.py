@@ -469,6 +469,17 @@ def test_nobody_ends_or_keeps_a_client_of_another_user() -> None:
     assert guarded.access.refused["others_client"] == 6
 
 
+def test_who_is_kept_out_of_a_client_is_told_with_whose_it_is_by_the_log(lines: list[dict[str, Any]]) -> None:
+    """After a change of master nobody knows whose clients were: the first who speaks for one has it."""
+    guarded = two_users()
+    assert answered(guarded.call("Heartbeat", CONSUMER_BEAT, bob(guarded))) == definition.OK
+    fake = guarded.call("Heartbeat", CONSUMER_BEAT)
+    assert answered(fake) == UNAUTHORIZED
+    assert "bob" not in fake.sent[-1].status.message  # type: ignore[attr-defined]
+    [line] = [line for line in lines if line["event"] == "access_refused"]
+    assert (line["user"], line["owner"], line["resource"]) == ("ann", "bob", "Client:client@1")
+
+
 def test_a_client_is_its_user_s_until_it_leaves_or_falls_silent() -> None:
     guarded = two_users()
     guarded.call("Heartbeat", CONSUMER_BEAT)

@@ -18,7 +18,7 @@ from support.http2_peer import unary_request
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api import forwarding
 from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, GroupCalls, HeldOutcome
-from tandemmq.broker.client_api.validation import Outcome, status_of
+from tandemmq.broker.client_api.validation import Code, Outcome, status_of
 from tandemmq.core.clock import Clock
 from tandemmq.http2 import frames
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -35,6 +35,7 @@ from tandemmq.service.rpc import (
     ServerStreamMethod,
     StreamHandler,
     UnaryMethod,
+    passed_on_nonce,
 )
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
@@ -376,7 +377,8 @@ async def test_who_gave_messages_hears_that_the_caller_of_who_passed_them_on_may
         names.append(call.header(RECEIVE_HEADER))
         is_told = names[-1].startswith(UNREAD)
         for _ in range(2 if is_told else 3):
-            call.send(pb.ReceiveMessageResponse(status=definition.Status(message="answer")))
+            code = Code.MESSAGE_NOT_FOUND if is_told else Code.OK
+            call.send(pb.ReceiveMessageResponse(status=definition.Status(code=code, message="answer")))
         call.finish()
 
     giver = Http2Front("127.0.0.1", 0, clock=ManualTime())
@@ -413,6 +415,76 @@ async def test_who_gave_messages_hears_that_the_caller_of_who_passed_them_on_may
         await sender.calls.close()
         await passes_on.stop(limit_ms=100)
         await giver.stop(limit_ms=100)
+
+
+@pytest.mark.parametrize("next_master", ["another", "another, later", "this broker", "this broker, by closing"])
+async def test_the_next_master_hears_of_an_answer_that_its_former_one_gave_and_nobody_read(next_master: str) -> None:
+    told: list[str] = []
+    here: list[tuple[str, str]] = []
+    is_here = is_ready = False
+
+    def receive(request: pb.ReceiveMessageRequest, call: Call) -> None:
+        name = call.header(RECEIVE_HEADER)
+        code = Code.OK
+        if name.startswith(UNREAD):
+            told.append(name)
+            code = Code.MESSAGE_NOT_FOUND if is_ready else Code.FORBIDDEN
+        for _ in range(2 if name.startswith(UNREAD) else 3):
+            call.send(pb.ReceiveMessageResponse(status=definition.Status(code=code, message="answer")))
+        call.finish()
+
+    def unread_here(client_id: str, name: str) -> bool:
+        if is_here:
+            here.append((client_id, name))
+        return is_here
+
+    servers: list[Http2Front] = []
+
+    async def member(forwarder: CallForwarder | None = None) -> str:
+        server = Http2Front("127.0.0.1", 0, clock=ManualTime())
+        server.add(MethodTable(SERVICE, {"ReceiveMessage": ServerStreamMethod(receive, pb.ReceiveMessageRequest)}))
+        server.forward(forwarder)
+        servers.append(server)
+        return f"127.0.0.1:{await server.start()}"
+
+    master: str | None = await member()
+    forwarder = CallForwarder(lambda: master, now_ms=SystemClock().monotonic_ms, unread_here=unread_here)
+    endpoint = await member(forwarder)
+    try:
+        peer = socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])))
+        peer.sendall(frames.PREFACE + frames.settings({}))
+        peer.sendall(unary_request(1, b"", (":path", f"/{SERVICE}/ReceiveMessage"), ("x-mq-client-id", "client@1")))
+        received = b""
+        async with asyncio.timeout(20):
+            while received.count(b"answer") < 3:
+                received += await asyncio.to_thread(peer.recv, 1 << 16)
+            await servers[0].stop(limit_ms=0)
+            master = await member() if next_master == "another" else None
+            is_ready, is_here = next_master == "another", next_master == "this broker"
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            while servers[1].connection_count:
+                await asyncio.sleep(0.01)
+            if next_master == "another, later":
+                master = await member()
+                while not told:
+                    await asyncio.sleep(0.01)
+                is_ready = True
+            if next_master == "this broker, by closing":
+                is_here = True
+                await forwarder.close(is_stopping=False)
+            while not here and not (told and is_ready):
+                await asyncio.sleep(0.01)
+            if next_master == "another, later":
+                while len(told) < 2:
+                    await asyncio.sleep(0.01)
+        assert {client_id for client_id, _ in here} == ({"client@1"} if "this" in next_master else set())
+        names = {name.removeprefix(UNREAD) for name in [*told, *(name for _, name in here)]}
+        assert [passed_on_nonce(name) is not None for name in names] == [True]
+    finally:
+        await forwarder.close()
+        for server in servers:
+            await server.stop(limit_ms=100)
 
 
 async def test_an_owner_nobody_knows_is_refused_in_the_body() -> None:

@@ -288,21 +288,37 @@ def test_what_a_living_push_consumer_may_not_have_read_comes_again_after_its_min
     assert ack(broker, *Answer.of(read).handles).status.code == Code.OK, "its lease is renewed as ever"
 
 
+@pytest.mark.parametrize("is_another_master", [False, True])
 def test_what_a_broker_passed_on_and_may_be_unread_behind_it_comes_again_after_its_minute(
-    broker: BrokerAssembly, time: ManualTime
+    broker: BrokerAssembly, time: ManualTime, is_another_master: bool
 ) -> None:
     broker.add_topic("one", queue_count=1)
-    send(broker, b"a", b"b", topic="one")
+    send(broker, b"a", b"b", b"c", topic="one")
+    names = ("0123456789abcdef", "ffffffffffffffff", "no name of ours")
     passed_on = [
         call(broker, "ReceiveMessage", push_receive("one"), FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: name}))
-        for name in ("first", "second")
+        for name in names
     ]
-    assert [Answer.of(fake).bodies for fake in passed_on] == [[b"a"], [b"b"]]
-    for _ in range(2):
-        told = FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: UNREAD + "first"}, deadline_ms=5_000)
-        call(broker, "ReceiveMessage", push_receive("one"), told)
-        assert Answer.of(told).code == Code.MESSAGE_NOT_FOUND
+    assert [Answer.of(fake).bodies for fake in passed_on] == [[b"a"], [b"b"], [b"c"]]
+    if is_another_master:
+        journal = broker.leases.snapshot() + broker.leases.end_journal()
+        broker.leases.clear()
+        broker.api.role_begins()
+        now_ms = time.monotonic_ms()
+        broker.leases.restore(b"", journal, now_ms=now_ms, clock_offset_ms=time.wall_ms() - now_ms)
+    refused = FakeCall(metadata=OF_A_BROKER | {RECEIVE_HEADER: UNREAD + names[0]}, deadline_ms=5_000)
+    broker.refusal = "another broker is the master"
+    call(broker, "ReceiveMessage", push_receive("one"), refused)
+    assert Answer.of(refused).code == Code.FORBIDDEN
+    broker.refusal = None
+    for name in (names[0], names[0], names[2], "eeeeeeeeeeeeeeee"):
+        for client_id in ("client@1", "client@2"):
+            metadata = OF_A_BROKER | {"x-mq-client-id": client_id, RECEIVE_HEADER: UNREAD + name}
+            told = FakeCall(metadata=metadata, deadline_ms=5_000)
+            call(broker, "ReceiveMessage", push_receive("one"), told)
+            assert Answer.of(told).code == Code.MESSAGE_NOT_FOUND
     time.advance(60_001)
+    call(broker, "Heartbeat", pb.HeartbeatRequest())
     assert receive(broker, receive_request("one")).bodies == [b"a"]
 
 
@@ -335,6 +351,80 @@ def test_dead_letter_that_could_not_be_written_stays_in_its_queue(broker: Broker
     assert broker.leases.committed("group", "orders", 0) == 0
     broker.release_puts()
     assert broker.leases.committed("group", "orders", 0) == 1
+
+
+@pytest.mark.parametrize("ended", ["handed back", "ran out", "its client is gone", "of another master"])
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_message_whose_last_attempt_ended_is_a_dead_letter_though_nobody_receives(
+    broker: BrokerAssembly, time: ManualTime, retries: int, is_ordered: bool, ended: str
+) -> None:
+    broker.add_topic("one", queue_count=1, message_type="FIFO" if is_ordered else "NORMAL")
+    broker.add_group("group", fifo=is_ordered, retry_max_times=retries)
+    for number in range(100):
+        message_group = "ab"[number % 2] if is_ordered else None
+        call(broker, "SendMessage", send_request(message("one", b"%d" % number, message_group=message_group)))
+    for attempt in range(1 + retries):
+        batches = []
+        for _ in range(1 if is_ordered else 4):
+            request = receive_request("one")
+            request.auto_renew = ended == "its client is gone"
+            batches.append(receive(broker, request))
+        given = [body for batch in batches for body in batch.bodies]
+        assert len(given) == (32 if is_ordered else 100)
+        is_last = attempt == retries
+        if ended == "handed back" or not is_last:
+            for handle in (handle for batch in batches for handle in batch.handles):
+                given_back = pb.ChangeInvisibleDurationRequest(receipt_handle=handle)
+                given_back.group.name, given_back.topic.name = "group", "one"
+                given_back.invisible_duration.FromMilliseconds(0)
+                call(broker, "ChangeInvisibleDuration", given_back)
+                broker.end_turn()
+        elif ended == "its client is gone":
+            call(broker, "NotifyClientTermination", pb.NotifyClientTerminationRequest())
+    if ended == "of another master":
+        broker.leases.expire(time.monotonic_ms() + 60_000)
+        snapshot = broker.leases.snapshot()
+        broker.leases.clear()
+        broker.api.role_begins()
+        now_ms = time.monotonic_ms()
+        broker.leases.restore(snapshot, b"", now_ms=now_ms, clock_offset_ms=time.wall_ms() - now_ms)
+    for _ in range(30):
+        time.advance(1_000)
+        broker.api.housekeep()
+        broker.end_turn()
+    letters = receive_request("%DLQ%group", group="looks")
+    dead = [body for _ in range((len(given) + 31) // 32) for body in receive(broker, letters).bodies]
+    assert sorted(dead) == sorted(given)
+    if is_ordered:
+        for name in (0, 1):
+            own = [int(body) for body in dead if int(body) % 2 == name]
+            assert own == sorted(own)
+    assert broker.leases.committed("group", "one", 0) == len(dead)
+
+
+def test_what_used_its_attempts_up_stays_while_this_broker_writes_nothing(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    broker.add_group("group", retry_max_times=0)
+    send(broker, b"a", b"b")
+    receive(broker, receive_request())
+    broker.refusal = "the master changes"
+    time.advance(10_001)
+    broker.api.housekeep()
+    assert broker.topics.get("%DLQ%group") is None
+    broker.refusal = None
+    broker.puts_held = True
+    broker.api.housekeep()
+    assert sum(broker.leases.committed("group", "orders", queue_id) or 0 for queue_id in range(4)) == 0
+    broker.release_puts()
+    broker.api.housekeep()
+    dead = receive(broker, receive_request("%DLQ%group", group="looks"))
+    assert sorted(dead.bodies) == [b"a", b"b"]
+    for _ in range(100):
+        time.advance(1_000)
+        broker.api.housekeep()
+    assert broker.leases.bounds("%DLQ%group", 0) == (0, 2), "each is written once"
 
 
 # Refusals

@@ -276,11 +276,13 @@ def test_a_master_that_is_one_again_takes_no_client_for_gone_that_called_another
     request.auto_renew = True
     (handle,) = receive(broker, request).handles
     snapshot = broker.leases.snapshot()
+    broker.leases.take_journal()
+    journal = broker.leases.end_journal()
     broker.leases.clear()  # The role ends. Others serve for a while, who renew the lease.
     time.advance(200_000)
     broker.api.role_begins()
     now_ms = time.monotonic_ms()
-    broker.leases.restore(snapshot, b"", now_ms=now_ms, clock_offset_ms=time.wall_ms() - now_ms)
+    broker.leases.restore(snapshot, journal, now_ms=now_ms, clock_offset_ms=time.wall_ms() - now_ms)
     for _ in range(5):
         broker.api.housekeep()
         time.advance(1_000)

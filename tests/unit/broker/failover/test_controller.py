@@ -266,15 +266,16 @@ class Host:
     def fail(self, failure: str) -> None:
         raise AssertionError(failure)
 
+    async def settle_answers(self) -> None:
+        pass
+
     async def end_role(self, reason: str) -> None:
         self.is_ending = True
         while self.ends_slowly:
             await asyncio.sleep(0.005)
         self.role.is_serving = False
 
-    async def begin_master(
-        self, seat: Failover, *, holds_all: bool, was_handed_over: bool = False, accepts_loss: bool = False
-    ) -> None:
+    async def begin_master(self, seat: Failover, *, holds_all: bool, accepts_loss: bool = False) -> None:
         self.role = Role(is_master=True)
         await seat.claim(1, (0, 0))
         self.role.is_serving = True

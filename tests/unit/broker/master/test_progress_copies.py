@@ -96,7 +96,7 @@ class Master:
             nonce=count(1).__next__,
         )
         self.storage = LeaseStorage(SimulatedDisk(random.Random(1)), self.table, ManualClock(100_000))
-        self.storage.load(answers_were_lost=False)
+        self.storage.load()
         self.clock = ManualClock(0)
         self.endpoints = {"b": "b", "c": "c"}
         self.copies = ProgressCopies(

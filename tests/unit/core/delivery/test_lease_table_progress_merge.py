@@ -39,7 +39,7 @@ class Side:
         self.deliveries: list[Delivery] = []
         self.finished: set[int] = set()
 
-    def receive(self, batch: int, now_ms: int = T0) -> list[int]:
+    def receive(self, batch: int, now_ms: int = T0, *, auto_renew: bool = False) -> list[int]:
         received = self.table.receive(
             group="G",
             topic="T",
@@ -49,7 +49,7 @@ class Side:
             invisible_ms=LEASE_MS,
             now_ms=now_ms,
             max_attempts=1_000,
-            auto_renew=False,
+            auto_renew=auto_renew,
             client_id="client",
         )
         self.deliveries += received.deliveries
@@ -92,6 +92,19 @@ def queue_of(messages: int) -> QueueMemory:
     for _ in range(messages):
         queues.put("T", 0)
     return queues
+
+
+def test_what_a_slave_gave_last_runs_out_since_nobody_may_have_read_it() -> None:
+    queues = queue_of(4)
+    master, slave = Side(queues, stored=0), Side(queues, stored=0)
+    assert slave.receive(1, T0 - 20_000, auto_renew=True) == [0]
+    assert slave.receive(1, T0 - 15_000, auto_renew=True) == [1]
+    assert slave.receive(1, T0, auto_renew=True) == [2]
+    master.merge(slave)
+    for now_ms in range(T0, T0 + 100_000, 10_000):
+        master.table.client_seen("client")
+        master.table.expire(now_ms)
+    assert master.receive(4, T0 + 100_000) == [1, 2, 3]
 
 
 STEPS = st.lists(
