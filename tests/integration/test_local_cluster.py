@@ -141,7 +141,7 @@ def test_lines_come_out_as_they_went_in(cluster: LocalCluster) -> None:
     assert "topic round-trip did not exist; created on broker-a, broker-b" in sent.stderr
     assert "200 acknowledged, 0 failed" in sent.stderr
     got = cluster.run(
-        "consume", "round-trip", "--group", "round-trip-readers", "--count", "200", "--idle-timeout", "15"
+        "consume", "round-trip", "--group", "round-trip-readers", "--count", "200", "--idle-timeout", "60"
     )
     assert got.returncode == 0, got.stderr
     assert sorted(got.stdout.splitlines()) == sorted(_LINES)
@@ -213,7 +213,7 @@ def test_killed_master_comes_back_and_nothing_acknowledged_is_missing(cluster: L
     os.kill(killed, signal.SIGKILL)
     cluster.until(lambda: cluster.pid("broker-a") not in (0, killed), _HEALTH_LIMIT_S)
     cluster.until(lambda: _healthy(cluster), _HEALTH_LIMIT_S)
-    got = cluster.run("consume", "survivors", "--group", "readers", "--count", "200", "--idle-timeout", "15")
+    got = cluster.run("consume", "survivors", "--group", "readers", "--count", "200", "--idle-timeout", "60")
     assert got.returncode == 0, got.stderr
     assert sorted(got.stdout.splitlines()) == sorted(_LINES)
 

@@ -116,7 +116,7 @@ def test_message_is_sent_found_by_each_of_its_names_and_its_copies_agree(command
 
 def test_group_reads_again_what_it_is_reset_to(commands: _Commands) -> None:
     commands.process("produce", "repeated", stdin="".join(f"{number}\n" for number in range(20)))
-    read = ("consume", "repeated", "--group", "again", "--count", "20", "--idle-timeout", "10")
+    read = ("consume", "repeated", "--group", "again", "--count", "20", "--idle-timeout", "60")
     first = sorted(commands.process(*read).splitlines())
     assert len(first) == 20
     assert commands.document("group", "describe", "again")["summary"]["lag"] == 0
