@@ -509,7 +509,8 @@ class _Comparer:
     def _fits_neighbours(self, replica: _Replica, start: int, end: int) -> bool:
         """Whether a record's times and its broker fit those of the records before and behind it."""
         own = _marks(replica.content(start, end))
-        before = replica.sound_starts[: bisect_right(replica.sound_starts, start - 1)][-1:]
+        at = bisect_right(replica.sound_starts, start - 1)
+        before = replica.sound_starts[max(0, at - 1) : at]
         around = [(place, marks) for place in (*before, end) if (marks := self._common_marks(place))]
         if own is None or len(around) < 2:
             return True
