@@ -137,10 +137,10 @@ def _queues_of_another(findings: list[Finding]) -> list[Finding]:
     groups: dict[int | None, list[Finding]] = {}
     for own in findings:
         is_many = own.kind is FindingKind.QUEUE_ENTRY_WRONG and own.messages >= _MANY_ENTRIES
-        if (is_many or own.kind is FindingKind.QUEUE_ENTRY_MISSING) and _positions(own):
+        if (is_many or own.kind is FindingKind.QUEUE_ENTRY_MISSING) and own.positions:
             groups.setdefault(own.broker_id, []).append(own)
     for broker_id, wrong in groups.items():
-        queues = tuple(position for own in wrong for position in _positions(own))
+        queues = tuple(position for own in wrong for position in own.positions)
         if len({queue[:2] for queue in queues}) <= _QUEUES_APART_MAX:
             continue
         wrong.sort(key=lambda own: own.start_offset or 0)
@@ -170,14 +170,6 @@ def _queues_of_another(findings: list[Finding]) -> list[Finding]:
 
 def _holds_nothing(finding: Finding) -> bool:
     return finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and not finding.messages and finding.queue_offset is None
-
-
-def _positions(finding: Finding) -> tuple[tuple[str, int, int, int], ...]:
-    """See Finding.queues; nothing of a finding that does not say where in a queue it is."""
-    if finding.queues or finding.topic is None or finding.queue_id is None or finding.queue_offset is None:
-        return finding.queues
-    first = finding.queue_offset
-    return ((finding.topic, finding.queue_id, first, finding.end_queue_offset or first + finding.messages),)
 
 
 def _set_back(findings: list[Finding]) -> list[Finding]:
@@ -378,7 +370,7 @@ def _one_of(findings: list[Finding], kinds: Sequence[FindingKind]) -> Finding:
         queue_id=first.queue_id if len(queues) == 1 else None,
         queue_offset=rewritten[0].queue_offset if len(queues) == 1 else None,
         end_queue_offset=max(ends, default=None) if len(queues) == 1 else None,
-        queues=tuple(position for own in rewritten for position in _positions(own)) if len(queues) > 1 else (),
+        queues=tuple(position for own in rewritten for position in own.positions) if len(queues) > 1 else (),
         end_offset=last.end_offset if last.end_offset is not None else first.end_offset,
         messages=messages,
         last_message_id=last.last_message_id or (last.message_id if last is not first else first.last_message_id),

@@ -360,6 +360,14 @@ class Finding:
     def severity(self) -> Severity:
         return KINDS[self.kind].severity
 
+    @property
+    def positions(self) -> tuple[tuple[str, int, int, int], ...]:
+        """As `queues`, of a finding about one queue as well; nothing of one that does not say where it is."""
+        if self.queues or self.topic is None or self.queue_id is None or self.queue_offset is None:
+            return self.queues
+        first = self.queue_offset
+        return ((self.topic, self.queue_id, first, self.end_queue_offset or first + self.messages),)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name, with `severity`."""
         return asdict(self) | {"kind": str(self.kind), "verdict": str(self.verdict), "severity": str(self.severity)}

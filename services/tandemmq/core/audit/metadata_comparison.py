@@ -35,7 +35,7 @@ from tandemmq.core.metadata.metadata_store import (
     MetadataTable,
     read_java_json,
 )
-from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
+from tandemmq.core.metadata.offset_tables import OFFSETS_MAX, ConsumerOffsetTable, DelayOffsetTable
 from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
@@ -45,8 +45,6 @@ MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
 ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig, User, Acl)
 
 _OFFSETS_APART_MS: Final = 60_000
-_OFFSETS_MAX: Final = (1 << 40) - 1
-"""A queue of so many messages would fill 100 TB with their heads alone."""
 _MESSAGES_MAX: Final = (1 << 63) - 1
 """What a report holds; offsets may be as far apart as no queue is long."""
 _SET_BACK: Final = (
@@ -337,7 +335,7 @@ class _Comparer:
             offsets = [((SCHEDULE_TOPIC, level - 1), offset) for level, offset in _delay_offsets(text).items()]
         else:
             offsets = [((topic, number), offset) for (_, topic, number), offset in _consumer_offsets(text).items()]
-        return any(not 0 <= offset <= self._queue_ends.get(queue, _OFFSETS_MAX) for queue, offset in offsets)
+        return any(not 0 <= offset <= self._queue_ends.get(queue, OFFSETS_MAX) for queue, offset in offsets)
 
     def _counts(self, file: MetadataFile, ours: DataVersion, theirs: DataVersion) -> bool:
         """Whether a difference between tables of these versions would be one that stays."""

@@ -271,22 +271,13 @@ def _is_copied(finding: Finding) -> bool:
 
 
 def _is_rewritten(finding: Finding) -> bool:
-    is_named = finding.topic is not None and finding.queue_id is not None and finding.queue_offset is not None
-    return finding.kind in _REWRITTEN and finding.broker_id is not None and (is_named or bool(finding.queues))
+    return finding.kind in _REWRITTEN and finding.broker_id is not None and bool(finding.positions)
 
 
 def _is_erased(finding: Finding) -> bool:
     """Entries behind the end of a queue that the broker has: it knows that end."""
-    is_named = finding.topic is not None and finding.queue_id is not None and finding.queue_offset is not None
     is_extra = finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and finding.end_queue_offset is not None
-    return is_extra and is_named and finding.broker_id is not None
-
-
-def _queues_of(finding: Finding) -> tuple[tuple[str, int, int, int], ...]:
-    """Topic, queue id and positions [first, end)."""
-    first = finding.queue_offset or 0
-    end = finding.end_queue_offset or first + finding.messages
-    return finding.queues or ((finding.topic or "", finding.queue_id or 0, first, end),)
+    return is_extra and finding.broker_id is not None and bool(finding.positions)
 
 
 def _is_rewritten_table(finding: Finding, master_id: int | None) -> bool:
@@ -394,7 +385,7 @@ def _queue_steps(findings: list[Finding], *, reason: str = _LEADS_NOWHERE) -> It
         (finding.group, finding.broker_id or 0, *queue)
         for finding in findings
         if is_wanted(finding)
-        for queue in _queues_of(finding)
+        for queue in finding.positions
     )
     merged: list[tuple[str, int, str, int, int, int]] = []
     for entry in entries:

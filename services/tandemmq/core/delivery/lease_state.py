@@ -21,6 +21,7 @@ from tandemmq.core.delivery.queue_progress import ENDED, Lease, QueueProgress
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.subscription import Subscription
 
+_LOOKED_AT_MAX: Final = 1 << 16
 _SKIPPED_MAX: Final = 1_000
 """Pairs of group and topic."""
 
@@ -44,9 +45,10 @@ class LeaseState:
         """May have something to deliver which they had not before."""
         self.renewed: dict[str, set[Lease]] = {}
         """Leases renewed for each client."""
-        self.ended: list[Lease] = []
-        """Since the owner looked last, whether their messages may be delivered once more; it looks each second."""
-        self.used_up: deque[tuple[Lease, int]] = deque()
+        self.ended: deque[Lease] = deque(maxlen=_LOOKED_AT_MAX)
+        """Since the owner looked last, whether their messages may be delivered once more; it looks each second, but for
+        a slave that serves reads. What falls out is looked at by the group's next receive."""
+        self.used_up: deque[tuple[Lease, int]] = deque(maxlen=_LOOKED_AT_MAX)
         """Messages under the last lease that they may have; one that is finished, or leased anew, does not count."""
         self.moved: list[Subscription] = []
         """Whose committed offsets may have changed since they were last told; each once, by its `has_moved`."""

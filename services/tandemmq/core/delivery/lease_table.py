@@ -303,8 +303,8 @@ class LeaseTable:
         """Group, topic and record of messages whose last attempt has ended, some at a time, leased like dead letters of
         a receive: the group may have no consumer that asks. `max_attempts` knows those of a group."""
         state = self._state
-        ended, state.ended = state.ended, []
-        for lease in ended:
+        while state.ended:
+            lease = state.ended.popleft()
             if lease.attempt >= max_attempts(lease.queue.subscription.group):
                 state.used_up += [(lease, offset) for offset in lease.offsets]
         if not state.used_up:

@@ -35,8 +35,8 @@ KeyT = TypeVar("KeyT", str, int)
 _RESETS: Final = "operatorResets"
 _QUEUE_ENDS: Final = "queueEnds"
 """Ours as well."""
-_NEXT_NUMBER_MAX: Final = 1 << 40
-"""No queue has given so many. An offset beyond it is nobody's number."""
+OFFSETS_MAX: Final = (1 << 40) - 1
+"""No queue has given so many numbers: with their heads alone such messages would fill 100 TB."""
 
 
 class QueueEnd(NamedTuple):
@@ -196,7 +196,7 @@ class ConsumerOffsetTable:
         """What a group has consumed had a number: of empty queues that may be all that is known."""
         ends: dict[tuple[str, int], int] = {}
         for _, topic, queue_id, offset in self:
-            if offset <= _NEXT_NUMBER_MAX:
+            if offset <= OFFSETS_MAX:
                 ends[topic, queue_id] = max(offset, ends.get((topic, queue_id), 0))
         consumed = [(*queue, offset) for queue, offset in ends.items() if offset and is_empty(*queue)]
         return self.note_queue_ends(consumed, log_offset, now_ms=now_ms)
