@@ -62,6 +62,7 @@ docs: ## the documents as a site with every link checked: build/site
 	@build/docs-venv/bin/python tools/docs_site.py
 
 images: ## the images, built and looked into: ONLY="broker consistency" TAG=0.1.0 BASE=name@sha256:... PLAIN=1, LOAD=1 onto the test cluster
+	@tools/bootstrap.sh uv
 	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(BASE),--base $(BASE)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)
 
 wheels: setup ## wheels in build/wheels: a pure one, and a compiled one for each CPython of 3.11 to 3.13 that is in PATH

@@ -69,6 +69,8 @@ else
   fi
 fi
 
+# All that images need on the machine itself: uv lists what is in them.
+[ "$extra" = uv ] && exit 0
 if [ "$extra" = docs ]; then
   # What builds the documents' site is no part of anything else: an environment of its own.
   mkdir -p build

@@ -247,7 +247,10 @@ def _export_options(name: str) -> list[str]:
 def _exported(options: Sequence[str]) -> dict[str, Any]:
     uv = ROOT / ".tools" / "bin" / "uv"
     export = [str(uv) if uv.exists() else "uv", "export", "--frozen", "--quiet", "--format", "cyclonedx1.5"]
-    done = subprocess.run([*export, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run([*export, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise RuntimeError("uv, which lists what an image holds, is not here; run tools/bootstrap.sh uv") from error
     if done.returncode:
         raise RuntimeError(f"uv cannot export a bill of materials: {done.stderr.strip()[-500:]}")
     bill: dict[str, Any] = json.loads(done.stdout)

@@ -141,15 +141,6 @@ class Cluster:
             and not node["spec"].get("unschedulable")
         )
 
-    def build_image(self, context: Path, tag: str, *arguments: str) -> None:
-        """Builds a Dockerfile and puts the image on every node."""
-        self.run(str(self._scripts / "bud.sh"), str(context), tag, *arguments, limit_s=1_800)
-        self.load_image(tag)
-
-    def load_image(self, tag: str) -> None:
-        """Puts an image that was built onto every node."""
-        self.run(str(self._scripts / "load.sh"), tag, limit_s=600)
-
     def images(self) -> list[str]:
         """Images that every running node holds."""
         held = []
