@@ -85,14 +85,18 @@ def test_an_executor_is_a_pod_of_its_own_entry_and_no_token() -> None:
     assert conform(yaml.safe_dump(pod | {"metadata": {**pod["metadata"], "name": "executor"}})) == ""
 
 
+def _toolbox(rendered: Rendered) -> dict[str, str | None]:
+    return {each["name"]: each.get("value") for each in rendered.container("Deployment", "mq-admin")["env"]}
+
+
 def test_the_admin_reads_what_the_job_writes() -> None:
     rendered = render(*ON)
     name = _lines(rendered, "mq-consistency-quick")["kubernetesResults"]
-    assert rendered.settings("Deployment", "mq-admin")["consistencyResults"] == f"configmap:{name}"
+    assert _toolbox(rendered)["TANDEMMQ_CONSISTENCY_RESULTS"] == f"configmap:{name}"
     (rule,) = (rule for rule in rendered.one("Role", "mq-admin")["rules"] if "configmaps" in rule["resources"])
     assert (rule["verbs"], rule["resourceNames"]) == (["get"], [name])
     for off in (render(), render(*ON, "--set", "admin.kubernetes.access=false")):
-        assert "consistencyResults" not in off.settings("Deployment", "mq-admin")
+        assert "TANDEMMQ_CONSISTENCY_RESULTS" not in _toolbox(off)
 
 
 def test_every_image_of_a_run_is_the_same() -> None:

@@ -78,12 +78,14 @@ class Progress:
             read = min(self._read + running, max(self._planned, self._read))
             elapsed_s = time.monotonic() - self._started
             rate = read / elapsed_s if elapsed_s else 0.0
-            left_s = (self._planned - read) / rate if rate else None
+            # What is read twice, to see whether a broker's digests are true, is not known beforehand.
+            planned = max(self._planned, read)
+            left_s = (planned - read) / rate if rate else None
             return {
                 "groups_done": self._groups_done,
                 "groups": self._groups,
                 "read_bytes": read,
-                "planned_bytes": self._planned,
+                "planned_bytes": planned,
                 "mb_per_second": round(rate / _MB, 1),
                 "seconds_left": None if left_s is None else round(left_s),
                 "findings": self._findings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # As Nagios, Icinga and what speaks their language want it: `SERVICE STATE - text |
 # label=value;warning;critical;min;max`.
 
+RESULTS_VARIABLE: Final = "TANDEMMQ_CONSISTENCY_RESULTS"
+"""What `consistencyResults` is for the admin service, in the environment of whoever works beside it."""
 _NAMED_MAX: Final = 3
 _MEASURES_MAX: Final = 200
 # What is told of each subject is one line's part; the details are for `doctor`.
@@ -445,7 +448,7 @@ def consistency(
         typer.Option(
             metavar="DIR|configmap:NAME",
             help="Where the consistency job leaves its runs. Default: consistency in the data folder, or the "
-            "ConfigMap of the release in Kubernetes.",
+            f"ConfigMap of the release in Kubernetes; {RESULTS_VARIABLE} in an admin pod.",
         ),
     ] = "",
     max_age: Annotated[
@@ -459,9 +462,16 @@ def consistency(
     from tandemmq.admin.consistency_runs import ConsistencyReading, standings
     from tandemmq.service.event_loop import SystemClock
 
-    runs = tuple(_runs(cluster, results))
+    target = cluster.target()
+    runs = ending.run(consistency_runs(target, results))
+    if runs is None:
+        raise CommandError(
+            f"where the consistency job of {target.title} leaves its runs is not known",
+            remedy="say it with --results",
+            exit_code=EXIT_REFUSED,
+        )
     reading = ConsistencyReading(
-        runs=runs,
+        runs=tuple(runs),
         standings=standings(runs),
         error="",
         # Nobody has watched: a folder without runs is told as such.
@@ -471,36 +481,29 @@ def consistency(
     _answer(check_consistency(reading, now_ms=SystemClock().wall_ms()))
 
 
-def _runs(cluster: ClusterChoice, results: str) -> Sequence[RunSummary]:
-    """CommandError when they cannot be read, or nobody said where they are."""
+async def consistency_runs(target: ClusterTarget, results: str = "") -> Sequence[RunSummary] | None:
+    """The newest first. Where the job leaves them is said by `results`, the environment (in an admin pod), the data
+    folder or the release; None when nobody says it. CommandError when they cannot be read.
+    """
     from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX, ResultsUnavailable, results_place
 
-    if not results or results.startswith(CONFIG_MAP_PREFIX):
-        target = cluster.target()
-        if isinstance(target.where, KubernetesPlace):
-            return ending.run(runs_of_release(target.where, results.removeprefix(CONFIG_MAP_PREFIX)))
-        results = results or _results_beside(target)
+    results = results or os.environ.get(RESULTS_VARIABLE, "")
+    if isinstance(target.where, KubernetesPlace) and (not results or results.startswith(CONFIG_MAP_PREFIX)):
+        return await runs_of_release(target.where, results.removeprefix(CONFIG_MAP_PREFIX))
+    if not results and target.data is not None:
+        results = str(target.data / "consistency")
     place = results_place(results, namespace="")
-    assert place is not None
+    if place is None:
+        return None
     try:
-        return place.read()
+        return await asyncio.to_thread(place.read)
     except ResultsUnavailable as error:
         raise CommandError(
             "the runs of the consistency job cannot be read",
             cause=str(error),
-            remedy="see --results",
+            remedy=f"see --results, and {RESULTS_VARIABLE}",
             exit_code=EXIT_REFUSED,
         ) from error
-
-
-def _results_beside(target: ClusterTarget) -> str:
-    if target.data is None:
-        raise CommandError(
-            f"where the consistency job of {target.title} leaves its runs is not known",
-            remedy="say it with --results",
-            exit_code=EXIT_REFUSED,
-        )
-    return str(target.data / "consistency")
 
 
 def _answer(result: CheckResult) -> None:

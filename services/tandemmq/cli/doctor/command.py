@@ -293,7 +293,7 @@ async def _without_kubernetes(cluster: ClusterAddress, target: ClusterTarget) ->
     with certificates_of(target):
         look = await _look(Channels(), cluster, dial_from_here=True)
     _refuse_blindness(look)
-    return check_cluster(look)
+    return [*check_cluster(look), *await audit_checks(target)]
 
 
 async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> list[Check]:
@@ -317,7 +317,41 @@ async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> li
     answers = any(server.error is None for server in look.state.name_servers)
     checks = check_release(seen, look.state if answers else None)
     # Pods that do not run explain best why nobody answers.
-    return [*checks, *check_cluster(look)] if look.state.name_servers else [*checks, _NO_NAME_SERVER]
+    checks += check_cluster(look) if look.state.name_servers else [_NO_NAME_SERVER]
+    return [*checks, *await audit_checks(ClusterTarget(place, "--kube"))]
+
+
+async def audit_checks(target: ClusterTarget) -> list[Check]:
+    """What the consistency job found last. Nothing where nobody says where it leaves that, or where it has never run
+    in a data folder: it need not."""
+    from tandemmq.admin.cluster_state import Severity
+    from tandemmq.admin.consistency_runs import ConsistencyReading, diagnose_consistency, standings
+    from tandemmq.cli.commands.checks import consistency_runs
+
+    try:
+        runs = await consistency_runs(target)
+    except CommandError as error:
+        return [Check("audit", "consistency job", Verdict.NOTE, f"not looked at: {error.cause}", error.remedy)]
+    if runs is None or (not runs and target.data is not None):
+        return []
+    # That it is overdue is for `check consistency` and the alert, which know its schedule.
+    reading = ConsistencyReading(tuple(runs), standings(runs), error="", watched_ms=0, overdue_after_ms=0)
+    found = [
+        Check(
+            "audit",
+            each.subject,
+            Verdict.PROBLEM if each.severity is Severity.PROBLEM else Verdict.NOTE,
+            each.problem,
+            each.remedy,
+        )
+        for each in diagnose_consistency(reading, now_wall_ms=0)
+    ]
+    if found:
+        return found
+    if not runs:
+        first = "start it now as the release's notes say (helm get notes), or wait for its schedule"
+        return [Check("audit", "consistency job", Verdict.NOTE, "has not ended a run yet", first)]
+    return [Check("audit", "replicas", Verdict.OK, f"equal in run {runs[0].run_id}")]
 
 
 def _is_named(cluster: ClusterChoice) -> bool:
