@@ -54,7 +54,7 @@ def play(kind: str, rounds: int, folder: Path, *, lease_ms: int) -> list[dict[st
     with ExitStack() as stack:
         network = stack.enter_context(own_network(2)) if kind in PARTITIONS else None
         settings = {"failoverLease": str(lease_ms)}
-        group = stack.enter_context(FailoverGroup(folder / "group", settings=settings, network=network))
+        group = stack.enter_context(FailoverGroup(folder / "group", settings=settings, network=network, pause_s=0))
         load = stack.enter_context(_load_on(group, folder / "clients"))
         load.wait_busy()
         for number in range(rounds):

@@ -415,7 +415,9 @@ def play(
     """Runs it, and tells what came of it."""
     with ExitStack() as stack:
         settings = {"failoverLease": str(lease_ms)}
-        group = stack.enter_context(FailoverGroup(folder / "group", settings=settings, limit_s=_CHANGE_LIMIT_S))
+        group = stack.enter_context(
+            FailoverGroup(folder / "group", settings=settings, limit_s=_CHANGE_LIMIT_S, pause_s=0)
+        )
         group.stop_senders()
         for broker in group.brokers:
             broker.start_limit_s = _CHANGE_LIMIT_S

@@ -50,7 +50,7 @@ def test_nothing_acknowledged_is_lost_by_a_partition(tmp_path: Path, kind: str) 
 def test_a_hand_over_refuses_nobody(tmp_path: Path) -> None:
     """Official clients pause after a refusal, and Go's take a refused acknowledgement for a good one."""
     deliveries = Deliveries()
-    with FailoverGroup(tmp_path) as group, ExitStack() as consumers:
+    with FailoverGroup(tmp_path, pause_s=0) as group, ExitStack() as consumers:
         for broker in group.brokers:
             consumers.enter_context(SettlingConsumer(broker, TOPIC, deliveries))
         wait_until(lambda: len(deliveries.finished) > 100, limit_s=120, what="consumers finish messages")
@@ -71,7 +71,7 @@ def test_a_hand_over_refuses_nobody(tmp_path: Path) -> None:
 def test_a_stop_in_order_refuses_nobody(tmp_path: Path) -> None:
     """What comes to the process that stops waits for the next master: the client may not find that one in time."""
     deliveries = Deliveries()
-    with FailoverGroup(tmp_path) as group, ExitStack() as consumers:
+    with FailoverGroup(tmp_path, pause_s=0) as group, ExitStack() as consumers:
         for broker in group.brokers:
             consumers.enter_context(SettlingConsumer(broker, TOPIC, deliveries))
         wait_until(lambda: len(deliveries.finished) > 100, limit_s=120, what="consumers finish messages")

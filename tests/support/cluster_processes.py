@@ -75,12 +75,17 @@ def lasting_port() -> int:
 
 
 def wait_until(condition: Callable[[], bool], *, limit_s: float, what: str) -> None:
-    """Polls `condition` until it holds; AssertionError naming `what` when the limit passes."""
+    """Polls `condition` until it holds; AssertionError naming `what` when the limit passes.
+
+    The longer it takes, the less often it looks: a look may be a call to each member of a cluster.
+    """
     deadline = time.monotonic() + limit_s
+    pause_s = 0.02
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {limit_s:g} s: {what}")
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(0.1, 1.2 * pause_s)
 
 
 @dataclass

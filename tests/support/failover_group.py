@@ -87,8 +87,11 @@ class FailoverGroup:
         settings: Mapping[str, str] | None = None,
         network: Network | None = None,
         limit_s: float = LIMIT_S,
+        pause_s: float = 0.02,
     ) -> None:
+        """`pause_s`: each sender's rest between two sends, for who asks what is kept, not how long it takes."""
         self._limit_s = limit_s
+        self._pause_s = pause_s
         self.network = network
         self._folder = folder
         self._replicas = replicas
@@ -126,7 +129,13 @@ class FailoverGroup:
             asyncio.run(create_topic(self.brokers[0], TOPIC))
             self.senders = [
                 stack.enter_context(
-                    AcknowledgedSender(broker, TOPIC, inflight=4, first_number=_NUMBERS_APART * (1 + number))
+                    AcknowledgedSender(
+                        broker,
+                        TOPIC,
+                        inflight=4,
+                        first_number=_NUMBERS_APART * (1 + number),
+                        pause_s=self._pause_s,
+                    )
                 )
                 for number, broker in enumerate(self.brokers)
             ]
