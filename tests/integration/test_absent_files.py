@@ -17,7 +17,7 @@ from tandemmq.broker.broker import Broker
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.message.record import Host
-from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES
+from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES, MetadataFile
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.storage.disk import MOVE_ASIDE, DiskError
@@ -191,3 +191,16 @@ def test_what_is_absent_is_told_or_refused(name: str, fault: str, made: Path, tm
         assert got >= set(range(ACKNOWLEDGED, MESSAGES)), "no message is passed over"
     else:
         assert name in _TABLES
+
+
+def test_what_a_slave_kept_is_no_problem_of_the_master_it_becomes(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(made, folder)
+
+    async def start() -> int:
+        run = _Run(folder)
+        run.parts.tables.kept[MetadataFile.TOPICS] = ["topic-1"]
+        async with run:
+            return run.broker._report.problem_count
+
+    assert asyncio.run(start()) == 0

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_members import PeerProbes, ProbeTarget, probe_targets
 from tandemmq.broker.master.group_recovery import GroupRecovery
@@ -26,6 +28,8 @@ from tandemmq.service.settings import VERSION
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
+
+log = structlog.get_logger(__name__)
 
 _NAMED_MAX: Final = 10
 """Problems of one kind, and names in one."""
@@ -61,7 +65,21 @@ class BrokerReport:
                 self._disk_usage, self._kept_tails = await asyncio.to_thread(self._look_at_disk)
             for _ in range(_TICKS_PER_LOOK):
                 self._parts.role.second_passed()
+                self._look_for_what_was_lost()
                 await asyncio.sleep(_TICK_S)
+
+    def _look_for_what_was_lost(self) -> None:
+        """A damaged log is no problem any more once it holds the same bytes again. A master of another make proves
+        nothing."""
+        parts = self._parts
+        damage, role = parts.log_damage, parts.role
+        if damage is None or parts.log_made_good_ms is not None or not (role.is_serving and role.has_master):
+            return
+        if role.holds_copies and parts.members.master_metadata() is None:
+            return
+        if damage.is_made_good(parts.member.history, parts.store.dispatched_offset):
+            parts.log_made_good_ms = parts.clock.monotonic_ms()
+            log.info("log_made_good", damage=damage.text, end_offset=damage.end_offset)
 
     def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
         disk = self._parts.disk
@@ -160,11 +178,13 @@ class BrokerReport:
             )
 
     def _problems(self) -> Iterator[pb.BrokerProblem]:
-        if damage := self._parts.log_damage:
+        damage = self._parts.log_damage
+        if damage is not None and self._parts.log_made_good_ms is None:
             yield pb.BrokerProblem(
-                problem=f"found its log damaged when it started: {damage}",
-                remedy="`tandemmq verify` says whether the replicas are equal, `tandemmq restore-kept-tail` what was "
-                "cut off; look at the disk. It is told until the next start",
+                problem=f"found its log damaged when it started: {damage.text}",
+                remedy="look at the disk, and start the other replicas: it ends once one of them has given back the "
+                f"bytes up to {damage.end_offset}. If none has them, it ends with the next start: `tandemmq "
+                "restore-kept-tail` lists what was cut off",
             )
         if self._parts.role.serves_reads:
             yield pb.BrokerProblem(

@@ -230,6 +230,7 @@ class MessageStore:
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
             damage=recovered.damage,
+            damage_end=recovered.damage_end,
             damaged_queues=self._queues.damaged_themselves() if recovered.damage else tuple(self._queues.damaged),
             damaged_index_files=tuple(self._index.damaged) if self._index is not None else (),
             missing_index_files=recovered.missing_index_files,

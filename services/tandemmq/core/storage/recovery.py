@@ -111,6 +111,8 @@ class RecoveryReport:
     """What was lost by something else than the stop, or by it though ConsumeQueues or index still tell of it (see
     kept_tail), in words with offsets; "" if nothing was. A log that ends early together with them is not told: only
     who knows how far it went can say so."""
+    damage_end: int
+    """Up to where the log went at least, which ends at `end_offset`; 0 without damage."""
     damaged_queues: tuple[tuple[str, int, int], ...]
     """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
     damaged_index_files: tuple[str, ...]
@@ -143,6 +145,7 @@ class Recovered:
     checkpoint: StoreCheckpoint
     truncated_bytes: int
     damage: str
+    damage_end: int
     kept_tail: KeptTail | None
     missing_index_files: tuple[MissingIndexFile, ...] = ()
     checkpoint_is_lost: bool = False
@@ -263,7 +266,7 @@ def recover(
     tail = read_log_tail(log.files, scan.end_offset, file_bytes=log.file_bytes)
     if tail.size and is_cut_kept(disk, log, start_offset=tail.start_offset, end_offset=tail.end_offset):
         tail = LogTail(tail.start_offset, tail.start_offset, is_torn_record=False)
-    damage = describe_damage(
+    damage, damage_end = describe_damage(
         tail,
         stop,
         reason=scan.stop_reason,
@@ -301,7 +304,14 @@ def recover(
     if log.min_offset:
         queues.correct_min_offsets(log.min_offset)
     return Recovered(
-        scan, checkpoint, truncated_bytes, damage, kept_tail, tuple(missing_index_files), checkpoint_is_lost
+        scan,
+        checkpoint,
+        truncated_bytes,
+        damage,
+        damage_end,
+        kept_tail,
+        tuple(missing_index_files),
+        checkpoint_is_lost,
     )
 
 
@@ -332,7 +342,9 @@ def _start_empty(
     """Without a log, whatever was derived from one is wrong."""
     scan = LogScan(0, 0, 0, None, "no files")
     nothing = LogTail(0, 0, is_torn_record=False)
-    damage = describe_damage(nothing, stop, reason=scan.stop_reason, vouched_offset=checkpoint.logics_physical_offset)
+    damage, damage_end = describe_damage(
+        nothing, stop, reason=scan.stop_reason, vouched_offset=checkpoint.logics_physical_offset
+    )
     if damage:
         doubt_tail()
     queues.remove_all()
@@ -343,7 +355,7 @@ def _start_empty(
         checkpoint = StoreCheckpoint()
         checkpoint.save(disk)
     log.set_end(0)
-    return Recovered(scan, checkpoint, 0, damage, None)
+    return Recovered(scan, checkpoint, 0, damage, damage_end, None)
 
 
 def _durable_record(log: CommitLog, checkpoint: StoreCheckpoint) -> RecordFound | None:
