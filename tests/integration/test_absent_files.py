@@ -204,3 +204,21 @@ def test_what_a_slave_kept_is_no_problem_of_the_master_it_becomes(made: Path, tm
             return run.broker._report.problem_count
 
     assert asyncio.run(start()) == 0
+
+
+@pytest.mark.parametrize("beyond", [0, 5])
+def test_a_master_that_lacks_what_groups_have_got_says_so(beyond: int, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(made, folder)
+
+    async def start() -> list[str]:
+        run = _Run(folder)
+        run.parts.tables.note_cut(TOPIC, 0, MESSAGES + beyond)
+        async with run:
+            return [problem.problem for problem in run.broker._report.status().problems]
+
+    problems = asyncio.run(start())
+    assert len(problems) == (beyond > 0)
+    if beyond:
+        assert "lost at least 5 messages that groups have got already" in problems[0]
+        assert f"800 to 804 of {TOPIC} queue 0" in problems[0]

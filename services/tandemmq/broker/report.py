@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -177,6 +178,23 @@ class BrokerReport:
                 f"tandemmq broker accept-loss {group}",
             )
 
+    def _lost_problem(self) -> Iterator[pb.BrokerProblem]:
+        lost = self._parts.tables.lost_places()
+        if not (lost and self._parts.role.is_master):
+            return
+        count = sum(end - start for start, end in lost.values())
+        named = "; ".join(
+            f"{start} to {end - 1} of {topic} queue {queue_id}"
+            for (topic, queue_id), (start, end) in islice(lost.items(), _NAMED_MAX)
+        )
+        rest = f", and {len(lost) - _NAMED_MAX} more queues" if len(lost) > _NAMED_MAX else ""
+        yield pb.BrokerProblem(
+            problem=f"lost at least {count:,} messages that groups have got already, as no log in reach had them when "
+            f"it became master: {named}{rest}",
+            remedy="`tandemmq restore-kept-tail` brings back what was cut off somewhere; what it does not have, groups "
+            "that were behind never get. It is told for a day",
+        )
+
     def _problems(self) -> Iterator[pb.BrokerProblem]:
         damage = self._parts.log_damage
         if damage is not None and self._parts.log_made_good_ms is None:
@@ -211,6 +229,7 @@ class BrokerReport:
                     problem=f"holds what its master lacks and nobody deleted: {'; '.join(kept[:_NAMED_MAX])}{rest}",
                     remedy="make them again on the master; then delete there what is not wanted",
                 )
+        yield from self._lost_problem()
         skipped = self._parts.leases.skipped_backlogs()
         for one in skipped[:_NAMED_MAX]:
             yield pb.BrokerProblem(
