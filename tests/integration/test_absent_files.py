@@ -37,6 +37,7 @@ _TOLD: Final[dict[str, dict[str, str]]] = {
         "zeros": "leases_restored",
     },
     "epochFileCheckpoint": dict.fromkeys(("gone", "empty", "zeros"), "epoch_file_damaged"),
+    "index/1": dict.fromkeys(("gone", "empty", "zeros"), "index_file_missing"),
     "index/2": dict.fromkeys(("gone", "empty", "zeros"), "index_file_missing"),
     "logEnd": {"gone": "log_end_mark_missing"},
     "replica.json": dict.fromkeys(("gone", "empty", "zeros"), "replica_record_damaged"),
@@ -146,7 +147,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _spoil(folder: Path, name: str, fault: str) -> Path:
-    path = sorted(folder.glob("index/*"))[1] if name == "index/2" else folder / name
+    path = sorted(folder.glob("index/*"))[int(name[-1]) - 1] if name.startswith("index/") else folder / name
     size = path.stat().st_size
     path.unlink()
     match fault:

@@ -146,6 +146,8 @@ class MessageStore:
             if options.index_enabled
             else None
         )
+        if self._index is not None:
+            self._queues.index_start = self._index.start_offset
         self._retention: Final = Retention(disk, self._log, self._queues, self._index, options)
         self._dispatcher: Final = Dispatcher(
             self._queues,
@@ -286,6 +288,8 @@ class MessageStore:
 
     def _save_last_checkpoint(self) -> None:
         if self._index is not None:
+            index_start = self._index.start_offset()
+            self._queues.index_start = lambda: index_start  # It is closed when this is written down.
             checkpoint = self._queue_flush.checkpoint
             self._queue_flush.save(replace(checkpoint, index_message_timestamp_ms=self._index.close()))
         # Without room for the ConsumeQueues the next start has to make them again, and a doubtful tail it has to

@@ -118,7 +118,7 @@ class RecoveryReport:
     damaged_index_files: tuple[str, ...]
     """Names of IndexFiles that were damaged and are deleted."""
     missing_index_files: tuple[MissingIndexFile, ...]
-    """Between others, or the newest; those that were deleted for their damage included."""
+    """Those that were deleted for their damage included."""
     kept_tail: KeptTail | None
     """What was cut, if it was more than a torn record."""
     stop_reason: str
@@ -230,7 +230,8 @@ def recover(
         index.truncate(dispatch_from, log.stored_ms)
     progress.bytes_to_read = log.files.end_offset - start_offset
     if index is not None:
-        missing_index_files = _make_missing_index_files(log, dispatcher, index, progress)
+        index_start = -1 if written is None else written.index_start
+        missing_index_files = _make_missing_index_files(log, dispatcher, index, progress, index_start=index_start)
         last = index.files[-1] if index.files else None
         if index_lost_from is None and last is not None and _has_keys_between(log, last, dispatch_from):
             # The newest is gone: what a checkpoint vouches for had been entered.
@@ -423,16 +424,18 @@ def _rebuild_index(
 
 
 def _make_missing_index_files(
-    log: CommitLog, dispatcher: Dispatcher, index: IndexTable, progress: RecoveryProgress
+    log: CommitLog, dispatcher: Dispatcher, index: IndexTable, progress: RecoveryProgress, *, index_start: int
 ) -> list[MissingIndexFile]:
     """IndexFiles follow each other: where the log has keys between the last record of one and the first of the next,
-    there was another one. Makes it again, with the same entries, unless that takes too long."""
+    there was another one; and one before the oldest, if that began at `index_start`. Makes it again, with the same
+    entries, unless that takes too long."""
     missing: list[MissingIndexFile] = []
-    files = index.files
+    files = [None, *index.files] if index_start >= 0 else index.files
     for before, behind in pairwise(files):
-        start = max(before.end_physical_offset, log.files.first_offset)
+        assert behind is not None, "only what is before the oldest is none"
+        start = max(index_start if before is None else before.end_physical_offset, log.files.first_offset)
         end = behind.begin_physical_offset
-        if not _has_keys_between(log, before, end):
+        if not (_has_keys(log, start, end) if before is None else _has_keys_between(log, before, end)):
             continue
         is_made_again = end - start <= _INDEX_REBUILD_BYTES_MAX
         if is_made_again:
@@ -457,6 +460,11 @@ def _has_keys_between(log: CommitLog, before: IndexFile, end: int) -> bool:
         offset = log.files.first_offset
     elif (last := record_at(log.files, offset, file_bytes=log.file_bytes)) is not None:
         offset += last.size
+    return _has_keys(log, offset, end)
+
+
+def _has_keys(log: CommitLog, offset: int, end: int) -> bool:
+    """Whether a record of [offset, end) belongs into an IndexFile. A record starts at `offset`, or lies before it."""
     for _ in range(_KEYLESS_MAX):
         if offset >= end:
             return False
