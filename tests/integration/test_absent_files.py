@@ -223,3 +223,29 @@ def test_a_master_that_lacks_what_groups_have_got_says_so(beyond: int, made: Pat
     if beyond:
         assert "lost at least 5 messages that groups have got already" in problems[0]
         assert f"800 to 804 of {TOPIC} queue 0" in problems[0]
+
+
+@pytest.mark.parametrize(("gone", "expected"), [("", set()), ("abort", {"abort_missing"})])
+def test_a_kill_is_one_whatever_is_gone_of_its_marks(gone: str, expected: set[str], made: Path, tmp_path: Path) -> None:
+    folder, killed = tmp_path / "store", tmp_path / "killed"
+    shutil.copytree(made, folder)
+
+    async def run_until_killed() -> None:
+        async with _Run(folder) as run:
+            run.parts.store.put(outgoing_message(topic=TOPIC, queue_id=0, body=b"the last one"))
+            run.parts.store.write_appended()
+            shutil.copytree(folder, killed)
+
+    async def start() -> set[int]:
+        async with _Run(killed) as run:
+            return run.consume(MESSAGES + 1, acknowledges=False)
+
+    asyncio.run(run_until_killed())
+    if gone:
+        (killed / gone).unlink()
+    with capture_logs() as lines:
+        got = asyncio.run(start())
+    assert {line["event"] for line in lines if line["log_level"] in ("warning", "error")} == expected
+    recovered = [line for line in lines if line["event"] == "store_recovered"]
+    assert [(line["clean"], line["same_boot"]) for line in recovered] == [(False, True)]
+    assert got == set(range(ACKNOWLEDGED, MESSAGES + 1))

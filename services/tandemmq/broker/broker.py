@@ -516,6 +516,8 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        if report.abort_is_gone:
+            log.warning("abort_missing", file="abort", effect="the last run counts as killed, as other files say")
         if report.checkpoint_is_lost:
             log.error("checkpoint_lost", file=CHECKPOINT_FILE, effect="more of the log was read; it is written again")
         for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:

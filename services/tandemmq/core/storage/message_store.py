@@ -195,7 +195,7 @@ class MessageStore:
             raise
 
     def _load(self) -> RecoveryReport:
-        stop = read_stop_kind(self._disk)
+        stop, abort_is_gone = read_stop_kind(self._disk)
         recovered = recover(
             disk=self._disk,
             log=self._log,
@@ -240,6 +240,7 @@ class MessageStore:
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
             checkpoint_is_lost=recovered.checkpoint_is_lost,
+            abort_is_gone=abort_is_gone,
         )
 
     def doubt_tail(self) -> None:

@@ -126,6 +126,8 @@ class RecoveryReport:
     duration_ms: int
     checkpoint_is_lost: bool = False
     """It vouches for nothing, and a file that is written after it does."""
+    abort_is_gone: bool = False
+    """The file that says that the last run was not ended in order; others say so."""
 
     @property
     def may_have_lost(self) -> bool:
@@ -497,24 +499,28 @@ def _enter_first_part(log: CommitLog, index: IndexTable, behind: IndexFile) -> N
 # | abort | process id, decimal           | when the store begins to run | last step of an orderly stop   |
 # | boot  | Disk.boot_id() of the machine | before `abort`               | before `abort`                 |
 #
+# So `boot` without `abort` is no orderly stop either: somebody has removed `abort`, perhaps a Java broker that ran
+# after ours was killed, or the process died between the two.
+#
 # An `abort` file at start means that the last run was not ended in order. If `boot` names this very run of the machine,
 # the kernel still has all that the killed process wrote. If it is missing (a Java broker ran) or names another run,
 # pages may be lost.
 #
-# A store that may have lost pages stays without `boot` until its owner says that nothing is missing any more. The
-# answer to "was anything lost?" must survive a kill, and an orderly stop, while what was lost is being fetched.
+# A store that may have lost pages has a `boot` that names no machine until its owner says that nothing is missing any
+# more. The answer to "was anything lost?" must survive a kill, and an orderly stop, while what was lost is being
+# fetched.
 
 _ABORT_PATH: Final = "abort"
 _BOOT_PATH: Final = "boot"
+_NO_BOOT: Final = b"doubtful"
 
 
-def read_stop_kind(disk: Disk) -> StopKind:
-    """How the last run ended."""
-    if disk.read_file(_ABORT_PATH) is None:
-        return StopKind.CLEAN
-    if disk.read_file(_BOOT_PATH) == disk.boot_id().encode():
-        return StopKind.KILLED
-    return StopKind.POWER_LOST
+def read_stop_kind(disk: Disk) -> tuple[StopKind, bool]:
+    """How the last run ended, and whether `abort` is gone though that was not in order."""
+    boot, abort_is_there = disk.read_file(_BOOT_PATH), disk.read_file(_ABORT_PATH) is not None
+    if boot is None and not abort_is_there:
+        return StopKind.CLEAN, False
+    return StopKind.KILLED if boot == disk.boot_id().encode() else StopKind.POWER_LOST, not abort_is_there
 
 
 def set_run_marks(disk: Disk, *, process_id: int) -> None:
@@ -529,7 +535,7 @@ def set_run_marks(disk: Disk, *, process_id: int) -> None:
 
 def set_doubtful_run_marks(disk: Disk, *, process_id: int) -> None:
     """The store runs, but pages that were lost before may be missing: the next start is to ask the same question."""
-    disk.remove(_BOOT_PATH)
+    disk.write_file(_BOOT_PATH, _NO_BOOT)
     disk.write_file(_ABORT_PATH, str(process_id).encode())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -506,3 +506,26 @@ def test_an_oldest_index_file_is_missed_unless_retention_removed_it(
     store.close()
     again = new_store(disk, clock, options)
     assert again.load().missing_index_files == (), "it is told once"
+
+
+@given(run=RUNS, is_doubtful=st.booleans(), cut_bytes=st.integers(0, 400))
+def test_without_its_abort_file_a_run_counts_as_it_ended(run: _Run, is_doubtful: bool, cut_bytes: int) -> None:
+    """Whatever the end of its log has lost. `is_doubtful`: it was killed before anybody vouched for the end."""
+    image = dict(run.image)
+    if is_doubtful:
+        store = run.start(image)
+        store.doubt_tail()
+        run.disk.crash(power_loss=False)
+        image = run.disk.image()
+    last = max(path for path in image if path.startswith("commitlog/") and any(image[path]))
+    used = len(image[last].rstrip(b"\0"))
+    image[last] = _changed_length(image[last][: max(0, used - cut_bytes)], len(image[last]))
+    seen = []
+    for paths in (image, {path: content for path, content in image.items() if path != "abort"}):
+        run.disk.put_back(paths)
+        store = new_store(run.disk, run.clock)
+        report = store.load()
+        assert report.abort_is_gone == ("abort" in image and "abort" not in paths)
+        seen.append((replace(report, abort_is_gone=False, kept_tail=None), queue_contents(store), keys_in(store)))
+    assert seen[0] == seen[1]
+    assert seen[0][0].may_have_lost or not is_doubtful
