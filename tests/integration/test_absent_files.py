@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -249,3 +250,26 @@ def test_a_kill_is_one_whatever_is_gone_of_its_marks(gone: str, expected: set[st
     recovered = [line for line in lines if line["event"] == "store_recovered"]
     assert [(line["clean"], line["same_boot"]) for line in recovered] == [(False, True)]
     assert got == set(range(ACKNOWLEDGED, MESSAGES + 1))
+
+
+@pytest.mark.parametrize("file", [file for file in ROCKETMQ_FILES if file is not MetadataFile.DELAY_OFFSETS])
+def test_an_older_copy_of_one_table_is_told_and_waited_with(file: MetadataFile, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(made, folder)
+    path = folder / "config" / file.value
+    newest, before = path.read_text(), path.with_name(f"{path.name}.bak").read_text()
+    older = re.sub(r'"counter":(\d+)', lambda match: f'"counter":{int(match[1]) - 1}', before, count=1)
+    older = re.sub(r'"timestamp":(\d+)', lambda match: f'"timestamp":{int(match[1]) - 1_000}', older, count=1)
+    assert older not in (newest, before)
+    path.write_text(older)
+
+    async def start() -> str:
+        async with _Run(folder) as run:
+            assert run.parts.role.recovery.waiting is not None
+            return str(run.parts.role.recovery.waiting.reason)
+
+    with capture_logs() as lines:
+        reason = asyncio.run(start())
+    assert f"{file.value} (config/{file.value}: it is an older copy" in reason
+    assert "metadata_damaged" in {line["event"] for line in lines}
+    assert path.read_text() == older

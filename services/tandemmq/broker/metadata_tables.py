@@ -125,17 +125,18 @@ class MetadataWrite:
     """Tables as they were at one moment, for the thread that writes them, and who waits for it."""
 
     files: MetadataStore
-    tables: list[tuple[MetadataFile, PrintedTable, bool]]
-    """In the order of writing; with True the file before is kept aside."""
+    tables: list[tuple[MetadataFile, PrintedTable, bool, bool]]
+    """In the order of writing; with True the file before is kept aside, and with a second one it is of a later version
+    than the table."""
     waiting: list[Callable[[], object]]
     new_groups: set[str]
 
     def run(self) -> None:
         """Blocks; DiskError when the disk refuses."""
-        for file, table, is_kept in self.tables:
+        for file, table, is_kept, goes_back in self.tables:
             if is_kept:
                 self.files.keep_aside(file)
-            self.files.persist(file, table.to_json())
+            self.files.persist(file, table.to_json(), goes_back=goes_back)
 
 
 @dataclass(slots=True)
@@ -187,6 +188,7 @@ class MetadataTables:
         self.kept: Final[dict[MetadataFile, list[str]]] = {}
         """What a slave kept although its master's table lacks it, one line each."""
         self._entries_written: dict[MetadataFile, int] = {}
+        self._versions_written: dict[MetadataFile, DataVersion] = {}
         self._system_topics: Sequence[TopicConfig] = ()
         self.spread: Callable[[], Awaitable[None]] | None = None
         """In a group that fails over: has the members that may become master take the tables now."""
@@ -221,7 +223,7 @@ class MetadataTables:
                 log.warning("metadata_from_backup", file=file.value)
             elif source is LoadedFrom.NOWHERE and file in ROCKETMQ_FILES:
                 missing.append(file.value)
-            self._entries_written[file] = len(table)
+            self._note_written(file)
         if 0 < len(missing) < len(ROCKETMQ_FILES):
             log.warning("metadata_missing", files=missing)
         self._system_topics = system_topics(
@@ -240,7 +242,7 @@ class MetadataTables:
         given_up = list(self.damaged.values())
         for file in list(self.damaged):
             with suppress(MetadataCorrupt):
-                if self._files.load(file, self.by_file[file]) is LoadedFrom.BACKUP:
+                if self._files.load_newest(file, self.by_file[file]) is LoadedFrom.BACKUP:
                     log.warning("metadata_from_backup", file=file.value)
         self._add_system()
         self.damaged.clear()
@@ -354,11 +356,11 @@ class MetadataTables:
         unwritten, self._unwritten = self._unwritten, _Unwritten()
         if not unwritten.files:
             return None
-        tables: list[tuple[MetadataFile, PrintedTable, bool]] = []
+        tables: list[tuple[MetadataFile, PrintedTable, bool, bool]] = []
         for file in _WRITING_ORDER:
             if file in unwritten.files:
-                self._entries_written[file] = len(self.by_file[file])
-                tables.append((file, self.by_file[file].copied(), file in unwritten.kept_aside))
+                goes_back = self._note_written(file)
+                tables.append((file, self.by_file[file].copied(), file in unwritten.kept_aside, goes_back))
         self._write = MetadataWrite(self._files, tables, unwritten.waiting, unwritten.new_groups)
         return self._write
 
@@ -566,8 +568,14 @@ class MetadataTables:
         """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
         if file in self.damaged or (file in _ACCESS and self.by_file[file].version == DataVersion()):
             return False
-        self._entries_written[file] = len(self.by_file[file])
-        return self._files.persist(file, self.by_file[file].to_json())
+        goes_back = self._note_written(file)
+        return self._files.persist(file, self.by_file[file].to_json(), goes_back=goes_back)
+
+    def _note_written(self, file: MetadataFile) -> bool:
+        """Whether the table that is written now is of an earlier version than the file."""
+        version, before = self.by_file[file].version, self._versions_written.get(file)
+        self._entries_written[file], self._versions_written[file] = len(self.by_file[file]), version
+        return before is not None and before.is_newer_than(version)
 
     def persist_all(self) -> None:
         """Writes every file that changed."""
