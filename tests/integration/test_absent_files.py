@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from tandemmq.broker.broker import Broker
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.message.record import Host
-from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES
+from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES, MetadataFile
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.storage.disk import MOVE_ASIDE, DiskError
@@ -37,6 +38,7 @@ _TOLD: Final[dict[str, dict[str, str]]] = {
         "zeros": "leases_restored",
     },
     "epochFileCheckpoint": dict.fromkeys(("gone", "empty", "zeros"), "epoch_file_damaged"),
+    "index/1": dict.fromkeys(("gone", "empty", "zeros"), "index_file_missing"),
     "index/2": dict.fromkeys(("gone", "empty", "zeros"), "index_file_missing"),
     "logEnd": {"gone": "log_end_mark_missing"},
     "replica.json": dict.fromkeys(("gone", "empty", "zeros"), "replica_record_damaged"),
@@ -146,7 +148,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _spoil(folder: Path, name: str, fault: str) -> Path:
-    path = sorted(folder.glob("index/*"))[1] if name == "index/2" else folder / name
+    path = sorted(folder.glob("index/*"))[int(name[-1]) - 1] if name.startswith("index/") else folder / name
     size = path.stat().st_size
     path.unlink()
     match fault:
@@ -191,3 +193,83 @@ def test_what_is_absent_is_told_or_refused(name: str, fault: str, made: Path, tm
         assert got >= set(range(ACKNOWLEDGED, MESSAGES)), "no message is passed over"
     else:
         assert name in _TABLES
+
+
+def test_what_a_slave_kept_is_no_problem_of_the_master_it_becomes(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(made, folder)
+
+    async def start() -> int:
+        run = _Run(folder)
+        run.parts.tables.kept[MetadataFile.TOPICS] = ["topic-1"]
+        async with run:
+            return run.broker._report.problem_count
+
+    assert asyncio.run(start()) == 0
+
+
+@pytest.mark.parametrize("beyond", [0, 5])
+def test_a_master_that_lacks_what_groups_have_got_says_so(beyond: int, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(made, folder)
+
+    async def start() -> list[str]:
+        run = _Run(folder)
+        run.parts.tables.note_cut(TOPIC, 0, MESSAGES + beyond)
+        async with run:
+            return [problem.problem for problem in run.broker._report.status().problems]
+
+    problems = asyncio.run(start())
+    assert len(problems) == (beyond > 0)
+    if beyond:
+        assert "lost at least 5 messages that groups have got already" in problems[0]
+        assert f"800 to 804 of {TOPIC} queue 0" in problems[0]
+
+
+@pytest.mark.parametrize(("gone", "expected"), [("", set()), ("abort", {"abort_missing"})])
+def test_a_kill_is_one_whatever_is_gone_of_its_marks(gone: str, expected: set[str], made: Path, tmp_path: Path) -> None:
+    folder, killed = tmp_path / "store", tmp_path / "killed"
+    shutil.copytree(made, folder)
+
+    async def run_until_killed() -> None:
+        async with _Run(folder) as run:
+            run.parts.store.put(outgoing_message(topic=TOPIC, queue_id=0, body=b"the last one"))
+            run.parts.store.write_appended()
+            shutil.copytree(folder, killed)
+
+    async def start() -> set[int]:
+        async with _Run(killed) as run:
+            return run.consume(MESSAGES + 1, acknowledges=False)
+
+    asyncio.run(run_until_killed())
+    if gone:
+        (killed / gone).unlink()
+    with capture_logs() as lines:
+        got = asyncio.run(start())
+    assert {line["event"] for line in lines if line["log_level"] in ("warning", "error")} == expected
+    recovered = [line for line in lines if line["event"] == "store_recovered"]
+    assert [(line["clean"], line["same_boot"]) for line in recovered] == [(False, True)]
+    assert got == set(range(ACKNOWLEDGED, MESSAGES + 1))
+
+
+@pytest.mark.parametrize("file", [file for file in ROCKETMQ_FILES if file is not MetadataFile.DELAY_OFFSETS])
+def test_an_older_copy_of_one_table_is_told_and_waited_with(file: MetadataFile, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(made, folder)
+    path = folder / "config" / file.value
+    newest, before = path.read_text(), path.with_name(f"{path.name}.bak").read_text()
+    older = re.sub(r'"counter":(\d+)', lambda match: f'"counter":{int(match[1]) - 1}', before, count=1)
+    older = re.sub(r'"timestamp":(\d+)', lambda match: f'"timestamp":{int(match[1]) - 1_000}', older, count=1)
+    assert older not in (newest, before)
+    path.write_text(older)
+
+    async def start() -> str:
+        async with _Run(folder) as run:
+            assert run.parts.role.recovery.waiting is not None
+            return str(run.parts.role.recovery.waiting.reason)
+
+    with capture_logs() as lines:
+        reason = asyncio.run(start())
+    assert f"{file.value} (config/{file.value}: it is an older copy" in reason
+    assert "metadata_damaged" in {line["event"] for line in lines}
+    assert path.read_text() == older

@@ -38,6 +38,10 @@ def _end(broker: ServiceProcess) -> int:
     return int(asyncio.run(broker_status(broker)).end_offset)
 
 
+def _link_state(broker: ServiceProcess) -> str:
+    return str(asyncio.run(broker_status(broker)).master_link.state)
+
+
 def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
     with ProcessCluster(tmp_path) as cluster:
         cluster.add_name_server()
@@ -57,6 +61,8 @@ def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_pat
 
         with AcknowledgedSender(master, "orders", body_bytes=16_000):
             wait_until(lambda: told() != [], limit_s=120, what="the slave says that its disk is full")
+            wait_until(lambda: _link_state(slave) in ("disk full", "refusing"), limit_s=60, what="its status says so")
+            assert _link_state(slave) != "refusing"
             # Not even a checkpoint has room.
             with suppress(OSError), (small_disk / "more").open("wb", buffering=0) as more:
                 while True:

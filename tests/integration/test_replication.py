@@ -8,6 +8,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import grpc
 import pytest
 
 from demo.evidence import logged_message_ids
@@ -63,6 +64,14 @@ def fill_store(folder: Path, *, log_bytes: int) -> None:
         store.put_batch([outgoing_message(topic=TOPIC, queue_id=queue, body=body, keys=keys) for queue in range(8)])
         number += 1
     store.close()
+
+
+def problems(broker: ServiceProcess) -> list[str]:
+    """What a broker says of itself; nothing while it does not answer."""
+    try:
+        return [each.problem for each in asyncio.run(broker_status(broker)).problems]
+    except grpc.aio.AioRpcError:
+        return []
 
 
 def away(master: ServiceProcess) -> list[int]:
@@ -175,6 +184,29 @@ def test_fresh_slave_gets_the_whole_log_of_several_files(tmp_path: Path) -> None
         assert len(commit_log_bytes(cluster.store_folder("broker-a-1"))) >= 4
         assert set(sender.acknowledged) <= logged_message_ids(cluster.store_folder("broker-a-1"))
         assert_identical(cluster, "broker-a-0", "broker-a-1")
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_a_damaged_log_is_told_until_a_replica_has_given_back_what_was_lost(broker_id: int, tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        members = start_pair(cluster)
+        with AcknowledgedSender(members[0], TOPIC) as sender:
+            wait_until(lambda: len(sender.acknowledged) > 100, limit_s=30, what="100 acknowledged sends")
+        wait_until(lambda: ends_equal(*members), limit_s=30, what="caught up")
+        end_offset = asyncio.run(broker_status(members[0])).end_offset
+        spoiled, other = members[broker_id], members[1 - broker_id]
+        other.kill()
+        spoiled.kill()
+        with (cluster.store_folder(spoiled.name) / "commitlog" / f"{0:020d}").open("r+b") as log:
+            log.seek(end_offset - 1_000)
+            log.write(b"\xff" * 500)
+        spoiled.start(wait=False)
+        wait_until(lambda: problems(spoiled) != [], limit_s=30, what="the damage is told")
+        assert "found its log damaged" in problems(spoiled)[0]
+        other.start(wait=False)
+        wait_until(lambda: problems(spoiled) == [], limit_s=30, what="what was lost is back")
+        assert ends_equal(*members)
+        assert [event.get("event") for event in spoiled.events()].count("log_made_good") == 1
 
 
 def test_slave_killed_while_it_catches_up_goes_on_where_its_log_ends(tmp_path: Path) -> None:

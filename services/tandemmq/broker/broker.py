@@ -30,7 +30,7 @@ from tandemmq.broker.peer_api.audit import AuditServices
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
-from tandemmq.broker.replica_identity import ReplicaIdentity, missing_to_mark
+from tandemmq.broker.replica_identity import LogDamage, ReplicaIdentity, missing_to_mark
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.retention import Retention
 from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
@@ -487,11 +487,14 @@ class Broker:
         await asyncio.to_thread(self._audit.remove_leftover)
         self._tell_recovery(report)
         noted_end = await asyncio.to_thread(parts.log_end.open)
-        parts.log_damage, parts.is_whole = report.damage, not report.may_have_lost
+        damage, parts.is_whole = report.damage, not report.may_have_lost
         if missing := missing_to_mark(report, noted_end):
-            parts.log_damage = parts.log_damage or missing
+            damage = damage or missing
             parts.is_whole = False
-            log.error("log_damaged", damage=parts.log_damage, kept="")
+            log.error("log_damaged", damage=damage, kept="")
+        if damage:
+            reached = max(report.damage_end, noted_end if missing else 0)
+            parts.log_damage = LogDamage(damage, reached, parts.member.history)
         parts.tables.load(
             cluster=self._settings.broker_cluster_name,
             broker_name=self._settings.broker_name,
@@ -513,6 +516,8 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        if report.abort_is_gone:
+            log.warning("abort_missing", file="abort", effect="the last run counts as killed, as other files say")
         if report.checkpoint_is_lost:
             log.error("checkpoint_lost", file=CHECKPOINT_FILE, effect="more of the log was read; it is written again")
         for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:

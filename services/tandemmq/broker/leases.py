@@ -134,13 +134,14 @@ class LeaseFiles:
         """The files are more than a copy of a master's: a slave served reads since it took them. Blocks."""
         return self.disk.read_file(_AHEAD_PATH) is not None
 
-    def cut(self, queue_end: Callable[[str, int], int]) -> int:
-        """Brings progress beyond a queue's end back to it, durably; in how many queues. Blocks; nobody else writes."""
+    def cut(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, int, int]]:
+        """Brings progress beyond a queue's end back to it, durably: topic, queue id and how far it had come. Blocks;
+        nobody else writes."""
         replay = self._replayed()
-        cut_count = replay.cut(queue_end)
-        if cut_count:
+        cuts = replay.cut(queue_end)
+        if cuts:
             self._replace_by(replay)
-        return cut_count
+        return cuts
 
     def obey(self, acts: OperatorActs) -> None:
         """Does in the files what operators did to the tables, durably. Blocks; nobody else writes."""
@@ -218,7 +219,7 @@ class LeaseCopy(LeaseFiles):
         """The storage is closed."""
         self._is_lent = False
 
-    def cut(self, queue_end: Callable[[str, int], int]) -> int:
+    def cut(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, int, int]]:
         with self._turn:
             self._begin_anew()
             return super().cut(queue_end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -24,7 +24,7 @@ from tandemmq.core.metadata.metadata_store import (
     MetadataStore,
     MetadataTable,
 )
-from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
+from tandemmq.core.metadata.offset_tables import OFFSETS_MAX, ConsumerOffsetTable, DelayOffsetTable, ProgressCut
 from tandemmq.core.metadata.subscription_group_table import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -52,6 +52,7 @@ _WRITING_ORDER: Final = (
 )
 _ACCESS: Final = (MetadataFile.USERS, MetadataFile.ACLS)
 _CUTS_TOLD: Final = 20
+_LOSS_TOLD_MS: Final = 24 * 3_600_000
 _DAMAGE_REMEDY: Final = (
     "start the other replicas of this broker group, so that the table is fetched from one of them; or restore the file "
     "from a backup"
@@ -124,17 +125,18 @@ class MetadataWrite:
     """Tables as they were at one moment, for the thread that writes them, and who waits for it."""
 
     files: MetadataStore
-    tables: list[tuple[MetadataFile, PrintedTable, bool]]
-    """In the order of writing; with True the file before is kept aside."""
+    tables: list[tuple[MetadataFile, PrintedTable, bool, bool]]
+    """In the order of writing; with True the file before is kept aside, and with a second one it is of a later version
+    than the table."""
     waiting: list[Callable[[], object]]
     new_groups: set[str]
 
     def run(self) -> None:
         """Blocks; DiskError when the disk refuses."""
-        for file, table, is_kept in self.tables:
+        for file, table, is_kept, goes_back in self.tables:
             if is_kept:
                 self.files.keep_aside(file)
-            self.files.persist(file, table.to_json())
+            self.files.persist(file, table.to_json(), goes_back=goes_back)
 
 
 @dataclass(slots=True)
@@ -186,12 +188,22 @@ class MetadataTables:
         self.kept: Final[dict[MetadataFile, list[str]]] = {}
         """What a slave kept although its master's table lacks it, one line each."""
         self._entries_written: dict[MetadataFile, int] = {}
+        self._versions_written: dict[MetadataFile, DataVersion] = {}
         self._system_topics: Sequence[TopicConfig] = ()
         self.spread: Callable[[], Awaitable[None]] | None = None
         """In a group that fails over: has the members that may become master take the tables now."""
         self._kick: Callable[[], None] | None = None
         self._unwritten = _Unwritten()
         self._write: MetadataWrite | None = None
+        self._cuts: dict[tuple[str, int], int] = {}
+        """By topic and queue id how far a group had come beyond the end, since the last `settle_cuts`."""
+        self._lost_places: dict[tuple[str, int], tuple[int, int]] = {}
+        self._lost_ms = 0
+
+    def note_cut(self, topic: str, queue_id: int, offset: int) -> None:
+        """A group had come so far in a queue that ends before."""
+        if offset <= OFFSETS_MAX:
+            self._cuts[topic, queue_id] = max(offset, self._cuts.get((topic, queue_id), 0))
 
     def load(self, *, cluster: str, broker_name: str, auto_create_topic: bool, was_used: bool = False) -> None:
         """Reads the files and adds what every broker has from its first boot; see `damaged`. `was_used`: messages came
@@ -211,7 +223,7 @@ class MetadataTables:
                 log.warning("metadata_from_backup", file=file.value)
             elif source is LoadedFrom.NOWHERE and file in ROCKETMQ_FILES:
                 missing.append(file.value)
-            self._entries_written[file] = len(table)
+            self._note_written(file)
         if 0 < len(missing) < len(ROCKETMQ_FILES):
             log.warning("metadata_missing", files=missing)
         self._system_topics = system_topics(
@@ -230,7 +242,7 @@ class MetadataTables:
         given_up = list(self.damaged.values())
         for file in list(self.damaged):
             with suppress(MetadataCorrupt):
-                if self._files.load(file, self.by_file[file]) is LoadedFrom.BACKUP:
+                if self._files.load_newest(file, self.by_file[file]) is LoadedFrom.BACKUP:
                     log.warning("metadata_from_backup", file=file.value)
         self._add_system()
         self.damaged.clear()
@@ -312,13 +324,28 @@ class MetadataTables:
             self.consumer_offsets.forget_queue_ends(queues, now_ms=self._clock.wall_ms())
             self._offsets_edited()
 
-    def cut_progress(self, queue_end: Callable[[str, int], int]) -> list[str]:
-        """Brings groups' progress beyond a queue's end back to it; one line for each queue of a group. `queue_end`
-        knows the end of a queue by topic and queue id."""
+    def cut_progress(self, queue_end: Callable[[str, int], int]) -> list[ProgressCut]:
+        """Brings groups' progress beyond a queue's end back to it. `queue_end` knows the end of a queue by topic and
+        queue id."""
         cuts = self.consumer_offsets.cut(queue_end, now_ms=self._clock.wall_ms())
         if cuts:
             self._offsets_edited()
         return cuts
+
+    def settle_cuts(self, queue_end: Callable[[str, int], int]) -> None:
+        """Of a master that begins to serve: what a group had got and no log in reach has is lost. What a replica has
+        given back meanwhile is not."""
+        ends = {queue: (queue_end(*queue), offset) for queue, offset in self._cuts.items()}
+        self._cuts.clear()
+        self._lost_places = {queue: span for queue, span in ends.items() if span[0] < span[1]}
+        self._lost_ms = self._clock.monotonic_ms()
+
+    def lost_places(self) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """By topic and queue id the queue offsets, half-open, of messages that groups have got and that are lost. For a
+        day: nobody can give them back."""
+        if self._clock.monotonic_ms() - self._lost_ms > _LOSS_TOLD_MS:
+            self._lost_places = {}
+        return self._lost_places
 
     def attach(self, kick: Callable[[], None]) -> None:
         """From now on a worker writes: `kick` wakes it, `take_write` gives it what to do."""
@@ -329,11 +356,11 @@ class MetadataTables:
         unwritten, self._unwritten = self._unwritten, _Unwritten()
         if not unwritten.files:
             return None
-        tables: list[tuple[MetadataFile, PrintedTable, bool]] = []
+        tables: list[tuple[MetadataFile, PrintedTable, bool, bool]] = []
         for file in _WRITING_ORDER:
             if file in unwritten.files:
-                self._entries_written[file] = len(self.by_file[file])
-                tables.append((file, self.by_file[file].copied(), file in unwritten.kept_aside))
+                goes_back = self._note_written(file)
+                tables.append((file, self.by_file[file].copied(), file in unwritten.kept_aside, goes_back))
         self._write = MetadataWrite(self._files, tables, unwritten.waiting, unwritten.new_groups)
         return self._write
 
@@ -541,8 +568,14 @@ class MetadataTables:
         """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
         if file in self.damaged or (file in _ACCESS and self.by_file[file].version == DataVersion()):
             return False
-        self._entries_written[file] = len(self.by_file[file])
-        return self._files.persist(file, self.by_file[file].to_json())
+        goes_back = self._note_written(file)
+        return self._files.persist(file, self.by_file[file].to_json(), goes_back=goes_back)
+
+    def _note_written(self, file: MetadataFile) -> bool:
+        """Whether the table that is written now is of an earlier version than the file."""
+        version, before = self.by_file[file].version, self._versions_written.get(file)
+        self._entries_written[file], self._versions_written[file] = len(self.by_file[file]), version
+        return before is not None and before.is_newer_than(version)
 
     def persist_all(self) -> None:
         """Writes every file that changed."""
@@ -574,6 +607,12 @@ async def cut_progress(
 
     in_tables = tables.cut_progress(limit)
     in_leases = await asyncio.to_thread(leases.cut, limit)
+    for cut in in_tables:
+        if (cut.topic, cut.queue_id) not in begun_again:
+            tables.note_cut(cut.topic, cut.queue_id, cut.offset)
+    for topic, queue_id, offset in in_leases:
+        if (topic, queue_id) not in begun_again:
+            tables.note_cut(topic, queue_id, offset)
     tables.forget_queue_ends(begun_again)
     await tables.written()
     for (topic, queue_id), first in begun_again.items():
@@ -582,6 +621,6 @@ async def cut_progress(
         log.warning(
             "progress_cut",
             reason="it lay beyond the end of its queue: messages that come there are delivered",
-            queues=max(len(in_tables), in_leases),
-            first=in_tables[:_CUTS_TOLD],
+            queues=max(len(in_tables), len(in_leases)),
+            first=[str(cut) for cut in in_tables[:_CUTS_TOLD]],
         )

@@ -582,6 +582,9 @@ class MasterRoleMetrics:
         samples.add("rocketmq_broker_deduplication_cut_short_total", deduplication.cut_short_count)
 
 
+_MADE_GOOD_TOLD_MS: Final = 600_000
+
+
 def _permission(parts: BrokerParts) -> int:
     """What clients may do here now."""
     if parts.refusal is not None:
@@ -678,7 +681,7 @@ class BrokerMetrics:
     async def _tell_broker(self, samples: MetricSamples) -> None:
         parts, turn = self._parts, TurnLimit(self._parts.clock)
         samples.add("rocketmq_broker_problems", self._problem_count())
-        samples.add("rocketmq_store_log_damaged", bool(parts.log_damage))
+        samples.add("rocketmq_store_log_damaged", _is_log_damage_told(parts))
         samples.add("rocketmq_store_ha_epoch", parts.member.history.last_epoch)
         if self._failover is not None:
             tell_failover(samples, self._failover, self._forwarder)
@@ -693,3 +696,11 @@ class BrokerMetrics:
         samples.add_counts("rocketmq_broker_forwarded_calls_total", parts.group_calls.forwarded_counts)
         samples.add_counts("rocketmq_broker_forwarded_calls_failed_total", parts.group_calls.failed_counts)
         await parts.role.tell(samples, turn)
+
+
+def _is_log_damage_told(parts: BrokerParts) -> bool:
+    """Also for a while after it was made good, so that an alert sees it."""
+    made_good_ms = parts.log_made_good_ms
+    if parts.log_damage is None or made_good_ms is None:
+        return parts.log_damage is not None
+    return parts.clock.monotonic_ms() - made_good_ms < _MADE_GOOD_TOLD_MS

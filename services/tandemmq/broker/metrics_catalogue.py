@@ -308,7 +308,12 @@ _STORE: Final = (
         "Places of queues that consumers pass over: no replica in reach holds a sound record.",
     ),
     _gauge("rocketmq_store_kept_tails", "{file}", "Cut-off CommitLog tails kept aside."),
-    _gauge("rocketmq_store_log_damaged", "1", "1 when the log's tail was damaged as the broker read it at its start."),
+    _gauge(
+        "rocketmq_store_log_damaged",
+        "1",
+        "1 when the log's tail was damaged as the broker read it at its start, until ten minutes after another replica "
+        "gave back what was lost.",
+    ),
     _histogram(
         "rocketmq_store_flush_seconds", "s", "How long a flush took, by what is flushed: `log` or `queues`.", "file"
     ),

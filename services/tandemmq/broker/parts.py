@@ -38,7 +38,7 @@ from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import PutMessages
 from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
-from tandemmq.broker.replica_identity import LogEndMark, ReplicaIdentity
+from tandemmq.broker.replica_identity import LogDamage, LogEndMark, ReplicaIdentity
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.slave.follower import MasterLeft
@@ -377,8 +377,9 @@ class BrokerParts:
         self.ha_tls: Final = _ha_tls(settings, clock)
         self.is_whole: bool = False
         """The last run of this disk lost nothing that its log held, as far as the disk knows."""
-        self.log_damage: str = ""
-        """What was wrong with the log's tail when it was read at the start."""
+        self.log_damage: LogDamage | None = None
+        self.log_made_good_ms: int | None = None
+        """Monotonic: since when another replica's bytes are in the place of what was lost."""
         self._build_store()
         self._build_client_api()
 

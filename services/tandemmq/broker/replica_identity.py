@@ -7,7 +7,7 @@ import asyncio
 import mmap
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -304,6 +304,22 @@ def missing_to_mark(report: RecoveryReport, noted_end: int) -> str:
     if not (report.clean or report.same_boot) or noted_end <= report.end_offset:
         return ""
     return f"the log ends at {report.end_offset}, and the last run had written it up to {noted_end}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogDamage:
+    """What was wrong with the log's tail when it was read at the start."""
+
+    text: str
+    end_offset: int
+    """Up to where the log went at least, before."""
+    history: LogHistory
+    """Whose bytes they were."""
+
+    def is_made_good(self, history: LogHistory, end_offset: int) -> bool:
+        """Whether a log with this history and end holds what was lost: an epoch has one writer, so its bytes are the
+        same ones. Without histories nobody knows."""
+        return end_offset >= self.end_offset and self.history.shared_end(history) >= self.end_offset
 
 
 class LogEndMark:

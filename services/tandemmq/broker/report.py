@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_members import PeerProbes, ProbeTarget, probe_targets
@@ -26,6 +29,8 @@ from tandemmq.service.settings import VERSION
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
+
+log = structlog.get_logger(__name__)
 
 _NAMED_MAX: Final = 10
 """Problems of one kind, and names in one."""
@@ -61,7 +66,21 @@ class BrokerReport:
                 self._disk_usage, self._kept_tails = await asyncio.to_thread(self._look_at_disk)
             for _ in range(_TICKS_PER_LOOK):
                 self._parts.role.second_passed()
+                self._look_for_what_was_lost()
                 await asyncio.sleep(_TICK_S)
+
+    def _look_for_what_was_lost(self) -> None:
+        """A damaged log is no problem any more once it holds the same bytes again. A master of another make proves
+        nothing."""
+        parts = self._parts
+        damage, role = parts.log_damage, parts.role
+        if damage is None or parts.log_made_good_ms is not None or not (role.is_serving and role.has_master):
+            return
+        if role.holds_copies and parts.members.master_metadata() is None:
+            return
+        if damage.is_made_good(parts.member.history, parts.store.dispatched_offset):
+            parts.log_made_good_ms = parts.clock.monotonic_ms()
+            log.info("log_made_good", damage=damage.text, end_offset=damage.end_offset)
 
     def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
         disk = self._parts.disk
@@ -159,12 +178,31 @@ class BrokerReport:
                 f"tandemmq broker accept-loss {group}",
             )
 
+    def _lost_problem(self) -> Iterator[pb.BrokerProblem]:
+        lost = self._parts.tables.lost_places()
+        if not (lost and self._parts.role.is_master):
+            return
+        count = sum(end - start for start, end in lost.values())
+        named = "; ".join(
+            f"{start} to {end - 1} of {topic} queue {queue_id}"
+            for (topic, queue_id), (start, end) in islice(lost.items(), _NAMED_MAX)
+        )
+        rest = f", and {len(lost) - _NAMED_MAX} more queues" if len(lost) > _NAMED_MAX else ""
+        yield pb.BrokerProblem(
+            problem=f"lost at least {count:,} messages that groups have got already, as no log in reach had them when "
+            f"it became master: {named}{rest}",
+            remedy="`tandemmq restore-kept-tail` brings back what was cut off somewhere; what it does not have, groups "
+            "that were behind never get. It is told for a day",
+        )
+
     def _problems(self) -> Iterator[pb.BrokerProblem]:
-        if damage := self._parts.log_damage:
+        damage = self._parts.log_damage
+        if damage is not None and self._parts.log_made_good_ms is None:
             yield pb.BrokerProblem(
-                problem=f"found its log damaged when it started: {damage}",
-                remedy="`tandemmq verify` says whether the replicas are equal, `tandemmq restore-kept-tail` what was "
-                "cut off; look at the disk. It is told until the next start",
+                problem=f"found its log damaged when it started: {damage.text}",
+                remedy="look at the disk, and start the other replicas: it ends once one of them has given back the "
+                f"bytes up to {damage.end_offset}. If none has them, it ends with the next start: `tandemmq "
+                "restore-kept-tail` lists what was cut off",
             )
         if self._parts.role.serves_reads:
             yield pb.BrokerProblem(
@@ -191,6 +229,7 @@ class BrokerReport:
                     problem=f"holds what its master lacks and nobody deleted: {'; '.join(kept[:_NAMED_MAX])}{rest}",
                     remedy="make them again on the master; then delete there what is not wanted",
                 )
+        yield from self._lost_problem()
         skipped = self._parts.leases.skipped_backlogs()
         for one in skipped[:_NAMED_MAX]:
             yield pb.BrokerProblem(

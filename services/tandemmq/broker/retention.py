@@ -38,6 +38,7 @@ _CLOCK_PATH: Final = "config/retentionClock.json"
 _TICKS_PER_SAVE: Final = 30
 _BEHIND_ALL: Final = 1 << 62
 _HOSTS_MAX: Final = 16
+_LOSS_TOLD_MS: Final = 24 * 3_600_000
 
 
 class Floor(Protocol):
@@ -74,6 +75,7 @@ class Retention:
         self._told_refusal = False
         self._told_jump = False
         self._loss: str | None = None
+        self._lost_ms = 0
         self.deleted_needed_bytes = 0
         """Bytes that somebody still needed, deleted because a setting allows it."""
 
@@ -81,6 +83,8 @@ class Retention:
     def problems(self) -> list[str]:
         """What an operator should know of, with its remedy; empty when all is well."""
         clock = self._time.problem if self._time is not None else None
+        if self._loss is not None and self._clock.monotonic_ms() - self._lost_ms > _LOSS_TOLD_MS:
+            self._loss = None
         return [problem for problem in (clock, self._store.retention_problem, self._loss) if problem is not None]
 
     @property
@@ -162,9 +166,10 @@ class Retention:
     def _tell_of_loss(self, hold: Hold, lost_bytes: int) -> None:
         self.deleted_needed_bytes += lost_bytes
         log.error("needed_files_deleted", bytes=lost_bytes, holder=hold.holder)
+        self._lost_ms = self._clock.monotonic_ms()
         self._loss = (
             f"{lost_bytes} bytes were deleted that were kept for {hold.holder}: unreadReservedTime or "
-            "unreplicatedReservedTime was over; this stays until the next start"
+            "unreplicatedReservedTime was over; this is told for a day after the last such deletion"
         )
 
     def _tell_of_full_disk(self) -> None:

@@ -472,3 +472,94 @@ async def test_who_writes_a_table_itself_waits_for_the_thread_that_does() -> Non
     await asyncio.wait_for(waiting, 10)
     tables.persist_all()
     assert b"second" in (disk.read_file("config/topics.json") or b"")
+
+
+def change(tables: MetadataTables, file: MetadataFile, number: int) -> None:
+    match file:
+        case MetadataFile.TOPICS:
+            tables.put_topic(TopicConfig(f"T{number}", 8, 8))
+        case MetadataFile.SUBSCRIPTION_GROUPS:
+            tables.put_group(SubscriptionGroupConfig(f"G{number}"))
+        case MetadataFile.CONSUMER_OFFSETS:
+            tables.consumer_offsets.commit("G", "T", 0, number + 1, now_ms=5)
+        case MetadataFile.DELAY_OFFSETS:
+            tables.delay_offsets.advance(2, number + 1, now_ms=5)
+        case MetadataFile.USERS:
+            tables.put_user(User(f"user{number}", "sealed"))
+        case MetadataFile.ACLS:
+            entry = PolicyEntry(Resource.parse(f"Topic:T{number}"), frozenset({Action.PUB}), Decision.ALLOW)
+            tables.put_acl(Acl("User:ann", (entry,)))
+    tables.persist_all()
+
+
+@given(
+    file=st.sampled_from(MetadataFile),
+    changes=st.integers(1, 5),
+    age=st.integers(0, 5),
+    remedy=st.sampled_from(("replica", "accepts", "means it")),
+)
+def test_an_older_copy_of_one_table_is_no_table(file: MetadataFile, changes: int, age: int, remedy: str) -> None:
+    """Put back while no other member is there. One that lacks only the last change is what a crash may leave."""
+    disk = new_disk()
+    tables, copies, path = started(disk), [], f"config/{file.value}"
+    for number in range(changes):
+        change(tables, file, number)
+        copies.append(disk.read_file(path) or b"")
+    disk.write_file(path, copies[max(0, changes - 1 - age)])
+    again = started(disk, was_used=True)
+    is_older = changes > 2 and age > 1
+    assert list(again.damaged) == [file] * is_older
+    if not is_older:
+        return
+    assert "it is an older copy" in again.damaged[file]
+    match remedy:
+        case "replica":
+            recover(again, tables)
+            assert again.by_file[file].to_json() != copies[-2].decode()
+        case "accepts":
+            again.accept_damage()
+            assert disk.read_file(path) == copies[-2], "it lacks the last change alone"
+            assert disk.read_file(f"{path}.damaged") == copies[max(0, changes - 1 - age)]
+        case "means it":
+            disk.rename(f"{path}.bak", f"{path}.away")
+            again = started(disk, was_used=True)
+            assert disk.read_file(path) == copies[max(0, changes - 1 - age)]
+    assert not again.damaged
+    change(again, file, 9)
+    assert not started(disk, was_used=True).damaged
+
+
+@given(
+    file=st.sampled_from([file for file in MetadataFile if file is not MetadataFile.CONSUMER_OFFSETS]),
+    steps=st.lists(
+        st.sampled_from(("change", "follows older", "put back", "restart", "damaged and follows")),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_a_table_that_goes_back_in_order_is_no_older_copy(file: MetadataFile, steps: list[str]) -> None:
+    disk, older = new_disk(), started(new_disk())
+    change(older, file, 0)
+    tables, path = started(disk), f"config/{file.value}"
+    for number, step in enumerate(steps):
+        match step:
+            case "change":
+                change(tables, file, number)
+            case "follows older":
+                follow(tables, older)
+            case "put back":
+                tables.put_back(file, older.by_file[file].to_json())
+            case "damaged and follows":
+                tables.persist_all()
+                disk.write_file(path, b"{half")
+                tables = started(disk, was_used=True)
+                assert list(tables.damaged) == [file]
+                follow(tables, older)
+            case "restart":
+                tables.persist_all()
+                tables = started(disk, was_used=True)
+        assert not tables.damaged
+    tables.persist_all()
+    newest = disk.read_file(path)
+    assert not started(disk, was_used=True).damaged
+    assert disk.read_file(path) == newest

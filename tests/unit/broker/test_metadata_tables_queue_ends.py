@@ -102,6 +102,7 @@ class _Member:
         if not self.is_old:
             self.tables.empty_queues_go_on(self.store)
         self.settle_as_slave()
+        self.tables.settle_cuts(self.store.queue_max_offset)
         self.store.set_writable(True)
 
     def expire(self) -> None:
@@ -151,6 +152,7 @@ class _Group:
 
     def __init__(self, old: Collection[int] = ()) -> None:
         self.clock = ManualClock()
+        self.has_old = bool(old)
         self.members = [_Member(self.clock, is_old=number in old) for number in range(3)]
         self.images = [member.image() for member in self.members]
         self.master = self.members[0]
@@ -205,6 +207,7 @@ class _Group:
         member.copy_log(before.store)
         others = [other for other in self.members if other is not member and (hears_third or other is before)]
         member.begin(others)
+        assert self.has_old or not member.tables.lost_places(), "it has all that was sent"
         self.master = member
 
 
@@ -301,3 +304,26 @@ def _play(group: _Group, steps: list[tuple[object, ...]]) -> None:
 @given(st.lists(STEPS, min_size=8, max_size=30))
 def test_no_message_is_passed_over_whoever_becomes_master(steps: list[tuple[object, ...]]) -> None:
     _play(_Group(), steps)
+
+
+@given(consumed=st.integers(1, 30), kept=st.integers(0, 30), comes_back=st.integers(0, 30), cuts=st.integers(1, 3))
+def test_what_groups_have_got_and_no_log_has_is_told_for_a_day(
+    consumed: int, kept: int, comes_back: int, cuts: int
+) -> None:
+    """The log ends at `kept` when progress is cut, perhaps more than once, and at `comes_back` when the master begins
+    to serve."""
+    clock = ManualClock()
+    disk = SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms)
+    tables = MetadataTables(disk, clock, topics_changed=lambda: None)
+    tables.consumer_offsets.commit(GROUP, TOPIC, 0, consumed, now_ms=1)
+    store = new_store(disk, clock, OPTIONS)
+    store.load()
+    for _ in range(cuts):
+        asyncio.run(cut_progress(tables, LeaseCopy(disk), store.queues, lambda _topic, _queue_id: kept))
+    end = max(kept, comes_back)
+    tables.settle_cuts(lambda _topic, _queue_id: end)
+    lost = {(TOPIC, 0): (end, consumed)} if consumed > end else {}
+    clock.now_ms += 24 * 3_600_000
+    assert tables.lost_places() == lost
+    clock.now_ms += 1
+    assert tables.lost_places() == {}

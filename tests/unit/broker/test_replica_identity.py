@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from support.group_records import RECORD
 from support.simulated_disk import SimulatedDisk
-from tandemmq.broker.replica_identity import LOG_END_FILE, ForeignStore, LogEndMark, ReplicaIdentity
+from tandemmq.broker.replica_identity import LOG_END_FILE, ForeignStore, LogDamage, LogEndMark, ReplicaIdentity
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory
 from tandemmq.core.replication.mastership import GroupRecord, Replica
 from tandemmq.core.routing.values import BrokerIdentity
@@ -224,3 +226,31 @@ async def test_what_is_gone_of_a_disk_that_was_used_is_told(kind: str, gone: tup
     assert told == due
     assert replica.was_used == (kind != "new")
     assert (replica.run == 1) == (kind == "new" or REPLICA_FILE in gone)
+
+
+@given(
+    starts=st.lists(st.integers(0, 50), max_size=4, unique=True).map(sorted),
+    later_starts=st.lists(st.integers(0, 90), max_size=3, unique=True).map(sorted),
+    lost_end=st.integers(1, 60),
+    end_offset=st.integers(0, 120),
+    knows_history=st.booleans(),
+)
+def test_lost_bytes_are_back_where_the_same_masters_wrote_as_far(
+    *, starts: list[int], later_starts: list[int], lost_end: int, end_offset: int, knows_history: bool
+) -> None:
+    """`starts` of the masters that wrote our log, `later_starts` of those that came after it was damaged."""
+    ours = LogHistory.of((epoch + 1, start) for epoch, start in enumerate(starts))
+    theirs = ours
+    for number, start in enumerate(later_starts):
+        theirs = theirs.begun(10 + number, max(start, *(epoch.start_offset for epoch in theirs.epochs), 0))
+    damage = LogDamage("", lost_end, ours if knows_history else LogHistory())
+
+    def writer(history: LogHistory, offset: int) -> int:
+        return history.epoch_of_last_byte(offset + 1)
+
+    is_same = all(writer(ours, offset) == writer(theirs, offset) for offset in range(lost_end))
+    is_known = knows_history and bool(ours.epochs)
+    is_told = damage.is_made_good(theirs, end_offset)
+    assert not is_told or (is_known and is_same and end_offset >= lost_end)
+    if is_known and is_same and end_offset >= lost_end and all(start < lost_end for start in starts):
+        assert is_told

@@ -314,6 +314,11 @@ async def test_a_group_that_is_gone_for_a_month_loses_what_it_did_not_read_and_t
     (problem,) = master.retention.problems
     assert "group G" in problem
     assert master.retention.deleted_needed_bytes > 0
+    master.time.advance(DAY_MS)
+    assert master.retention.problems == [problem]
+    # Nobody can give back what was lost: it is told, and then it is over.
+    master.time.advance(1)
+    assert master.retention.problems == []
 
 
 async def test_a_full_disk_refuses_sends_and_says_for_whom_it_is_full() -> None:

@@ -406,6 +406,9 @@ class MasterRole:
         # Not before the log is whole: what lies beyond its end goes back to it.
         if await parts.follow_lite_topics():
             await cut_progress(parts.tables, self.leases, parts.store.queues, parts.lite_queue_end)
+        parts.tables.settle_cuts(parts.lite_queue_end)
+        # It has no master any more that could lack something.
+        parts.tables.kept.clear()
         parts.client_api.role_begins()
         await asyncio.to_thread(self.leases.load)
         self._merge_progress()

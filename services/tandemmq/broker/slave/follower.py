@@ -543,7 +543,7 @@ class Follower:
 
         Nothing that was promised is at stake: what had no room was never reported.
         """
-        self.state, self.problem = "disk full", str(error)
+        self.state = "disk full"
         now_ms = self._clock.monotonic_ms()
         if self._no_room_told_ms is None or now_ms - self._no_room_told_ms >= 1_000 * ROOM_TOLD_EVERY_S:
             self._no_room_told_ms = now_ms

@@ -297,16 +297,16 @@ class LeaseReplay:
             replay.apply(read_frames(journal)[0])
         return replay
 
-    def cut(self, queue_end: Callable[[str, int], int]) -> int:
-        """Brings progress beyond a queue's end back to it; in how many queues. `queue_end` knows the end of a queue by
-        topic and queue id."""
-        cut_count = 0
+    def cut(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, int, int]]:
+        """Brings progress beyond a queue's end back to it: topic, queue id and how far it had come. `queue_end` knows
+        the end of a queue by topic and queue id."""
+        cuts: list[tuple[str, int, int]] = []
         for subscription in self.subscriptions.values():
             for queue in subscription.queues.values():
                 if queue.next_offset > (end := queue_end(subscription.topic, queue.queue_id)):
+                    cuts.append((subscription.topic, queue.queue_id, queue.next_offset))
                     queue.truncate(end)
-                    cut_count += 1
-        return cut_count
+        return cuts
 
     def obey(self, acts: OperatorActs) -> bool:
         """Does what operators did to the tables; False when it was about nothing that is held here."""

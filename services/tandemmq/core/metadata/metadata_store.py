@@ -1,7 +1,9 @@
 """Keeps metadata tables in the files where RocketMQ keeps them, below `config/`, with RocketMQ's versions and JSON.
 
 Beside each file lies `<file>.bak` with the content before the last change. Our own crashes never need it, because
-`Disk.write_file` is atomic. It serves a store whose main file a Java broker, an editor or a bad disk left unreadable.
+`Disk.write_file` is atomic. It serves a store whose main file a Java broker, an editor or a bad disk left unreadable,
+and it tells an older copy that somebody put back: no file that was written here is of an earlier version than its
+`.bak`. A table that goes back to an earlier version, a master's or an operator's, is written to both.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
@@ -93,7 +96,8 @@ class MetadataStore:
 
     def load(self, file: MetadataFile, table: MetadataTable, *, accepts_backup: bool = True) -> LoadedFrom:
         """Fills `table` from the main file or else its `.bak`. MetadataCorrupt when neither is readable and one exists;
-        without `accepts_backup` also where only the `.bak` is: it lacks the last change, which was confirmed.
+        without `accepts_backup` also where only the `.bak` is, which lacks the last change, and that was confirmed, or
+        where the main file is older than that.
 
         An unreadable table is no empty one, nor is a file of no bytes: with no topics and offsets every group would
         start over at the tail. What is damaged is kept beside the file that takes its place: `<file>.damaged`.
@@ -110,6 +114,11 @@ class MetadataStore:
             try:
                 if not data:
                     raise MetadataCorrupt("the file is empty")
+                if source is LoadedFrom.MAIN and not accepts_backup and self._newer_backup(file, data) is not None:
+                    raise MetadataCorrupt(
+                        f"it is an older copy, since {_backup_path(file)} has a later version; to go on with it all "
+                        f"the same, move {_backup_path(file)} away"
+                    )
                 table.load_json(data.decode())
             except (MetadataCorrupt, UnicodeDecodeError) as error:
                 problems.append(f"{path}: {error}")
@@ -123,8 +132,27 @@ class MetadataStore:
             raise MetadataCorrupt("; ".join(problems))
         return LoadedFrom.NOWHERE
 
-    def persist(self, file: MetadataFile, text: str) -> bool:
+    def load_newest(self, file: MetadataFile, table: MetadataTable) -> LoadedFrom:
+        """As `load`, and takes the `.bak` where the main file is older."""
+        data = self._disk.read_file(_path(file))
+        backup = None if data is None else self._newer_backup(file, data)
+        if data is None or backup is None:
+            return self.load(file, table)
+        table.load_json(backup.decode())
+        self._damaged[file] = data
+        return LoadedFrom.BACKUP
+
+    def _newer_backup(self, file: MetadataFile, data: bytes) -> bytes | None:
+        """The `.bak`, if it is of a later version than `data`."""
+        backup = self._disk.read_file(_backup_path(file))
+        with suppress(MetadataCorrupt, UnicodeDecodeError):
+            if backup and _version_of(backup).is_newer_than(_version_of(data)):
+                return backup
+        return None
+
+    def persist(self, file: MetadataFile, text: str, *, goes_back: bool = False) -> bool:
         """Makes `text`, a table's `to_json()`, durable; the content before goes to `.bak` first. False: no change.
+        `goes_back`: to an earlier version than that; then it goes to `.before-removal`.
 
         Takes the text and not the table, so that it may run in a thread while the table goes on changing.
         """
@@ -135,7 +163,11 @@ class MetadataStore:
         if (damaged := self._damaged.get(file)) is not None:
             self._disk.write_file(f"{_path(file)}.damaged", damaged)
             del self._damaged[file]
-        if before is not None:
+        newer = (before if goes_back else None) if before is not None else self._newer_backup(file, data)
+        if newer is not None:
+            self._disk.write_file(f"{_path(file)}.before-removal", newer)
+            self._disk.write_file(_backup_path(file), data)
+        elif before is not None:
             self._disk.write_file(_backup_path(file), before)
         self._disk.write_file(_path(file), data)
         self._readable[file] = data
@@ -155,6 +187,10 @@ class MetadataStore:
         if (before := self._readable.get(file)) is not None:
             self._disk.write_file(path, before)
         return path
+
+
+def _version_of(data: bytes) -> DataVersion:
+    return DataVersion.from_object(read_java_json(data.decode()).object("dataVersion"))
 
 
 def _path(file: MetadataFile) -> str:

@@ -35,6 +35,22 @@ KeyT = TypeVar("KeyT", str, int)
 _RESETS: Final = "operatorResets"
 _QUEUE_ENDS: Final = "queueEnds"
 """Ours as well."""
+
+
+class ProgressCut(NamedTuple):
+    """A group had come further in a queue than that goes."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+    end: int
+    """Where it goes on."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.group} queue {self.queue_id}: from {self.offset} back to {self.end}"
+
+
 OFFSETS_MAX: Final = (1 << 40) - 1
 """No queue has given so many numbers: with their heads alone such messages would fill 100 TB."""
 
@@ -158,16 +174,16 @@ class ConsumerOffsetTable:
         self._let_old_marks_go(now_ms)
         self._version = self._version.next(now_ms)
 
-    def cut(self, queue_end: Callable[[str, int], int], *, now_ms: int) -> list[str]:
-        """Sets progress beyond a queue's end back to it: the log lost or gave up what was consumed there. One line for
-        each queue of a group. It leaves no mark: a replica that knows that a group came further is to be believed."""
-        cuts: list[str] = []
+    def cut(self, queue_end: Callable[[str, int], int], *, now_ms: int) -> list[ProgressCut]:
+        """Sets progress beyond a queue's end back to it: the log lost or gave up what was consumed there. It leaves no
+        mark: a replica that knows that a group came further is to be believed."""
+        cuts: list[ProgressCut] = []
         for subscription, queues in self._offsets.items():
             topic = subscription.partition("@")[0]
             for queue_id, offset in queues.items():
                 if offset > (end := queue_end(topic, queue_id)):
                     queues[queue_id] = end
-                    cuts.append(f"{subscription} queue {queue_id}: from {offset} back to {end}")
+                    cuts.append(ProgressCut(topic, subscription.partition("@")[2], queue_id, offset, end))
         if cuts:
             self._version = self._version.next(now_ms)
         return cuts

@@ -334,6 +334,8 @@ class QueueEnds(NamedTuple):
     """Topic, queue id, start of the first file, max offset."""
     log_start: int = 0
     """Of the CommitLog. Before retention moves it this is not written down any more."""
+    index_start: int = -1
+    """Where the first record of the oldest IndexFile starts; -1: there is none."""
 
     @classmethod
     def decode(cls, data: bytes) -> QueueEnds:
@@ -341,8 +343,8 @@ class QueueEnds(NamedTuple):
         checksum, _, text = data.partition(b"\n")
         if checksum != b"%08x" % crc32(text):
             raise ValueError("its checksum is wrong")
-        durable_offset, ends, *log_start = json.loads(text)
-        return cls(durable_offset, [tuple(end) for end in ends], *log_start)
+        durable_offset, ends, *starts = json.loads(text)
+        return cls(durable_offset, [tuple(end) for end in ends], *starts[:2])
 
     @classmethod
     def load(cls, disk: Disk) -> QueueEnds | None:
@@ -356,7 +358,7 @@ class QueueEnds(NamedTuple):
         """Replaces the file, durably. Blocks, in any thread: made piece by piece, so that others go on between them."""
         pieces = [self.ends[start : start + 500] for start in range(0, len(self.ends), 500)]
         ends = ",".join(json.dumps(piece, separators=(",", ":"))[1:-1] for piece in pieces)
-        text = f"[{self.durable_offset},[{ends}],{self.log_start}]".encode()
+        text = f"[{self.durable_offset},[{ends}],{self.log_start},{self.index_start}]".encode()
         disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(text) + text)
 
 
@@ -378,6 +380,8 @@ class ConsumeQueueTable:
         """Queues whose files `load` found damaged, and the first entry that was lost: topic, queue id, queue offset."""
         self._next_numbers: Final[dict[tuple[str, int], int]] = {}
         """Of damaged queues, as they were written down."""
+        self.index_start: Callable[[], int] = lambda: -1
+        """See `QueueEnds`."""
         self.new_count = 0
         """Queues that got their first message since the last round began: each has a file to be made."""
         self._ends_are_there = False
@@ -536,6 +540,7 @@ class ConsumeQueueTable:
                 if queue.max_offset > 0 and not queue.is_unfiled
             ],
             self._files.log_start,
+            self.index_start(),
         )
 
     def _compare_with_ends(self, written: QueueEnds, damaged_from: int | None, *, is_exact: bool) -> int | None:

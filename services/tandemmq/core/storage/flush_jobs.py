@@ -277,6 +277,8 @@ class QueueFlush:
             ends = None
             # Behind a cut ends would say more than the checkpoint vouches for, until there is another record.
             if now.last_record_offset != self._lowered_to:
+                if self._index is not None:
+                    self._index.enter_waiting()  # Ends tell where it begins.
                 ends = self._queues.ends_at(now.last_record_offset, now_ms=now_ms)
             if is_saved and ends is None:
                 return None

@@ -77,6 +77,7 @@ class PagesAhead:
 
 _INDEX_FOLDER: Final = "index"
 _NAME_DIGITS: Final = 17
+_GAP_FILES_MAX: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SLOT_BYTES: Final = 4
 """What a file's length is a multiple of, whatever the counts are."""
@@ -188,6 +189,10 @@ class IndexTable:
     def files(self) -> list[IndexFile]:
         """Oldest first."""
         return list(self._files)
+
+    def start_offset(self) -> int:
+        """Where the first record starts that is in the oldest file; -1 without any."""
+        return self._files[0].begin_physical_offset if self._files and not self._files[0].is_empty else -1
 
     @property
     def last_physical_offset(self) -> int:
@@ -349,10 +354,10 @@ class IndexTable:
         """The same for a tag; records entered by RocketMQ before 5.5 are not found."""
         return self._query(tag_hash(topic, tag), begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
 
-    def open_gap(self, before: IndexFile) -> None:
+    def open_gap(self, before: IndexFile | None) -> None:
         """Records that come next belong behind `before` and in front of the file behind it: one between them is
-        missing. Until `close_gap`."""
-        place = self._files.index(before) + 1
+        missing. None: the oldest. Until `close_gap`."""
+        place = 0 if before is None else self._files.index(before) + 1
         self._behind_gap = self._files[place:]
         self._full_behind_gap = list(self._full_files)
         self._full_files.clear()
@@ -361,7 +366,7 @@ class IndexTable:
     def close_gap(self) -> None:
         """What was entered since `open_gap` is durable when it returns. What had no room is given up."""
         self.forget_waiting()
-        for file in (*self._full_files, self._files[-1]):
+        for file in (*self._full_files, *self._files[-1:]):
             file.sync()
         self._full_files[:] = self._full_behind_gap
         self._files.extend(self._behind_gap)
@@ -493,10 +498,13 @@ class IndexTable:
 
     def _next_path(self, wall_ms: int) -> str:
         """Named after the time, a millisecond after the newest file if the clock did not advance. A file that is
-        missing had a name between those of its neighbours."""
+        missing had a name between those of its neighbours; the oldest one an earlier name, with room for more."""
         newest = self._files[-1].path.rpartition("/")[2] if self._files else ""
         name = _file_name(wall_ms)
-        if name <= newest or self._behind_gap:
+        if self._behind_gap and not newest:
+            room_end = int(self._behind_gap[0].path.rpartition("/")[2]) - _GAP_FILES_MAX
+            name = str(min(int(name), max(0, room_end))).zfill(_NAME_DIGITS)
+        elif name <= newest or self._behind_gap:
             name = str(int(newest) + 1).zfill(_NAME_DIGITS)
         return f"{_INDEX_FOLDER}/{name}"
 

@@ -423,21 +423,27 @@ def _may_go_on(view: memoryview, used: int, size: int, head_bytes: int) -> bool:
     return properties_start + properties_bytes == size and 0 not in view[properties_start:used]
 
 
-def describe_damage(tail: LogTail, stop: StopKind, *, reason: str, vouched_offset: int, told_end: int = 0) -> str:
-    """What was lost by something else than the stop, or by it though others tell of it, in words; "" if nothing was.
+def describe_damage(
+    tail: LogTail, stop: StopKind, *, reason: str, vouched_offset: int, told_end: int = 0
+) -> tuple[str, int]:
+    """What was lost by something else than the stop, or by it though others tell of it, in words, and up to where the
+    log went at least; ("", 0) if nothing was.
 
     `vouched_offset`: where the record starts up to which the log was known to be durable, 0: unknown. `told_end`: how
     far the log went as ConsumeQueues and index tell, which learn of a record only once it is in the log. `reason`: why
     the walk ended.
     """
     end = tail.start_offset
-    evidence = []
+    evidence, reached = [], 0
     if vouched_offset and end <= vouched_offset:
         evidence.append(f"the checkpoint says that a record at {vouched_offset} was on disk")
+        reached = vouched_offset + 1
     if told_end > end:
         evidence.append(f"ConsumeQueues or index know of records up to {told_end}")
+        reached = max(reached, told_end)
     parts = [f"the log ends at {end} ({reason}); {' and '.join(evidence)}"] if evidence else []
     is_left_by_stop = stop is StopKind.POWER_LOST or (stop is StopKind.KILLED and tail.is_torn_record)
     if tail.size and not is_left_by_stop:
         parts.append(f"{tail.size} bytes lie behind the last valid record, in [{end}, {tail.end_offset}): {reason}")
-    return "; ".join(parts)
+        reached = max(reached, tail.end_offset)
+    return "; ".join(parts), reached

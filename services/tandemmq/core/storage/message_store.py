@@ -146,6 +146,8 @@ class MessageStore:
             if options.index_enabled
             else None
         )
+        if self._index is not None:
+            self._queues.index_start = self._index.start_offset
         self._retention: Final = Retention(disk, self._log, self._queues, self._index, options)
         self._dispatcher: Final = Dispatcher(
             self._queues,
@@ -193,7 +195,7 @@ class MessageStore:
             raise
 
     def _load(self) -> RecoveryReport:
-        stop = read_stop_kind(self._disk)
+        stop, abort_is_gone = read_stop_kind(self._disk)
         recovered = recover(
             disk=self._disk,
             log=self._log,
@@ -230,6 +232,7 @@ class MessageStore:
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
             damage=recovered.damage,
+            damage_end=recovered.damage_end,
             damaged_queues=self._queues.damaged_themselves() if recovered.damage else tuple(self._queues.damaged),
             damaged_index_files=tuple(self._index.damaged) if self._index is not None else (),
             missing_index_files=recovered.missing_index_files,
@@ -237,6 +240,7 @@ class MessageStore:
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
             checkpoint_is_lost=recovered.checkpoint_is_lost,
+            abort_is_gone=abort_is_gone,
         )
 
     def doubt_tail(self) -> None:
@@ -285,6 +289,8 @@ class MessageStore:
 
     def _save_last_checkpoint(self) -> None:
         if self._index is not None:
+            index_start = self._index.start_offset()
+            self._queues.index_start = lambda: index_start  # It is closed when this is written down.
             checkpoint = self._queue_flush.checkpoint
             self._queue_flush.save(replace(checkpoint, index_message_timestamp_ms=self._index.close()))
         # Without room for the ConsumeQueues the next start has to make them again, and a doubtful tail it has to

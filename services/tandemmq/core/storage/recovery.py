@@ -111,12 +111,14 @@ class RecoveryReport:
     """What was lost by something else than the stop, or by it though ConsumeQueues or index still tell of it (see
     kept_tail), in words with offsets; "" if nothing was. A log that ends early together with them is not told: only
     who knows how far it went can say so."""
+    damage_end: int
+    """Up to where the log went at least, which ends at `end_offset`; 0 without damage."""
     damaged_queues: tuple[tuple[str, int, int], ...]
     """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
     damaged_index_files: tuple[str, ...]
     """Names of IndexFiles that were damaged and are deleted."""
     missing_index_files: tuple[MissingIndexFile, ...]
-    """Between others, or the newest; those that were deleted for their damage included."""
+    """Those that were deleted for their damage included."""
     kept_tail: KeptTail | None
     """What was cut, if it was more than a torn record."""
     stop_reason: str
@@ -124,6 +126,8 @@ class RecoveryReport:
     duration_ms: int
     checkpoint_is_lost: bool = False
     """It vouches for nothing, and a file that is written after it does."""
+    abort_is_gone: bool = False
+    """The file that says that the last run was not ended in order; others say so."""
 
     @property
     def may_have_lost(self) -> bool:
@@ -143,6 +147,7 @@ class Recovered:
     checkpoint: StoreCheckpoint
     truncated_bytes: int
     damage: str
+    damage_end: int
     kept_tail: KeptTail | None
     missing_index_files: tuple[MissingIndexFile, ...] = ()
     checkpoint_is_lost: bool = False
@@ -227,7 +232,8 @@ def recover(
         index.truncate(dispatch_from, log.stored_ms)
     progress.bytes_to_read = log.files.end_offset - start_offset
     if index is not None:
-        missing_index_files = _make_missing_index_files(log, dispatcher, index, progress)
+        index_start = -1 if written is None else written.index_start
+        missing_index_files = _make_missing_index_files(log, dispatcher, index, progress, index_start=index_start)
         last = index.files[-1] if index.files else None
         if index_lost_from is None and last is not None and _has_keys_between(log, last, dispatch_from):
             # The newest is gone: what a checkpoint vouches for had been entered.
@@ -263,7 +269,7 @@ def recover(
     tail = read_log_tail(log.files, scan.end_offset, file_bytes=log.file_bytes)
     if tail.size and is_cut_kept(disk, log, start_offset=tail.start_offset, end_offset=tail.end_offset):
         tail = LogTail(tail.start_offset, tail.start_offset, is_torn_record=False)
-    damage = describe_damage(
+    damage, damage_end = describe_damage(
         tail,
         stop,
         reason=scan.stop_reason,
@@ -301,7 +307,14 @@ def recover(
     if log.min_offset:
         queues.correct_min_offsets(log.min_offset)
     return Recovered(
-        scan, checkpoint, truncated_bytes, damage, kept_tail, tuple(missing_index_files), checkpoint_is_lost
+        scan,
+        checkpoint,
+        truncated_bytes,
+        damage,
+        damage_end,
+        kept_tail,
+        tuple(missing_index_files),
+        checkpoint_is_lost,
     )
 
 
@@ -332,7 +345,9 @@ def _start_empty(
     """Without a log, whatever was derived from one is wrong."""
     scan = LogScan(0, 0, 0, None, "no files")
     nothing = LogTail(0, 0, is_torn_record=False)
-    damage = describe_damage(nothing, stop, reason=scan.stop_reason, vouched_offset=checkpoint.logics_physical_offset)
+    damage, damage_end = describe_damage(
+        nothing, stop, reason=scan.stop_reason, vouched_offset=checkpoint.logics_physical_offset
+    )
     if damage:
         doubt_tail()
     queues.remove_all()
@@ -343,7 +358,7 @@ def _start_empty(
         checkpoint = StoreCheckpoint()
         checkpoint.save(disk)
     log.set_end(0)
-    return Recovered(scan, checkpoint, 0, damage, None)
+    return Recovered(scan, checkpoint, 0, damage, damage_end, None)
 
 
 def _durable_record(log: CommitLog, checkpoint: StoreCheckpoint) -> RecordFound | None:
@@ -411,16 +426,18 @@ def _rebuild_index(
 
 
 def _make_missing_index_files(
-    log: CommitLog, dispatcher: Dispatcher, index: IndexTable, progress: RecoveryProgress
+    log: CommitLog, dispatcher: Dispatcher, index: IndexTable, progress: RecoveryProgress, *, index_start: int
 ) -> list[MissingIndexFile]:
     """IndexFiles follow each other: where the log has keys between the last record of one and the first of the next,
-    there was another one. Makes it again, with the same entries, unless that takes too long."""
+    there was another one; and one before the oldest, if that began at `index_start`. Makes it again, with the same
+    entries, unless that takes too long."""
     missing: list[MissingIndexFile] = []
-    files = index.files
+    files = [None, *index.files] if index_start >= 0 else index.files
     for before, behind in pairwise(files):
-        start = max(before.end_physical_offset, log.files.first_offset)
+        assert behind is not None, "only what is before the oldest is none"
+        start = max(index_start if before is None else before.end_physical_offset, log.files.first_offset)
         end = behind.begin_physical_offset
-        if not _has_keys_between(log, before, end):
+        if not (_has_keys(log, start, end) if before is None else _has_keys_between(log, before, end)):
             continue
         is_made_again = end - start <= _INDEX_REBUILD_BYTES_MAX
         if is_made_again:
@@ -445,6 +462,11 @@ def _has_keys_between(log: CommitLog, before: IndexFile, end: int) -> bool:
         offset = log.files.first_offset
     elif (last := record_at(log.files, offset, file_bytes=log.file_bytes)) is not None:
         offset += last.size
+    return _has_keys(log, offset, end)
+
+
+def _has_keys(log: CommitLog, offset: int, end: int) -> bool:
+    """Whether a record of [offset, end) belongs into an IndexFile. A record starts at `offset`, or lies before it."""
     for _ in range(_KEYLESS_MAX):
         if offset >= end:
             return False
@@ -477,24 +499,28 @@ def _enter_first_part(log: CommitLog, index: IndexTable, behind: IndexFile) -> N
 # | abort | process id, decimal           | when the store begins to run | last step of an orderly stop   |
 # | boot  | Disk.boot_id() of the machine | before `abort`               | before `abort`                 |
 #
+# So `boot` without `abort` is no orderly stop either: somebody has removed `abort`, perhaps a Java broker that ran
+# after ours was killed, or the process died between the two.
+#
 # An `abort` file at start means that the last run was not ended in order. If `boot` names this very run of the machine,
 # the kernel still has all that the killed process wrote. If it is missing (a Java broker ran) or names another run,
 # pages may be lost.
 #
-# A store that may have lost pages stays without `boot` until its owner says that nothing is missing any more. The
-# answer to "was anything lost?" must survive a kill, and an orderly stop, while what was lost is being fetched.
+# A store that may have lost pages has a `boot` that names no machine until its owner says that nothing is missing any
+# more. The answer to "was anything lost?" must survive a kill, and an orderly stop, while what was lost is being
+# fetched.
 
 _ABORT_PATH: Final = "abort"
 _BOOT_PATH: Final = "boot"
+_NO_BOOT: Final = b"doubtful"
 
 
-def read_stop_kind(disk: Disk) -> StopKind:
-    """How the last run ended."""
-    if disk.read_file(_ABORT_PATH) is None:
-        return StopKind.CLEAN
-    if disk.read_file(_BOOT_PATH) == disk.boot_id().encode():
-        return StopKind.KILLED
-    return StopKind.POWER_LOST
+def read_stop_kind(disk: Disk) -> tuple[StopKind, bool]:
+    """How the last run ended, and whether `abort` is gone though that was not in order."""
+    boot, abort_is_there = disk.read_file(_BOOT_PATH), disk.read_file(_ABORT_PATH) is not None
+    if boot is None and not abort_is_there:
+        return StopKind.CLEAN, False
+    return StopKind.KILLED if boot == disk.boot_id().encode() else StopKind.POWER_LOST, not abort_is_there
 
 
 def set_run_marks(disk: Disk, *, process_id: int) -> None:
@@ -509,7 +535,7 @@ def set_run_marks(disk: Disk, *, process_id: int) -> None:
 
 def set_doubtful_run_marks(disk: Disk, *, process_id: int) -> None:
     """The store runs, but pages that were lost before may be missing: the next start is to ask the same question."""
-    disk.remove(_BOOT_PATH)
+    disk.write_file(_BOOT_PATH, _NO_BOOT)
     disk.write_file(_ABORT_PATH, str(process_id).encode())
 
 

@@ -123,7 +123,8 @@ def test_damage_at_each_byte_is_told_from_what_a_kill_leaves(kind: str) -> None:
         rest = damaged[scan.end_offset :].rstrip(b"\0")
         assert tail.size == len(rest)
         for stop in StopKind:
-            damage = describe_damage(tail, stop, reason=scan.stop_reason, vouched_offset=vouched)
+            damage, reached = describe_damage(tail, stop, reason=scan.stop_reason, vouched_offset=vouched)
+            assert (reached > scan.end_offset) == bool(damage)
             assert bool(damage) == _is_damage(stop, log, vouched, scan.end_offset, rest), (at, stop, tail, damage)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -119,7 +119,7 @@ def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, place: int
     store = new_store(run.disk, run.clock)
     report = store.load()
     assert report.damaged_index_files in ((), (path.removeprefix("index/"),))
-    if path in paths[1:-1] and image.get("boot") != b"another run of the machine":
+    if path in paths[:-1] and image.get("boot") != b"another run of the machine":
         assert [missing.is_made_again for missing in report.missing_index_files] == [True]
         made = run.disk.image()
         found = sorted(path for path in made if path.startswith("index/"))
@@ -135,7 +135,7 @@ def test_an_index_that_lost_files_is_made_again_or_told_of(run: _Run, place: int
             for record in messages_by_key(store, topic, key, begin_ms=0, end_ms=run.clock.now_ms)
         )
     ]
-    assert not missing or path == paths[0]
+    assert not missing
 
 
 @given(run=RUNS, data=st.data())
@@ -451,3 +451,81 @@ def test_a_new_master_that_joined_late_begins_numbers_again(is_killed: bool) -> 
         store.dispatch()
     assert queue_contents(store) == derived_queues(store)
     assert store.queue_max_offset("topic", 0) == 40
+
+
+@given(
+    expired_files=st.integers(0, 12),
+    stop=st.sampled_from(("stop", "kill", "power")),
+    is_written_down=st.booleans(),
+    loses_oldest=st.booleans(),
+)
+def test_an_oldest_index_file_is_missed_unless_retention_removed_it(
+    expired_files: int, stop: str, *, is_written_down: bool, loses_oldest: bool
+) -> None:
+    """Retention goes file by file of the log; with it the IndexFiles that end below."""
+    disk, clock = SimulatedDisk(random.Random(expired_files)), ManualClock()
+    options = with_options(file_reserved_hours=1)
+    store = new_store(disk, clock, options)
+    store.load()
+    for number in range(MESSAGES):
+        clock.now_ms += 1000
+        keys = (f"id-{number}", f"key-{number}") if number % 9 else ()
+        store.put(outgoing_message(body=b"b" * 100, keys=keys, tag=None))
+    flush_all(store)
+    for _ in range(expired_files):
+        clock.now_ms += 3_600_000
+        if (job := store.expire(store.expiry_wish(right_time(clock.now_ms)), RetentionFloor())) is not None:
+            job.run()
+            while store.trim_queues():
+                pass
+    if is_written_down:
+        clock.now_ms += 20_000
+        flush_all(store)
+    if stop == "stop":
+        store.close()
+    disk.crash(power_loss=stop == "power")
+    image = disk.image()
+    paths = sorted(path for path in image if path.startswith("index/"))
+    if loses_oldest and len(paths) > 2:
+        del image[paths[0]]
+        disk.put_back(image)
+    store = new_store(disk, clock, options)
+    report = store.load()
+    if not (loses_oldest and len(paths) > 2):
+        assert report.missing_index_files == ()
+    elif QUEUE_ENDS_FILE in image:
+        assert all(missing.is_made_again for missing in report.missing_index_files)
+        assert not [
+            key
+            for topic, key, offset in keys_in(store)
+            if all(
+                record.physical_offset != offset
+                for record in messages_by_key(store, topic, key, begin_ms=0, end_ms=clock.now_ms)
+            )
+        ]
+    store.close()
+    again = new_store(disk, clock, options)
+    assert again.load().missing_index_files == (), "it is told once"
+
+
+@given(run=RUNS, is_doubtful=st.booleans(), cut_bytes=st.integers(0, 400))
+def test_without_its_abort_file_a_run_counts_as_it_ended(run: _Run, is_doubtful: bool, cut_bytes: int) -> None:
+    """Whatever the end of its log has lost. `is_doubtful`: it was killed before anybody vouched for the end."""
+    image = dict(run.image)
+    if is_doubtful:
+        store = run.start(image)
+        store.doubt_tail()
+        run.disk.crash(power_loss=False)
+        image = run.disk.image()
+    last = max(path for path in image if path.startswith("commitlog/") and any(image[path]))
+    used = len(image[last].rstrip(b"\0"))
+    image[last] = _changed_length(image[last][: max(0, used - cut_bytes)], len(image[last]))
+    seen = []
+    for paths in (image, {path: content for path, content in image.items() if path != "abort"}):
+        run.disk.put_back(paths)
+        store = new_store(run.disk, run.clock)
+        report = store.load()
+        assert report.abort_is_gone == ("abort" in image and "abort" not in paths)
+        seen.append((replace(report, abort_is_gone=False, kept_tail=None), queue_contents(store), keys_in(store)))
+    assert seen[0] == seen[1]
+    assert seen[0][0].may_have_lost or not is_doubtful
