@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG
-from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict
+from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, stands_for_more
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
 
@@ -317,7 +317,7 @@ def _neighbours(findings: list[Finding], kinds: Sequence[FindingKind]) -> list[F
         second = finding if first is last else last
         joined[-1] = replace(
             first,
-            detail=first.detail if second.detail == first.detail else f"{first.detail}; {second.detail}",
+            detail=first.detail if second.detail in first.detail else f"{first.detail}; {second.detail}",
             start_offset=last.start_offset,
             end_offset=max(last.end_offset or 0, finding.end_offset or 0),
             topic=last.topic or finding.topic,
@@ -434,7 +434,7 @@ def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_i
     the same bytes of the same replica, the former is kept.
     """
     known = _pieces_joined(_without_doubles(compared))
-    rest = without_repeats(known, _without_doubles(checked))[len(known) :]
+    rest = without_repeats(known, _without_doubles(checked), broker_ids=broker_ids)[len(known) :]
     own = [finding for finding in known if finding.kind in _OF_ONE and finding.source_broker_id is None]
     others = _without(known, own)
     once = one_for_each_cause([*others, *_shared_once([*own, *_pieces_joined(rest)], broker_ids)])
@@ -558,24 +558,51 @@ def ranges_of(broker_id: int | None, findings: Iterable[Finding]) -> list[LogRan
     ]
 
 
-def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
-    """Findings of a comparison, and of `record_check` those that it does not explain: of another replica, or of another
-    range of the log. A record that was changed contradicts its own ConsumeQueue and index entries as well."""
+_INDEX_PLACE: Final = re.compile(r"entry \d+ says hash \d+, offset (\d+),")
+"""Where an index entry leads to at which there is no such record."""
+
+
+def _is_misnumbered(finding: Finding) -> bool:
+    """Whether the records around it say that a record has another's queue offset."""
+    return finding.kind is FindingKind.FIELD_DIFFERS and finding.detail.startswith("queueOffset is ")
+
+
+def without_repeats(
+    compared: Sequence[Finding], checked: Sequence[Finding], *, broker_ids: frozenset[int] = frozenset()
+) -> list[Finding]:
+    """Findings of a comparison of `broker_ids`, and of `record_check` those that it does not explain: of another
+    replica, or of another range of the log. A record that was changed contradicts its own ConsumeQueue and index
+    entries as well, and one that has another's place makes a gap of the records behind it."""
     ranges: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
     for finding in compared:
         if finding.kind in _LOG_KINDS and finding.start_offset is not None and finding.end_offset is not None:
             ranges.setdefault((finding.group, finding.broker_id), []).append((finding.start_offset, finding.end_offset))
 
+    told_of: dict[Finding, set[int | None]] = {}
+    for finding in checked:
+        if _is_misnumbered(finding):
+            told_of.setdefault(_anonymous(finding), set()).add(finding.broker_id)
+
     def is_explained(finding: Finding) -> bool:
+        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
         start, end = finding.start_offset, finding.end_offset
+        if start is None and (place := _INDEX_PLACE.match(finding.detail)) is not None:
+            start = int(place[1])
+            end = start + 1
         if start is None or end is None:
             return False
+        if _is_misnumbered(finding) and any(other_end <= start for _, other_end in named):
+            # The bytes are those of the other replicas; if these find nothing, the records before it are to blame.
+            return len(told_of[_anonymous(finding)]) < len(broker_ids)
         # A gap in a queue ends where the record begins whose queue offset is too high: that may be what was changed.
         end += finding.kind is FindingKind.QUEUE_GAP
-        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
         return any(other_start < end and start < other_end for other_start, other_end in named)
 
-    return [*compared, *(finding for finding in checked if not is_explained(finding))]
+    left = [finding for finding in checked if not is_explained(finding)]
+    # What stands for the rest of many follows from the same as they do.
+    unexplained = {finding.broker_id for finding in left if not stands_for_more(finding)}
+    told = {finding.broker_id for finding in checked if not stands_for_more(finding)} - unexplained
+    return [*compared, *(own for own in left if not (stands_for_more(own) and own.broker_id in told))]
 
 
 _LOG_KINDS: Final = frozenset(

@@ -172,3 +172,26 @@ def test_config_folder_that_is_gone_is_one_finding_with_a_step_for_each_table() 
     steps = plan_repair("run", "cluster", [whole], lambda *_: "").steps
     assert {(step.action, step.table) for step in steps} == {(RepairAction.REWRITE_TABLE, name) for name in names}
     assert sorted(one_for_each_cause(lost[:2]), key=lambda own: own.file or "", reverse=True) == lost[:2]
+
+
+def test_what_follows_from_other_messages_in_a_file_is_no_finding_of_its_own() -> None:
+    """IndexFiles still lead to the messages that lay there, and the queues do not go on behind them."""
+    lost = found(FindingKind.RECORD_MISSING, start_offset=100, end_offset=900, source_broker_id=0)
+    entries = [
+        found(FindingKind.INDEX_ENTRY_WRONG, file="index/1", detail=f"entry {at} says hash 5, offset {at}, 0 s, …")
+        for at in (100, 500, 899)
+    ]
+    behind = found(
+        FindingKind.FIELD_DIFFERS, start_offset=1000, end_offset=1100, detail="queueOffset is 17 between 17 and the …"
+    )
+    more = replace(entries[0], detail=f"and 90 more findings in this range, the first: {entries[0].detail}")
+    both = frozenset({0, 1})
+    assert collate([lost], [*entries, behind, more], broker_ids=both) == [lost]
+    elsewhere = replace(entries[0], detail="entry 4 says hash 5, offset 900, 0 s, …")
+    assert set(collate([lost], [*entries, elsewhere], broker_ids=both)) == {lost, elsewhere}
+    assert len(collate([lost], [elsewhere, more], broker_ids=both)) == 2
+    # All replicas have it: then it is not the damage of one of them that makes it seem so.
+    (first, second) = collate([lost], [behind, replace(behind, broker_id=0)], broker_ids=both)
+    assert {first.broker_id, second.broker_id} == {1, None}
+    before = replace(behind, start_offset=10, end_offset=50)
+    assert set(collate([lost], [before], broker_ids=both)) == {lost, before}
