@@ -46,7 +46,7 @@ from tandemmq.consistency.tasks import (
     TaskAnswer,
     TaskRunner,
 )
-from tandemmq.core.audit.causes import collate, ranges_of, with_sources
+from tandemmq.core.audit.causes import collate, ranges_of, with_one_source, with_sources
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
 from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_than_seen, table_marks
@@ -205,10 +205,9 @@ class GroupAudit:
         checked = [finding for finding in checked if finding not in known]
         told = {(finding.broker_id, finding.file) for finding in checked}
         checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
-        findings = with_sources(
-            collate(compared, checked, broker_ids=frozenset(replicas)),
-            {broker_id: replica.facts for broker_id, replica in holding.items()},
-        )
+        facts = {broker_id: replica.facts for broker_id, replica in holding.items()}
+        compared = with_one_source(compared, facts)
+        findings = with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), facts)
         if memory.deep_findings and not self._is_deep:
             self._notes.append(
                 f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "

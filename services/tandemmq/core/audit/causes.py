@@ -184,7 +184,10 @@ def _set_back(findings: list[Finding]) -> list[Finding]:
         ]
         first = next((each for each in own if each.kind is FindingKind.TAIL_MISSING), None)
         # Epochs alone say something else than tables do.
-        with_it = own if first else [each for each in own if each.kind is FindingKind.TABLE_OLDER]
+        older = [each for each in own if each.kind is FindingKind.TABLE_OLDER]
+        with_it = (
+            [each for each in own if each is first or each.kind is not FindingKind.TAIL_MISSING] if first else older
+        )
         first = first or (with_it[0] if with_it else None)
         if first is None or len(with_it) < 2:
             continue
@@ -530,6 +533,38 @@ def with_sources(findings: Sequence[Finding], replicas: Mapping[int, ReplicaFact
         else finding
         for finding in findings
     ]
+
+
+def with_one_source(findings: Sequence[Finding], replicas: Mapping[int, ReplicaFacts]) -> list[Finding]:
+    """Neighbours on one replica that others have right have one source, if one of these has all of it right: it is one
+    damage, and who copies the whole file must not take it from a replica that is damaged in the middle."""
+    found = list(findings)
+    for chain in _chains(found):
+        sources = {found[at].source_broker_id for at in chain}
+        if len(sources) == 1:
+            continue
+        whole = replace(found[chain[-1]], start_offset=found[chain[0]].start_offset)
+        holder = _holder(whole, findings, {key: own for key, own in replicas.items() if key in sources})
+        if holder is not None:
+            for at in chain:
+                found[at] = replace(found[at], source_broker_id=holder)
+    return found
+
+
+def _chains(findings: Sequence[Finding]) -> list[list[int]]:
+    """Places of findings of damage, with a source, that adjoin on one replica, in the order of the log."""
+    done: list[list[int]] = []
+    chains: dict[int | None, list[int]] = {}
+    for at in sorted(range(len(findings)), key=lambda at: findings[at].start_offset or 0):
+        own = findings[at]
+        if own.kind not in (*_BOUNDS, *_OF_FILES) or own.start_offset is None or own.source_broker_id is None:
+            continue
+        chain = chains.get(own.broker_id)
+        if chain is None or findings[chain[-1]].end_offset != own.start_offset:
+            chain = chains[own.broker_id] = []
+            done.append(chain)
+        chain.append(at)
+    return done
 
 
 def _holder(finding: Finding, findings: Sequence[Finding], replicas: Mapping[int, ReplicaFacts]) -> int | None:
