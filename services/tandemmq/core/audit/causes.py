@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG
+from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG, OTHER_LENGTH
 from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, stands_for_more
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
@@ -57,7 +57,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
     rest = _gaps_of_one_stretch(rest)
-    rest = _without_lost_ends(rest)
+    rest = _without_lost_ends(_of_other_length(rest))
     rest = _without_impossible_offsets(rest)
     rest = _without_unreadable(rest)
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
@@ -234,6 +234,23 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         if not (own.kind in _OF_ENDS and own.broker_id in lost)
         and not (own.kind in _OF_EMPTY_DISKS and own.broker_id in empty)
         and not (_is_behind_a_gap(own) and own.broker_id in lost)
+    ]
+
+
+def _of_other_length(findings: list[Finding]) -> list[Finding]:
+    """Where all files of a replica are longer or shorter, records seem cut off at their ends; a file that lacks records
+    is told with these."""
+    other = {own.broker_id for own in findings if own.detail.startswith(OTHER_LENGTH)}
+    is_lost = (FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE)
+    lossy = {own.broker_id for own in findings if own.kind in is_lost and own.start_offset is not None}
+    return [
+        own
+        for own in findings
+        if own.broker_id not in other
+        or not (
+            (own.kind is FindingKind.TORN and own.verdict is Verdict.OWN_EVIDENCE)
+            or (own.detail.startswith(OTHER_LENGTH) and own.broker_id in lossy)
+        )
     ]
 
 
