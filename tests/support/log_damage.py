@@ -5,10 +5,12 @@ The folders are those of `audit_stores.make_group`, ended in order.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from support.audit_stores import make_master
 from support.replica_folders import open_replica
 from support.store_damage import Damage, Expected, write_at
 from tandemmq.core.audit.findings import FindingKind
@@ -18,6 +20,7 @@ from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.message.record_layout import BLANK, BLANK_MAGIC
 
 _QUEUE_OFFSET_AT: Final = 20
+_BODY_AT: Final = 88
 
 
 def _names(store: ReplicaStore) -> list[RecordName]:
@@ -62,9 +65,57 @@ def _wrong_queue_offset(folders: Sequence[Path], chance: random.Random) -> Expec
     return Expected(kinds, topic=topic, consequences=consequences, everywhere=True, findings_max=1)
 
 
+def _other_files(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Some CommitLog files of a replica are those of another broker group."""
+    broker_id = chance.randrange(len(folders))
+    folder = folders[broker_id]
+    other = folder.with_name("other")
+    make_master(other, messages=900, seed=1 + chance.randrange(1 << 16))
+    names = sorted(path.name for path in (folder / "commitlog").iterdir())
+    first = chance.randrange(len(names) - 1)
+    for name in names[first : chance.randrange(first + 1, len(names))]:
+        shutil.copyfile(other / "commitlog" / name, folder / "commitlog" / name)
+    shutil.rmtree(other)
+    kinds = frozenset({FindingKind.RECORD_MISSING, FindingKind.TORN, FindingKind.ZEROED, FindingKind.TAIL_MISSING})
+    # The first message of that log may have the id and the length of the first one of this.
+    return Expected(kinds, broker_id, consequences=frozenset({FindingKind.FIELD_DIFFERS}), findings_max=2)
+
+
+def _repeated_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A CommitLog file holds what another one of the same replica holds."""
+    broker_id = chance.randrange(len(folders))
+    files = sorted((folders[broker_id] / "commitlog").iterdir())[:-1]
+    one, other = chance.sample(files, 2)
+    data = one.read_bytes()
+    other.unlink()
+    other.write_bytes(data)
+    return Expected(frozenset({FindingKind.RECORD_MISSING}), broker_id, findings_max=1)
+
+
+def _crossed(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Zeros over some records of one replica, and within them a damaged body on another one."""
+    one, other = chance.sample(range(len(folders)), 2)
+    store = open_replica(folders[0])
+    names = _names(store)
+    at = chance.randrange(1, len(names) - 8)
+    first, inner, last = names[at], names[at + chance.randrange(1, 4)], names[at + 4]
+    place = inner.start_offset + _BODY_AT + 24
+    write_at(folders[other] / store.segment_path(place), place % store.facts.segment_bytes, bytes((0x5A, 0xA5)))
+    start, end = first.start_offset + chance.randrange(40), last.start_offset + chance.randrange(40)
+    for begin, stop in ((start, min(end, store.segment_end(start))), (max(start, store.segment_end(start)), end)):
+        if begin < stop:
+            where = folders[one] / store.segment_path(begin)
+            write_at(where, begin % store.facts.segment_bytes, bytes(stop - begin))
+    kinds = {FindingKind.ZEROED, FindingKind.BODY_CRC, FindingKind.FIELD_DIFFERS, FindingKind.TORN}
+    return Expected(frozenset(kinds), one, also=frozenset({other}), ranges=((start, end),), findings_max=5)
+
+
 _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] = {
     "early-mark": _early_mark,
     "wrong-queue-offset": _wrong_queue_offset,
+    "other-files": _other_files,
+    "repeated-file": _repeated_file,
+    "crossed": _crossed,
 }
 LOG_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}
 """By name."""

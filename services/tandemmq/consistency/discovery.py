@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,8 +121,10 @@ def is_store(folder: Path) -> bool:
 
 
 def _named_alike(stores: Sequence[Path]) -> list[SourceSpec]:
-    """Stores that were named one by one: by their folders if those are <group>/<brokerId>, else as one group."""
-    if stores and all(is_broker_id(path.name) for path in stores):
+    """Stores that were named one by one: by their folders if those are <group>/<brokerId>, else as one group. As one as
+    well if each were a group of its own: nothing would be compared."""
+    groups = {path.parent.name for path in stores}
+    if all(is_broker_id(path.name) for path in stores) and (len(stores) == 1 or len(groups) < len(stores)):
         return [_folder_spec(path.parent.name, int(path.name), path) for path in stores]
     return [_folder_spec(_UNNAMED_GROUP, broker_id, path) for broker_id, path in enumerate(stores)]
 
@@ -132,7 +135,20 @@ def _folder_spec(group: str, broker_id: int, folder: Path) -> SourceSpec:
 
 def _refuse_doubles(specs: Iterable[SourceSpec]) -> None:
     places: dict[tuple[str, int], str] = {}
+    folders: dict[str, str] = {}
     for spec in specs:
+        name = f"{spec.group}:{spec.broker_id}"
         known = places.setdefault((spec.group, spec.broker_id), spec.location)
         if known != spec.location:
-            raise NothingFound(f"{spec.group}:{spec.broker_id} is both {known} and {spec.location}; name each once")
+            raise NothingFound(f"{name} is both {known} and {spec.location}; name each once")
+        if spec.kind is SourceKind.FOLDER:
+            # Also by another way to it: a store is always equal to itself.
+            folder = os.path.realpath(spec.location)
+            if folder in folders:
+                who = (
+                    f"{name} is named twice:"
+                    if folders[folder] == name
+                    else f"{folders[folder]} and {name} are one store,"
+                )
+                raise NothingFound(f"{who} {folder}; name each once")
+            folders[folder] = name

@@ -46,7 +46,7 @@ from tandemmq.consistency.tasks import (
     TaskAnswer,
     TaskRunner,
 )
-from tandemmq.core.audit.causes import collate, ranges_of, with_sources
+from tandemmq.core.audit.causes import collate, ranges_of, with_one_source, with_sources
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
 from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_than_seen, table_marks
@@ -169,7 +169,7 @@ class GroupAudit:
             return self._left_out(
                 Outcome.SKIPPED, replicas, f"a slave is {behind} bytes behind its master; maxLagBytes allows fewer"
             )
-        memory = self._remembered()
+        memory = self._of_these_disks(self._remembered(), replicas)
         self._note_who_is_absent(memory, replicas)
         self._note_who_is_remembered(described)
         holding = {broker_id: replica for broker_id, replica in replicas.items() if not is_empty(replica.facts)}
@@ -205,10 +205,9 @@ class GroupAudit:
         checked = [finding for finding in checked if finding not in known]
         told = {(finding.broker_id, finding.file) for finding in checked}
         checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
-        findings = with_sources(
-            collate(compared, checked, broker_ids=frozenset(replicas)),
-            {broker_id: replica.facts for broker_id, replica in holding.items()},
-        )
+        facts = {broker_id: replica.facts for broker_id, replica in holding.items()}
+        compared = with_one_source(compared, facts)
+        findings = with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), facts)
         if memory.deep_findings and not self._is_deep:
             self._notes.append(
                 f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
@@ -269,6 +268,30 @@ class GroupAudit:
         seen = {key: SeenReplica(offset, offset, offset) for key, offset in watermarks.items()} | memory.seen
         seen = {key: own for key, own in seen.items() if key in seen_at_s}
         return replace(memory, replica_watermarks=watermarks, seen_at_s=seen_at_s, seen=seen)
+
+    def _of_these_disks(self, memory: GroupMemory, replicas: Mapping[int, Replica]) -> GroupMemory:
+        """Without what was verified of disks that others have replaced. Where all of them are others, it is the memory
+        of a group that had the same name, or of one that is lost: this run says so, and the next ones begin anew."""
+        others = {
+            broker_id
+            for broker_id, seen in memory.seen.items()
+            if seen.disk_id
+            and broker_id in replicas
+            and replicas[broker_id].facts.disk_id not in ("", *(own.disk_id for own in memory.seen.values()))
+        }
+        if others and others == set(memory.seen):
+            self._problems.append(
+                "all replicas are on other disks than earlier runs saw: what those held is not looked for, and this "
+                "group is compared as a new one from now on"
+            )
+            return GroupMemory(
+                memory.algorithm,
+                memory.extent_bytes,
+                seen_at_s=dict.fromkeys(self._specs, self._now.timestamp()),
+                run_id=memory.run_id,
+            )
+        watermarks = {key: offset for key, offset in memory.replica_watermarks.items() if key not in others}
+        return replace(memory, replica_watermarks=watermarks)
 
     def _describe(self, specs: Iterable[SourceSpec]) -> dict[int, _Described]:
         """Those that answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.audit_stores import copy_group
+from support.audit_stores import copy_group, make_group
+from support.inline_audit import run_inline
 from support.inline_runner import InlineRunner
 from support.store_damage import DAMAGES
 from tandemmq.consistency.audit import AuditReport, audit, new_run_id
@@ -22,6 +24,7 @@ from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 from tandemmq.consistency.tasks import DescribeTask, DigestTask, Replica, Task, TaskAnswer
 from tandemmq.core.audit.run_summary import Outcome
+from tandemmq.core.replication.log_history import REPLICA_FILE, ReplicaRecord
 from tandemmq.service.settings import load_settings
 
 
@@ -140,3 +143,46 @@ def test_members_that_a_run_is_not_shown_are_noted(equal_group: list[Path], tmp_
     notes = [note for note in report.summary.notes if "remember" in note]
     assert bool(notes) is (replicas < 3)
     assert all(f"broker-a:{broker_id}" in notes[0] for broker_id in range(replicas, 3))
+
+
+def _on_another_disk(folder: Path) -> None:
+    path = folder / REPLICA_FILE
+    record = ReplicaRecord.from_json(path.read_text())
+    path.write_text(replace(record, disk_id=record.disk_id[::-1][:-4] + "beef").to_json())
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_was_verified_of_a_disk_is_not_of_the_one_in_its_place(
+    equal_group: list[Path], tmp_path: Path, is_replaced: bool
+) -> None:
+    """A slave was made anew from its master, and what was written is not what was sent."""
+    folders = copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
+    arguments = tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=quick"
+    assert run_inline(*arguments).summary.outcome is Outcome.EQUAL
+    if is_replaced:
+        _on_another_disk(folders[1])
+    DAMAGES["flipped-body-bit"].apply(folders[1:], random.Random(1))
+    found = run_inline(*arguments)
+    assert [own.broker_id for own in found.findings] == [1] * is_replaced
+    assert found.findings == run_inline(*arguments).findings
+
+
+@pytest.mark.parametrize("first", ["quick", "deep"])
+def test_a_group_on_other_disks_alone_is_another_group(equal_group: list[Path], tmp_path: Path, first: str) -> None:
+    """The cluster was set up anew under its name, beside the results of the former one; or that is lost."""
+    groups = tmp_path / "groups" / "broker-a"
+    arguments = tmp_path / "results", f"path={tmp_path / 'groups'}"
+    copy_group(equal_group[:2], groups)
+    assert run_inline(*arguments, "tier=quick").summary.outcome is Outcome.EQUAL
+    shutil.rmtree(groups)
+    for folder in make_group(groups, replicas=2, seed=5):
+        _on_another_disk(folder)
+    report = run_inline(*arguments, f"tier={first}")
+    assert (report.summary.outcome, report.findings) == (Outcome.INCOMPLETE, ())
+    (group,) = report.summary.groups
+    assert "other disks" in group.problem
+    assert group.new_bytes == group.end_offset
+    for tier in ("quick", "deep"):
+        report = run_inline(*arguments, f"tier={tier}")
+        assert report.summary.outcome is Outcome.EQUAL, report.findings
+        assert report.summary.groups[0].new_bytes == 0

@@ -187,3 +187,25 @@ def test_machine_without_java_gets_one_that_starts(tmp_path: Path) -> None:
     assert "WARNING" not in done.stderr
     assert not java.exists()
     assert "JAVA_HOME" not in environ
+
+
+def test_stores_of_one_group_whose_folders_have_the_same_name_are_compared(tmp_path: Path) -> None:
+    """Two snapshots, each with a replica below: as two groups of one they would be equal to themselves."""
+    found = replicas_in_folders([_store(tmp_path / "left" / "0"), _store(tmp_path / "right" / "0")])
+    assert [(spec.group, spec.broker_id) for spec in found.replicas] == [("store", 0), ("store", 1)]
+    named = [_store(tmp_path / name) for name in ("left/broker-a/0", "right/broker-a/1", "left/broker-b/0")]
+    found = replicas_in_folders(named)
+    assert [(spec.group, spec.broker_id) for spec in found.replicas] == [
+        ("broker-a", 0),
+        ("broker-a", 1),
+        ("broker-b", 0),
+    ]
+
+
+@pytest.mark.parametrize("second", ["store/0", "store/../store/0", "link", "store/1"])
+def test_one_store_is_no_two_replicas(tmp_path: Path, second: str) -> None:
+    store = _store(tmp_path / "store" / "0")
+    for link in ("link", "store/1"):
+        (tmp_path / link).symlink_to(store)
+    with pytest.raises(NothingFound, match="name each once"):
+        discover(_settings(f"path={store};{tmp_path / second}"))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG
-from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict
+from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG, OTHER_LENGTH
+from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, stands_for_more
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
 
@@ -57,7 +57,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
     rest = _gaps_of_one_stretch(rest)
-    rest = _without_lost_ends(rest)
+    rest = _without_lost_ends(_of_other_length(rest))
     rest = _without_impossible_offsets(rest)
     rest = _without_unreadable(rest)
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
@@ -184,7 +184,10 @@ def _set_back(findings: list[Finding]) -> list[Finding]:
         ]
         first = next((each for each in own if each.kind is FindingKind.TAIL_MISSING), None)
         # Epochs alone say something else than tables do.
-        with_it = own if first else [each for each in own if each.kind is FindingKind.TABLE_OLDER]
+        older = [each for each in own if each.kind is FindingKind.TABLE_OLDER]
+        with_it = (
+            [each for each in own if each is first or each.kind is not FindingKind.TAIL_MISSING] if first else older
+        )
         first = first or (with_it[0] if with_it else None)
         if first is None or len(with_it) < 2:
             continue
@@ -231,6 +234,23 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         if not (own.kind in _OF_ENDS and own.broker_id in lost)
         and not (own.kind in _OF_EMPTY_DISKS and own.broker_id in empty)
         and not (_is_behind_a_gap(own) and own.broker_id in lost)
+    ]
+
+
+def _of_other_length(findings: list[Finding]) -> list[Finding]:
+    """Where all files of a replica are longer or shorter, records seem cut off at their ends; a file that lacks records
+    is told with these."""
+    other = {own.broker_id for own in findings if own.detail.startswith(OTHER_LENGTH)}
+    is_lost = (FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE)
+    lossy = {own.broker_id for own in findings if own.kind in is_lost and own.start_offset is not None}
+    return [
+        own
+        for own in findings
+        if own.broker_id not in other
+        or not (
+            (own.kind is FindingKind.TORN and own.verdict is Verdict.OWN_EVIDENCE)
+            or (own.detail.startswith(OTHER_LENGTH) and own.broker_id in lossy)
+        )
     ]
 
 
@@ -317,7 +337,7 @@ def _neighbours(findings: list[Finding], kinds: Sequence[FindingKind]) -> list[F
         second = finding if first is last else last
         joined[-1] = replace(
             first,
-            detail=first.detail if second.detail == first.detail else f"{first.detail}; {second.detail}",
+            detail=first.detail if second.detail in first.detail else f"{first.detail}; {second.detail}",
             start_offset=last.start_offset,
             end_offset=max(last.end_offset or 0, finding.end_offset or 0),
             topic=last.topic or finding.topic,
@@ -434,7 +454,7 @@ def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_i
     the same bytes of the same replica, the former is kept.
     """
     known = _pieces_joined(_without_doubles(compared))
-    rest = without_repeats(known, _without_doubles(checked))[len(known) :]
+    rest = without_repeats(known, _without_doubles(checked), broker_ids=broker_ids)[len(known) :]
     own = [finding for finding in known if finding.kind in _OF_ONE and finding.source_broker_id is None]
     others = _without(known, own)
     once = one_for_each_cause([*others, *_shared_once([*own, *_pieces_joined(rest)], broker_ids)])
@@ -532,6 +552,38 @@ def with_sources(findings: Sequence[Finding], replicas: Mapping[int, ReplicaFact
     ]
 
 
+def with_one_source(findings: Sequence[Finding], replicas: Mapping[int, ReplicaFacts]) -> list[Finding]:
+    """Neighbours on one replica that others have right have one source, if one of these has all of it right: it is one
+    damage, and who copies the whole file must not take it from a replica that is damaged in the middle."""
+    found = list(findings)
+    for chain in _chains(found):
+        sources = {found[at].source_broker_id for at in chain}
+        if len(sources) == 1:
+            continue
+        whole = replace(found[chain[-1]], start_offset=found[chain[0]].start_offset)
+        holder = _holder(whole, findings, {key: own for key, own in replicas.items() if key in sources})
+        if holder is not None:
+            for at in chain:
+                found[at] = replace(found[at], source_broker_id=holder)
+    return found
+
+
+def _chains(findings: Sequence[Finding]) -> list[list[int]]:
+    """Places of findings of damage, with a source, that adjoin on one replica, in the order of the log."""
+    done: list[list[int]] = []
+    chains: dict[int | None, list[int]] = {}
+    for at in sorted(range(len(findings)), key=lambda at: findings[at].start_offset or 0):
+        own = findings[at]
+        if own.kind not in (*_BOUNDS, *_OF_FILES) or own.start_offset is None or own.source_broker_id is None:
+            continue
+        chain = chains.get(own.broker_id)
+        if chain is None or findings[chain[-1]].end_offset != own.start_offset:
+            chain = chains[own.broker_id] = []
+            done.append(chain)
+        chain.append(at)
+    return done
+
+
 def _holder(finding: Finding, findings: Sequence[Finding], replicas: Mapping[int, ReplicaFacts]) -> int | None:
     start, end = finding.start_offset, finding.end_offset
     if start is None or end is None:
@@ -558,24 +610,51 @@ def ranges_of(broker_id: int | None, findings: Iterable[Finding]) -> list[LogRan
     ]
 
 
-def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
-    """Findings of a comparison, and of `record_check` those that it does not explain: of another replica, or of another
-    range of the log. A record that was changed contradicts its own ConsumeQueue and index entries as well."""
+_INDEX_PLACE: Final = re.compile(r"entry \d+ says hash \d+, offset (\d+),")
+"""Where an index entry leads to at which there is no such record."""
+
+
+def _is_misnumbered(finding: Finding) -> bool:
+    """Whether the records around it say that a record has another's queue offset."""
+    return finding.kind is FindingKind.FIELD_DIFFERS and finding.detail.startswith("queueOffset is ")
+
+
+def without_repeats(
+    compared: Sequence[Finding], checked: Sequence[Finding], *, broker_ids: frozenset[int] = frozenset()
+) -> list[Finding]:
+    """Findings of a comparison of `broker_ids`, and of `record_check` those that it does not explain: of another
+    replica, or of another range of the log. A record that was changed contradicts its own ConsumeQueue and index
+    entries as well, and one that has another's place makes a gap of the records behind it."""
     ranges: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
     for finding in compared:
         if finding.kind in _LOG_KINDS and finding.start_offset is not None and finding.end_offset is not None:
             ranges.setdefault((finding.group, finding.broker_id), []).append((finding.start_offset, finding.end_offset))
 
+    told_of: dict[Finding, set[int | None]] = {}
+    for finding in checked:
+        if _is_misnumbered(finding):
+            told_of.setdefault(_anonymous(finding), set()).add(finding.broker_id)
+
     def is_explained(finding: Finding) -> bool:
+        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
         start, end = finding.start_offset, finding.end_offset
+        if start is None and (place := _INDEX_PLACE.match(finding.detail)) is not None:
+            start = int(place[1])
+            end = start + 1
         if start is None or end is None:
             return False
+        if _is_misnumbered(finding) and any(other_end <= start for _, other_end in named):
+            # The bytes are those of the other replicas; if these find nothing, the records before it are to blame.
+            return len(told_of[_anonymous(finding)]) < len(broker_ids)
         # A gap in a queue ends where the record begins whose queue offset is too high: that may be what was changed.
         end += finding.kind is FindingKind.QUEUE_GAP
-        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
         return any(other_start < end and start < other_end for other_start, other_end in named)
 
-    return [*compared, *(finding for finding in checked if not is_explained(finding))]
+    left = [finding for finding in checked if not is_explained(finding)]
+    # What stands for the rest of many follows from the same as they do.
+    unexplained = {finding.broker_id for finding in left if not stands_for_more(finding)}
+    told = {finding.broker_id for finding in checked if not stands_for_more(finding)} - unexplained
+    return [*compared, *(own for own in left if not (stands_for_more(own) and own.broker_id in told))]
 
 
 _LOG_KINDS: Final = frozenset(

@@ -124,6 +124,8 @@ class _Replica:
         self.start = 0
         self.data = memoryview(b"")
         self.pieces: dict[int, _Piece] = {}
+        self.starts: list[int] = []
+        """Where pieces begin, ascending."""
         self.sound_starts: list[int] = []
         """Where sound records and padding begin, ascending."""
         self._misplaced: list[tuple[int, int]] = []
@@ -149,6 +151,7 @@ class _Replica:
                 self.pieces[place] = _Piece(PieceKind.RECORD, place + size, None)
             offset = found.end_offset
         self._take_rest_of_record(start)
+        self.starts = sorted(self.pieces)
         self.sound_starts = [place for place, piece in self.pieces.items() if piece.kind in _SOUND]
         self._misplaced = []
         self._note_misplaced(misplaced)
@@ -356,7 +359,7 @@ class _Comparer:
                 span_end = max(piece_end, offset + 1)
                 self._compare_ruins(offset, span_end)
             elif not self._is_equal(offset, min(span_end, self._end_offset)):
-                self._compare_span(offset, span_end)
+                span_end = self._compare_span(offset, span_end)
             offset = span_end
         return offset
 
@@ -390,21 +393,23 @@ class _Comparer:
 
     # One span
 
-    def _compare_span(self, start: int, end: int) -> None:
+    def _compare_span(self, start: int, end: int) -> int:
+        """Returns where what it told of ends."""
         if self._run is not None and self._goes_on(self._run, start, end):
             self._run = self._run._replace(end_offset=end)
             self._findings.lengthen(self._run.wrong.broker_id, self._run.right, start, end)
-            return
+            return end
         self._run = None
         if self._is_padding(start, end):
             self._benign[PADDING_BENIGN] += 1
-            return
+            return end
         judgement = self._judge(start, end)
         if judgement.right is None and judgement.content is None:
             self._add_undecided(start, end, judgement.candidates)
             for replica in judgement.wrong:
                 self._report_damage(replica, start, end)
-            return
+            return end
+        end = self._record_end(judgement, start, end)
         right = judgement.content if judgement.right is None else judgement.right.content(start, end)
         assert right is not None, "a replica holds it, or an earlier run saw it"
         name = read_name(right, 0, start)
@@ -419,6 +424,21 @@ class _Comparer:
                 self._findings.add(found)
                 if judgement.right is not None and len(judgement.wrong) == 1 and found.kind in _RUN_KINDS:
                     self._run = _Run(found.kind, judgement.right, replica, end)
+        return end
+
+    def _record_end(self, judgement: _Judgement, start: int, end: int) -> int:
+        """Where the last record of who is right ends: the others' records may have broken off within it, and half a
+        record is nothing to copy. Those that are right have to agree."""
+        right = judgement.right
+        if right is None:
+            return end
+        place = right.sound_starts[bisect_right(right.sound_starts, end - 1) - 1]
+        record_end = right.pieces[place].end_offset
+        if record_end <= end or place < start or record_end > self._end_offset:
+            return end
+        content = right.content(start, record_end)
+        agree = all(own in judgement.wrong or own.content(start, record_end) == content for own in self._replicas)
+        return record_end if agree else end
 
     def _goes_on(self, run: _Run, start: int, end: int) -> bool:
         """Whether this record shares the fate of the one before it: quick to see where a whole file is lost."""
@@ -654,10 +674,10 @@ class _Comparer:
                 yield describe(self._new(FindingKind.RECORDS_SHIFTED, replica, start, end, detail), name)
                 return
         if self._is_rest_of_shift(replica, start, end):
-            if name is None:
-                return
+            # What closes the file moved as well: who copies the records alone leaves it damaged.
+            kind = FindingKind.RECORD_MISSING if name is not None else FindingKind.RECORDS_SHIFTED
             yield describe(
-                self._new(FindingKind.RECORD_MISSING, replica, start, end, "other records lie in its place"), name
+                self._new(kind, replica, start, end, "other records lie in its place", messages=messages), name
             )
             return
         piece = replica.pieces.get(start)
@@ -720,6 +740,7 @@ class _Comparer:
         end = start + len(right)
         differing = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
         is_long = len(differing) >= _ZERO_RUN_BYTES or (bool(messages) and has_zero_text(held))
+        is_long = is_long or (bool(differing) and self._ends_zeros(replica, start, held[: differing[-1] + 1]))
         if (is_long and not any(held[place] for place in differing)) or not any(held):
             if end > replica.tail_start:
                 detail = f"zeros up to the end of the log, which was at {replica.store.facts.end_offset}"
@@ -738,6 +759,13 @@ class _Comparer:
         detail = f"{len(differing)} bytes differ, the first is byte {differing[0] if differing else 0}"
         return self._new(FindingKind.TORN, replica, start, end, detail, messages=messages)
 
+    @staticmethod
+    def _ends_zeros(replica: _Replica, start: int, head: memoryview) -> bool:
+        """Whether the zeros before a record go on in its first bytes, and nowhere else. No record ends with so many."""
+        begin = start - _BLANK_HEAD_BYTES
+        is_within = start % replica.store.facts.segment_bytes >= _BLANK_HEAD_BYTES
+        return is_within and not any(head) and not any(replica.store.read_log(begin, start))
+
     # Where no replica has anything sound
 
     def _compare_ruins(self, start: int, end: int) -> None:
@@ -749,6 +777,7 @@ class _Comparer:
 
     def _report_damage(self, replica: _Replica, start: int, end: int) -> None:
         report = DamageReport(replica.store)
+        self._report_rest_of_damage(replica, start, end)
         for place, piece in sorted(replica.pieces.items()):
             if start <= place < end and piece.piece is not None:
                 report.add(piece.piece)
@@ -757,6 +786,24 @@ class _Comparer:
             report.pass_sound(end, behind.end_offset)
         for finding in report.findings():
             self._findings.add(finding)
+
+    def _report_rest_of_damage(self, replica: _Replica, start: int, end: int) -> None:
+        """Damage that began before `start`, where another replica had something sound: without it this one would pass
+        for right here."""
+        at = bisect_right(replica.starts, start - 1) - 1
+        piece = replica.pieces[replica.starts[at]] if at >= 0 else None
+        if piece is None or piece.kind not in (PieceKind.ZEROED, PieceKind.BROKEN) or piece.end_offset <= start:
+            return
+        end = min(end, piece.end_offset)
+        held = replica.content(start, end)
+        names = (
+            read_name(other.content(start, own.end_offset), 0, start)
+            for other in self._replicas
+            if (own := other.pieces.get(start)) is not None and own.kind is PieceKind.BAD_BODY
+        )
+        name = next((own for own in names if own is not None), None)
+        finding = self._damage(replica, start, held, held, None, int(name is not None))
+        self._findings.add(describe(replace(finding, verdict=Verdict.OWN_EVIDENCE), name))
 
 
 def _is_stray_padding(replica: _Replica, start: int) -> bool:

@@ -36,6 +36,8 @@ from tandemmq.core.routing.values import MASTER_ID
 
 BEHIND_A_GAP: Final = "the file before it"
 """How the finding begins of a file that stands alone behind the log."""
+OTHER_LENGTH: Final = "its CommitLog files have"
+"""How the finding begins of a replica all of whose files have another length than those of the others."""
 NO_LOG: Final = "the replica has no CommitLog"
 """How the finding begins of one that has lost all of it."""
 _COMPARED_TAIL_BYTES: Final = 4 << 10
@@ -157,6 +159,33 @@ class _Bounds:
             yield from self._lost_beginning(broker_id, store)
             yield from self._lost_end(broker_id, store)
         yield from self._extra_ends()
+        yield from self._other_lengths()
+
+    # Files that fit each other, and none of another replica
+
+    def _other_lengths(self) -> Iterator[Finding]:
+        """A broker starts with no file that is not as long as its settings say. Right is the length at whose multiples
+        records begin, the most of them; else the one that somebody would choose."""
+        lengths: dict[int, list[ReplicaStore]] = {}
+        for broker_id, store in self._stores.items():
+            if broker_id not in self._rules.live and not is_empty(store.facts):
+                lengths.setdefault(store.facts.segment_bytes, []).append(store)
+        if len(lengths) < 2:
+            return
+        weights = {length: _weight_of_length(length, own) for length, own in lengths.items()}
+        right, second, *_ = sorted(weights, key=lambda length: weights[length], reverse=True)
+        for store in self._stores.values():
+            facts = store.facts
+            if is_empty(facts) or facts.segment_bytes not in lengths or facts.segment_bytes == right:
+                continue
+            holder = lengths[right][0].facts.broker_id
+            detail = f"{OTHER_LENGTH} {facts.segment_bytes} bytes, and those of replica {holder} have {right}"
+            finding = _of_file(FindingKind.SEGMENT_SIZE, facts, f"{facts.min_offset:020d}", detail)
+            if weights[right] == weights[second]:
+                detail = f"of replica {facts.broker_id}: {detail}; nothing tells which is right"
+                yield replace(finding, broker_id=None, verdict=Verdict.UNDECIDED, detail=detail)
+                return
+            yield finding
 
     # A replica without a log
 
@@ -398,6 +427,10 @@ def _first_time_ms(store: ReplicaStore) -> int | None:
 # Files of the log that are not as long as others, or lie where none belongs. A broker starts with neither.
 
 _NAME_DIGITS: Final = 20
+_PAGE_BYTES: Final = 4 << 10
+_BEGINNINGS_MAX: Final = 64
+_HEAD_BYTES: Final = 36
+"""Of a record, up to its own offset."""
 _MADE_AHEAD_BYTES: Final = 64 << 10
 """Of a file behind the end that are looked at: one that was made ahead holds nothing."""
 
@@ -436,6 +469,22 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
             yield _of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail)
         elif start >= facts.end_offset - facts.end_offset % length:
             due = start + length
+
+
+def _weight_of_length(length: int, replicas: list[ReplicaStore]) -> tuple[int, bool, bool]:
+    files = max(_files_that_begin(store) for store in replicas)
+    return files, not length % _PAGE_BYTES, not length & (length - 1)
+
+
+def _files_that_begin(store: ReplicaStore) -> int:
+    """How many files begin with a record that was written for there; 0 if one does not."""
+    count = 0
+    starts = range(store.facts.min_offset, store.facts.end_offset, store.facts.segment_bytes)
+    for start in starts[:_BEGINNINGS_MAX]:
+        if int.from_bytes(store.read_log(start, start + _HEAD_BYTES)[-8:], "big", signed=True) != start:
+            return 0
+        count += 1
+    return count
 
 
 def _short_segments(store: ReplicaStore) -> Iterator[Finding]:

@@ -392,6 +392,14 @@ class Finding:
 FINDINGS_MAX: Final = 1000
 
 
+_LEFT_OUT: Final = "more findings in this range, the first:"
+
+
+def stands_for_more(finding: Finding) -> bool:
+    """Whether it is the one that a FindingList has for those it left out."""
+    return finding.detail.startswith("and ") and _LEFT_OUT in finding.detail
+
+
 class FindingList:
     """Keeps the first FINDINGS_MAX findings, counts the others, and says so in one more."""
 
@@ -416,7 +424,7 @@ class FindingList:
             return tuple(self._kept)
         rest = replace(
             self._first_left_out,
-            detail=f"and {self._left_out} more findings in this range, the first: {self._first_left_out.detail}",
+            detail=f"and {self._left_out} {_LEFT_OUT} {self._first_left_out.detail}",
             messages=self._messages_left_out,
         )
         return (*self._kept, rest)

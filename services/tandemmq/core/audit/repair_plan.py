@@ -10,12 +10,13 @@ yesterday cannot harm a log that has changed since.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
-from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Severity, Verdict
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
 from tandemmq.core.routing.values import MASTER_ID
@@ -192,8 +193,9 @@ _OF_INDEX: Final = frozenset({FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_E
 _INDEX_FILE: Final = re.compile(r"index/\d+")
 """Made again from the log by a broker that runs; one that it does not know is for a person."""
 _REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING})
+_OF_LOGS: Final = (Severity.LOSS, Severity.DAMAGE)
 _GAP_BYTES_MAX: Final = 64 << 10
-"""Ranges so close to each other are copied as one: what lies between is equal anyway."""
+"""Ranges so close to each other are copied as one, if nothing was found between: what lies there is equal then."""
 _RANGE_BYTES_MAX: Final = 64 << 20
 """Merged up to it: a broker holds a range in memory while it checks it. One finding is never cut: its range begins and
 ends with a record."""
@@ -341,7 +343,7 @@ def _copy_steps(findings: list[Finding], digest_of: DigestOf) -> Iterator[Repair
         for finding in findings
         if _is_copied(finding)
     ]
-    for copy in _merged(copies):
+    for copy in _merged(copies, findings):
         log_range = LogRange(copy.start_offset, copy.end_offset)
         yield RepairStep(
             number=0,
@@ -357,8 +359,11 @@ def _copy_steps(findings: list[Finding], digest_of: DigestOf) -> Iterator[Repair
         )
 
 
-def _merged(copies: list[_Copy]) -> list[_Copy]:
-    """Ranges of the same target and source that adjoin or nearly so, as one."""
+def _merged(copies: list[_Copy], findings: list[Finding]) -> list[_Copy]:
+    """Ranges of the same target and source that adjoin, as one, or nearly adjoin and nothing was found between them."""
+    places = {
+        group: _places([own for own in findings if own.group == group]) for group in {own.group for own in copies}
+    }
     merged: list[_Copy] = []
     for copy in sorted(copies):
         last = merged[-1] if merged else None
@@ -367,12 +372,34 @@ def _merged(copies: list[_Copy]) -> list[_Copy]:
             or last[:3] != copy[:3]
             or copy.start_offset > last.end_offset + _GAP_BYTES_MAX
             or copy.end_offset - last.start_offset > max(_RANGE_BYTES_MAX, last.end_offset - last.start_offset)
+            or _is_doubtful(places[copy.group], last.end_offset, copy.start_offset)
         ):
             merged.append(copy)
             continue
         reasons = [last.reason] if copy.reason in last.reason else [last.reason, copy.reason]
         merged[-1] = last._replace(end_offset=max(last.end_offset, copy.end_offset), reason="; ".join(reasons))
     return merged
+
+
+def _places(findings: list[Finding]) -> list[LogRange]:
+    """Where anything of any replica's log was found, ascending and disjoint."""
+    places: list[LogRange] = []
+    for start, end in sorted(
+        (own.start_offset, own.end_offset)
+        for own in findings
+        if own.severity in _OF_LOGS and own.start_offset is not None and own.end_offset is not None
+    ):
+        if places and start <= places[-1].end_offset:
+            places[-1] = LogRange(places[-1].start_offset, max(places[-1].end_offset, end))
+        else:
+            places.append(LogRange(start, end))
+    return places
+
+
+def _is_doubtful(places: list[LogRange], start: int, end: int) -> bool:
+    """Whether anything was found in [start, end): it may be the source that is wrong there."""
+    at = bisect_left(places, LogRange(end, end)) - 1
+    return at >= 0 and start < places[at].end_offset and start < end
 
 
 _LEADS_NOWHERE: Final = "ConsumeQueue entries do not lead to their messages"

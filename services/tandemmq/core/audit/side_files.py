@@ -214,7 +214,8 @@ def _object_problem(name: str, values: Mapping[str, Any], data: bytes) -> str:
     if name == _LEASE_CLOCK:
         is_right = isinstance(values.get("bootId"), str) and type(values.get("offsetMs")) is int
         return "" if is_right else "it does not say bootId and offsetMs: the next start counts as after a reboot"
-    is_right = SavedTime.from_json(data) is not None and isinstance(values["bootId"], str)
+    saved = SavedTime.from_json(data)
+    is_right = saved is not None and json.loads(saved.to_json()).items() <= values.items()
     return (
         "" if is_right else "it does not say bootId, believedMs and monotonicMs: the next start trusts the wall clock"
     )

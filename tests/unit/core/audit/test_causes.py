@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from tandemmq.core.audit.causes import collate, one_for_each_cause
+from tandemmq.core.audit.causes import collate, one_for_each_cause, with_one_source
 from tandemmq.core.audit.equality import BEHIND_A_GAP
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.repair_plan import RepairAction, plan_repair
+from tandemmq.core.audit.replica_store import ReplicaFacts
 
 
 def found(kind: FindingKind, broker_id: int | None = 1, **more: object) -> Finding:
@@ -172,3 +173,63 @@ def test_config_folder_that_is_gone_is_one_finding_with_a_step_for_each_table() 
     steps = plan_repair("run", "cluster", [whole], lambda *_: "").steps
     assert {(step.action, step.table) for step in steps} == {(RepairAction.REWRITE_TABLE, name) for name in names}
     assert sorted(one_for_each_cause(lost[:2]), key=lambda own: own.file or "", reverse=True) == lost[:2]
+
+
+def test_what_follows_from_other_messages_in_a_file_is_no_finding_of_its_own() -> None:
+    """IndexFiles still lead to the messages that lay there, and the queues do not go on behind them."""
+    lost = found(FindingKind.RECORD_MISSING, start_offset=100, end_offset=900, source_broker_id=0)
+    entries = [
+        found(FindingKind.INDEX_ENTRY_WRONG, file="index/1", detail=f"entry {at} says hash 5, offset {at}, 0 s, …")
+        for at in (100, 500, 899)
+    ]
+    behind = found(
+        FindingKind.FIELD_DIFFERS, start_offset=1000, end_offset=1100, detail="queueOffset is 17 between 17 and the …"
+    )
+    more = replace(entries[0], detail=f"and 90 more findings in this range, the first: {entries[0].detail}")
+    both = frozenset({0, 1})
+    assert collate([lost], [*entries, behind, more], broker_ids=both) == [lost]
+    elsewhere = replace(entries[0], detail="entry 4 says hash 5, offset 900, 0 s, …")
+    assert set(collate([lost], [*entries, elsewhere], broker_ids=both)) == {lost, elsewhere}
+    assert len(collate([lost], [elsewhere, more], broker_ids=both)) == 2
+    # All replicas have it: then it is not the damage of one of them that makes it seem so.
+    (first, second) = collate([lost], [behind, replace(behind, broker_id=0)], broker_ids=both)
+    assert {first.broker_id, second.broker_id} == {1, None}
+    before = replace(behind, start_offset=10, end_offset=50)
+    assert set(collate([lost], [before], broker_ids=both)) == {lost, before}
+
+
+def test_one_damage_has_the_source_that_has_all_of_it_right() -> None:
+    """Another replica is damaged in the middle: the whole file must not be copied from that one."""
+    pieces = [
+        found(FindingKind.SEGMENT_MISSING, start_offset=start, end_offset=end, source_broker_id=source)
+        for start, end, source in ((0, 100, 0), (100, 200, 2), (200, 300, 0))
+    ]
+    inner = found(FindingKind.ZEROED, 0, start_offset=100, end_offset=200, source_broker_id=2)
+    facts = {
+        number: ReplicaFacts("broker-a", number, 0, 900, 300, is_running=False, queues_offset=900, index_offset=900)
+        for number in range(3)
+    }
+    findings = collate(with_one_source([*pieces, inner], facts), [], broker_ids=frozenset(facts))
+    lost = next(own for own in findings if own.broker_id == 1)
+    assert (len(findings), lost.start_offset, lost.end_offset, lost.source_broker_id) == (2, 0, 300, 2)
+    # Nobody has all of it.
+    late = facts | {2: replace(facts[2], min_offset=100)}
+    assert [own.source_broker_id for own in with_one_source([*pieces, inner], late)] == [0, 2, 0, 2]
+
+
+def test_a_tail_that_is_lost_in_two_parts_is_told_with_both() -> None:
+    tails = [
+        found(
+            FindingKind.TAIL_MISSING,
+            start_offset=start,
+            end_offset=start + 50,
+            source_broker_id=0,
+            verdict=Verdict.STORED_DIGEST,
+        )
+        for start in (100, 200)
+    ]
+    older = found(FindingKind.TABLE_OLDER, file="config/topics.json", verdict=Verdict.STORED_DIGEST)
+    rest = one_for_each_cause([*tails, older])
+    assert sorted((own.start_offset, own.end_offset) for own in rest) == [(100, 150), (200, 250)]
+    assert sum("config/topics.json are older" in own.detail for own in rest) == 1
+    assert sorted(one_for_each_cause(tails), key=lambda own: own.start_offset or 0) == tails

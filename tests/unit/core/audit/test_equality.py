@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from support.audit_stores import copy_group, make_master, open_group, replicate
-from tandemmq.core.audit.equality import BoundRules, SeenReplica, common_range, layers, missing_messages
+from support.audit_stores import copy_group, make_group, make_master, open_group, replicate
+from tandemmq.core.audit.equality import (
+    OTHER_LENGTH,
+    BoundRules,
+    SeenReplica,
+    common_range,
+    layers,
+    missing_messages,
+)
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.replication.log_history import LogRange
@@ -183,3 +190,31 @@ def test_master_is_not_always_the_one_with_id_0(tmp_path: Path) -> None:
     found = missing_messages(stores, rules=BoundRules(master_id=1))
     assert [(finding.kind, finding.broker_id) for finding in found] == [(FindingKind.TAIL_EXTRA, 0)]
     assert not missing_messages(stores, rules=BoundRules(master_id=None))
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("change", ["cut", "doubled", "halved", "longer"])
+def test_files_of_another_length_than_those_of_the_other_replicas(
+    tmp_path: Path, replicas: int, victim: int, change: str
+) -> None:
+    """They fit each other, and no broker of the group starts with them; no record is lost."""
+    folders = make_group(tmp_path, replicas=replicas, messages=60 if change in ("cut", "longer") else 600)
+    files = sorted((folders[victim] / "commitlog").iterdir())
+    whole = b"".join(path.read_bytes() for path in files)
+    size = len(whole) // len(files)
+    length = {"cut": len(whole.rstrip(b"\0")) + 300, "doubled": 2 * size, "halved": size // 2, "longer": 2 * size}[
+        change
+    ]
+    for path in files:
+        path.unlink()
+    for start in range(0, len(whole), length):
+        data = whole[start : start + length] if change == "cut" else whole[start : start + length].ljust(length, b"\0")
+        (folders[victim] / "commitlog" / f"{start:020d}").write_bytes(data)
+        if change == "cut":
+            break
+    told = missing_messages(open_group(folders), rules=BoundRules())
+    found = [own for own in told if OTHER_LENGTH in own.detail]
+    assert [own.kind for own in found] == [FindingKind.SEGMENT_SIZE]
+    # Of one file that is twice as long nobody can tell.
+    assert found[0].broker_id == (None if change == "longer" else victim)

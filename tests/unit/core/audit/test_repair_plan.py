@@ -180,3 +180,15 @@ def test_a_running_broker_writes_its_small_files_again_and_one_at_rest_has_read_
     undecided = replace(wrong, verdict=Verdict.UNDECIDED, broker_id=None)
     by_hand = plan_repair("run-1", "cluster", [undecided], digest_of, running={"broker-a": (0, 1)})
     assert [step.action for step in by_hand.steps] == [RepairAction.MANUAL]
+
+
+@pytest.mark.parametrize("broker_id", [None, 0, 1, 2])
+def test_what_lies_between_is_copied_only_if_nothing_was_found_there(broker_id: int | None) -> None:
+    """The source may be the one that is wrong there, or nobody knows."""
+    other = damaged(320, 350, broker_id=broker_id, source_broker_id=None, verdict=Verdict.UNDECIDED)
+    steps = plan(damaged(100, 300), other, damaged(400, 500)).steps
+    copies = [(own.start_offset, own.end_offset) for own in steps if own.action is RepairAction.COPY_RANGE]
+    assert copies == [(100, 300), (400, 500)]
+    steps = plan(damaged(100, 300), replace(other, group="broker-b"), damaged(400, 500)).steps
+    copies = [(own.start_offset, own.end_offset) for own in steps if own.action is RepairAction.COPY_RANGE]
+    assert copies == [(100, 500)]

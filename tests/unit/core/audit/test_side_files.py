@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -106,3 +107,16 @@ def test_members_remember_how_far_a_log_went(group: list[Path]) -> None:
     # What a later epoch may have cut counts no more.
     write_epochs(group[1], Epoch(1, 0), Epoch(5, end))
     assert remembered_ends(facts_of(group)) == {0: (end, 1)}
+
+
+@pytest.mark.parametrize("value", [1.5, None, "x", [], {}, [1], {"f": [1.5, 2]}, {"f": [1]}])
+@pytest.mark.parametrize("name", ["bootId", "believedMs", "monotonicMs", "misdated"])
+def test_a_clock_that_no_broker_writes(group: list[Path], name: str, value: object) -> None:
+    """Also where a reader makes a number of it."""
+    path = group[1] / "config" / "retentionClock.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"written by": "a later version"}))
+    assert find(group) == []
+    path.write_text(json.dumps(values | {name: value}))
+    is_right = (name, value) in (("misdated", {}), ("bootId", "x"))
+    assert [own.broker_id for own in find(group)] == [1] * (not is_right)
