@@ -2,8 +2,8 @@
 
     make bench                                # everything, 3 rounds: about 45 minutes
     make bench ROUNDS=5                       # more rounds
-    make bench ONLY=send,drain                # some of it: send clients batch drain kinds memory start catch-up topics
-                                              # connections log
+    make bench ONLY=send,drain                # some of it: send clients batch tls signed drain kinds memory start
+                                              # catch-up topics connections log
     make bench LOG_GB=4                       # the growth measurement fills 20 GB a broker otherwise
     make bench QUICK=1                        # one short round and small stores: does it run?
     make bench PLAIN=1                        # ours without the compiled modules that images have
@@ -29,7 +29,7 @@ from typing import Final
 from rich.console import Console
 
 from load_generators import Generators
-from measurements import catch_up, drain, kinds, memory, send, start
+from measurements import catch_up, drain, kinds, memory, send, signed, start
 from measurements.growth import Growth
 from measurements.rounds import Case, Rounds
 from measurements.side_by_side import SideBySide
@@ -61,9 +61,9 @@ ALTERNATING: Final = {
     "clients": Alternating(send.client_cases, send.client_rows),
     "kinds": Alternating(kinds.cases, kinds.rows),
 }
-ONLY_RAW: Final = {"kinds", "drain", "tls"}
+ONLY_RAW: Final = {"kinds", "drain", "tls", "signed"}
 NEEDS_REMOTING: Final = {"send", "batch", "clients"}
-ALONE: Final = ("start", "catch-up", "topics", "connections", "log")
+ALONE: Final = ("signed", "start", "catch-up", "topics", "connections", "log")
 NAMES: Final = (*ALTERNATING, "memory", *ALONE)
 # Rows that are there even when their measurement fails.
 JUDGED: Final = {
@@ -73,6 +73,7 @@ JUDGED: Final = {
     ),
     "batch": ("batch_send_cpu", "batch_send_rate"),
     "tls": ("send_cpu_tls_32", "send_cpu_tls_256"),
+    "signed": signed.JUDGED,
     "drain": ("drain_rate", "drain_cpu"),
     "clients": ("official_send_cpu_32", "official_send_rate_32"),
     "kinds": kinds.JUDGED,
@@ -112,6 +113,9 @@ class Bench:
         self._side_by_side(installation, generators)
         growth = Growth(FOLDER / "growth", generators, self._plan, self._rounds, self.say)
         alone: dict[str, Callable[[], list[Row]]] = {
+            "signed": lambda: signed.measure(
+                FOLDER / "signed", installation, generators, self._plan, self._rounds, self.say
+            ),
             "start": lambda: start.measure(FOLDER / "start", installation, self._plan, self.say),
             "catch-up": lambda: catch_up.measure(FOLDER / "catch-up", installation, generators, self._plan, self.say),
             "topics": growth.topics,

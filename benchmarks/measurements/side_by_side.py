@@ -45,6 +45,27 @@ def kind_topic(kind: str, *, drain: bool = False) -> str:
     return f"bench-{kind}-drain" if drain else f"bench-{kind}"
 
 
+def until_steady(plan: Plan, say: Callable[[str], None], title: str, run: Callable[[], list[Window]]) -> None:
+    """Runs until CPU per message falls by less than a tenth from run to run, at least `server_warmup_s`.
+
+    A JVM compiles its hot paths meanwhile: 8 to 12 s of load on a quiet machine, more where CPUs are scarce.
+    """
+    costs: list[float] = []
+    loaded_s = 0.0
+    while len(costs) < WARM_UP_RUNS_MAX:
+        began = time.monotonic()
+        try:
+            costs.append(statistics.median(window.server_cpu_us for window in run()))
+        except MeasurementFailed as error:  # a cold server may refuse some of its first load
+            say(f"{title}: {error}")
+            costs.append(math.inf)
+        loaded_s += time.monotonic() - began
+        is_steady = len(costs) > 1 and costs[-2] * STEADY < costs[-1] < math.inf
+        if is_steady and loaded_s >= plan.server_warmup_s:
+            break
+    say(f"{title}: {' → '.join(f'{cost:.0f}' for cost in costs)} µs a message")
+
+
 class SideBySide:
     """Starts the groups, gives contenders, ends the groups."""
 
@@ -92,36 +113,16 @@ class SideBySide:
                 if kinds:
                     for kind in KINDS:
                         title = f"warming up {system.label}, {kind}"
-                        self._until_steady(say, title, self._kind_send(system, kind, WARM_UP_INFLIGHT))
+                        until_steady(self.plan, say, title, self._kind_send(system, kind, WARM_UP_INFLIGHT))
                 send = self._send(system, self.generators.raw, WARM_UP_INFLIGHT, 1)
-                self._until_steady(say, f"warming up {system.label}", send)
+                until_steady(self.plan, say, f"warming up {system.label}", send)
                 if drains:
-                    self._until_steady(say, f"warming up {system.label}, drain", self.drain(system))
+                    until_steady(self.plan, say, f"warming up {system.label}, drain", self.drain(system))
         if remoting:
             with alone(self.cluster, self.systems):
                 for title, options in (("single", {"inflight": WARM_UP_INFLIGHT}), ("batches", _BATCH)):
                     run = self._remoting(self.generators.raw, "remoting", **options)
-                    self._until_steady(say, f"warming up {REMOTING}, {title}", run)
-
-    def _until_steady(self, say: Callable[[str], None], title: str, run: Callable[[], list[Window]]) -> None:
-        """Runs until CPU per message falls by less than a tenth from run to run, at least `server_warmup_s`.
-
-        A JVM compiles its hot paths meanwhile: 8 to 12 s of load on a quiet machine, more where CPUs are scarce.
-        """
-        costs: list[float] = []
-        loaded_s = 0.0
-        while len(costs) < WARM_UP_RUNS_MAX:
-            began = time.monotonic()
-            try:
-                costs.append(statistics.median(window.server_cpu_us for window in run()))
-            except MeasurementFailed as error:  # a cold server may refuse some of its first load
-                say(f"{title}: {error}")
-                costs.append(math.inf)
-            loaded_s += time.monotonic() - began
-            is_steady = len(costs) > 1 and costs[-2] * STEADY < costs[-1] < math.inf
-            if is_steady and loaded_s >= self.plan.server_warmup_s:
-                break
-        say(f"{title}: {' → '.join(f'{cost:.0f}' for cost in costs)} µs a message")
+                    until_steady(self.plan, say, f"warming up {REMOTING}, {title}", run)
 
     def _fill(self, target: Target) -> None:
         """Puts more messages than a drain takes."""

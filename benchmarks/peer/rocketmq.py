@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from peer.installation import Installation
-from peer.remoting import RemotingAdmin
+from peer.remoting import Credentials, RemotingAdmin
 from processes import ChildProcess, MeasurementFailed, free_port, wait_for
 from system_under_test import Member, Progress
 
 START_LIMIT_S: Final = 120.0
 IN_SYNC_LIMIT_S: Final = 60.0
 NAMESRV, PROXY = "namesrv", "proxy"
+_AUTH: Final = "org.apache.rocketmq.auth"
 # A broker listens for its fast channel two below listenPort.
 FAST_PORT_DISTANCE: Final = 2
 NAMESRV_HEAP, BROKER_HEAP, PROXY_HEAP, BROKER_AND_PROXY_HEAP = "256m", "1g", "1g", "2g"
@@ -42,6 +43,10 @@ class RocketPair:
     proxy_mode: ProxyMode
     synchronous: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
+    certificate: tuple[Path, Path] | None = None
+    """Certificate and key of the proxy in the broker; without it, one that RocketMQ makes."""
+    credentials: Credentials | None = None
+    """The first, super user of a group that asks who calls, by the proxy in the broker."""
     _processes: dict[str, ChildProcess] = field(default_factory=dict)
     _ports: dict[str, int] = field(default_factory=dict)
 
@@ -112,7 +117,11 @@ class RocketPair:
             "grpcServerPort": self._ports["grpc"],
             "remotingListenPort": self._ports["proxy-remoting"],
             "useEndpointPortFromRequest": True,
+            **self._access("org.apache.rocketmq.proxy.auth.Proxy"),
         }
+        if self.certificate is not None:
+            certificate, key = map(str, self.certificate)
+            settings |= {"tlsTestModeEnable": False, "tlsCertPath": certificate, "tlsKeyPath": key}
         path = self.folder / "proxy.json"
         path.write_text(json.dumps(settings))
         return self.installation.java(
@@ -151,9 +160,32 @@ class RocketPair:
                 # The default of 20 s would end the replication connection of a group that is paused for longer.
                 "haHousekeepingInterval": "300000",
                 **({"inSyncReplicas": "2"} if self.synchronous else {}),
+                **self._access(f"{_AUTH}.%s.provider.Local"),
                 **self.settings,
             },
         )
+
+    def _access(self, known_by: str) -> dict[str, str]:
+        """ACL 2.0 of a broker or proxy. `known_by`: how the names of the classes begin that look users and policies up,
+        with %s for the kind."""
+        if self.credentials is None:
+            return {}
+        user = {"username": self.credentials.access_key, "password": self.credentials.secret_key}
+        inner = {"accessKey": self.credentials.access_key, "secretKey": self.credentials.secret_key}
+        settings = {
+            "initAuthenticationUser": json.dumps(user),
+            "innerClientAuthenticationCredentials": json.dumps(inner),
+        }
+        for kind in ("authentication", "authorization"):
+            settings |= {
+                f"{kind}Enabled": "true",
+                f"{kind}Provider": f"{_AUTH}.{kind}.provider.Default{kind.capitalize()}Provider",
+                f"{kind}MetadataProvider": f"{known_by.replace('%s', kind)}{kind.capitalize()}MetadataProvider",
+            }
+        return settings
+
+    def _admin(self, member: Member) -> RemotingAdmin:
+        return RemotingAdmin(self._ports[member], self.credentials)
 
     def pids(self) -> dict[str, int]:
         """Master, slave and, in cluster mode, the proxy, if they run."""
@@ -190,7 +222,7 @@ class RocketPair:
 
     def _slave_is_in_sync(self) -> bool:
         try:
-            with RemotingAdmin(self._ports[Member.MASTER]) as admin:
+            with self._admin(Member.MASTER) as admin:
                 return admin.slaves_in_sync() > 0
         except OSError:
             return False
@@ -230,18 +262,18 @@ class RocketPair:
 
     def create_topic(self, topic: str, *, queues: int = 8, message_type: str = "NORMAL") -> None:
         """On the master; the NameServer learns of it before a proxy asks."""
-        with RemotingAdmin(self._ports[Member.MASTER]) as admin:
+        with self._admin(Member.MASTER) as admin:
             admin.create_topic(topic, queues, message_type=message_type)
 
     def create_group(self, group: str, *, ordered: bool = False) -> None:
         """On the master: the proxy refuses a consumer whose group is not there."""
-        with RemotingAdmin(self._ports[Member.MASTER]) as admin:
+        with self._admin(Member.MASTER) as admin:
             admin.create_group(group, ordered=ordered)
 
     def progress(self, member: Member) -> Progress | None:
         """From the broker's runtime statistics."""
         try:
-            with RemotingAdmin(self._ports[member]) as admin:
+            with self._admin(member) as admin:
                 offsets = admin.offsets()
         except (OSError, MeasurementFailed):
             return None

@@ -89,6 +89,8 @@ func parse(operation string, arguments []string) (*options, error) {
 	f.SetOutput(os.Stdout)
 	f.StringVar(&o.endpoint, "endpoint", "127.0.0.1:8081", "host:port of a broker or proxy")
 	f.BoolVar(&dialing.tls, "tls", false, "TLS, with whatever certificate the server shows (not remoting)")
+	f.StringVar(&dialing.accessKey, "access-key", "", "name of the user who signs each call; empty: nobody (not remoting)")
+	f.StringVar(&dialing.secretKey, "secret-key", "", "that user's secret")
 	f.StringVar(&dialing.source, "source", "", "local address to connect from, for servers that count by address")
 	f.StringVar(&o.topic, "topic", "bench", "topic to send to or receive from")
 	f.IntVar(&o.topics, "topics", 1, "above 1: sends go round TOPIC-00000, TOPIC-00001, … and all their queues (send)")
