@@ -9,8 +9,8 @@ import pytest
 
 from simulation.pool import run_seeds
 
-SEED_COUNTS: Final = {False: 150, True: 75}
-"""With all kinds of faults, and with few of them."""
+SEED_COUNTS: Final = {(False, False): 100, (False, True): 50, (True, False): 200, (True, True): 100}
+"""By whether groups fail over, and whether there are few faults."""
 FOUND_MIXED: Final = (
     *(1_064, 1_259, 1_402, 2_070, 10_127, 10_744, 11_158, 11_195, 11_409, 11_787, 12_290, 12_637, 20_273, 21_076),
     *(21_756, 22_190),
@@ -33,7 +33,7 @@ FOUND: Final = {
 @pytest.mark.parametrize("failover", [False, True], ids=["mixed", "failover"])
 def test_every_seed_keeps_every_promise(failover: bool, few_faults: bool, processes: Executor) -> None:
     found = FOUND[failover, few_faults]
-    seeds = (*range(1, SEED_COUNTS[few_faults] + 1), *found)
+    seeds = (*range(1, SEED_COUNTS[failover, few_faults] + 1), *found)
     results = run_seeds(seeds, processes, failover=failover, few_faults=few_faults)
     option = ("FAILOVER=1 " if failover else "") + ("FEW_FAULTS=1 " if few_faults else "")
     failures = [
