@@ -607,10 +607,7 @@ async def cut_progress(
 
     in_tables = tables.cut_progress(limit)
     in_leases = await asyncio.to_thread(leases.cut, limit)
-    for cut in in_tables:
-        if (cut.topic, cut.queue_id) not in begun_again:
-            tables.note_cut(cut.topic, cut.queue_id, cut.offset)
-    for topic, queue_id, offset in in_leases:
+    for topic, queue_id, offset in (*((cut.topic, cut.queue_id, cut.offset) for cut in in_tables), *in_leases):
         if (topic, queue_id) not in begun_again:
             tables.note_cut(topic, queue_id, offset)
     tables.forget_queue_ends(begun_again)

@@ -482,17 +482,16 @@ def consistency(
 
 
 async def consistency_runs(target: ClusterTarget, results: str = "") -> Sequence[RunSummary] | None:
-    """The newest first. Where the job leaves them is said by `results`, the environment (in an admin pod), the data
-    folder or the release; None when nobody says it. CommandError when they cannot be read.
+    """The newest first. Where the job leaves them is said by `results`, the release, the data folder or, in an admin
+    pod, the environment; None when nobody says it. CommandError when they cannot be read.
     """
     from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX, ResultsUnavailable, results_place
 
-    results = results or os.environ.get(RESULTS_VARIABLE, "")
     if isinstance(target.where, KubernetesPlace) and (not results or results.startswith(CONFIG_MAP_PREFIX)):
         return await runs_of_release(target.where, results.removeprefix(CONFIG_MAP_PREFIX))
     if not results and target.data is not None:
         results = str(target.data / "consistency")
-    place = results_place(results, namespace="")
+    place = results_place(results or os.environ.get(RESULTS_VARIABLE, ""), namespace="")
     if place is None:
         return None
     try:

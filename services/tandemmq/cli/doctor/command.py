@@ -331,7 +331,8 @@ async def audit_checks(target: ClusterTarget) -> list[Check]:
     try:
         runs = await consistency_runs(target)
     except CommandError as error:
-        return [Check("audit", "consistency job", Verdict.NOTE, f"not looked at: {error.cause}", error.remedy)]
+        why = error.cause or error.problem
+        return [Check("audit", "consistency job", Verdict.NOTE, f"not looked at: {why}", error.remedy)]
     if runs is None or (not runs and target.data is not None):
         return []
     # That it is overdue is for `check consistency` and the alert, which know its schedule.

@@ -57,6 +57,16 @@ def test_an_admin_pod_knows_by_its_environment_where_runs_are(tmp_path: Path, mo
     assert Verdict.PROBLEM in {check.verdict for check in _checks(ClusterTarget(ADDRESS, "--namesrv"))}
 
 
+def test_a_cluster_that_is_named_by_its_folder_is_not_judged_by_another_one_s_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _leave(tmp_path / "other", diverged_run())
+    monkeypatch.setenv(RESULTS_VARIABLE, str(tmp_path / "other"))
+    _leave(tmp_path / "data" / "consistency", equal_run())
+    (found,) = _checks(ClusterTarget(ADDRESS, "--data", data=tmp_path / "data"))
+    assert found.verdict is Verdict.OK
+
+
 def test_runs_that_cannot_be_read_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RESULTS_VARIABLE, "configmap:mq-consistency")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "")
