@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -120,14 +120,24 @@ class KeptTable(MetadataTable, VersionedTable, FollowedTable, PrintedTable, Prot
         """The table as it is now, to be printed in a thread."""
 
 
+class TableWrite(NamedTuple):
+    """One table as it was."""
+
+    file: MetadataFile
+    table: PrintedTable
+    is_kept: bool
+    """The file before is kept aside."""
+    goes_back: bool
+    """The file before is of a later version."""
+
+
 @dataclass(slots=True)
 class MetadataWrite:
     """Tables as they were at one moment, for the thread that writes them, and who waits for it."""
 
     files: MetadataStore
-    tables: list[tuple[MetadataFile, PrintedTable, bool, bool]]
-    """In the order of writing; with True the file before is kept aside, and with a second one it is of a later version
-    than the table."""
+    tables: list[TableWrite]
+    """In the order of writing."""
     waiting: list[Callable[[], object]]
     new_groups: set[str]
 
@@ -356,11 +366,11 @@ class MetadataTables:
         unwritten, self._unwritten = self._unwritten, _Unwritten()
         if not unwritten.files:
             return None
-        tables: list[tuple[MetadataFile, PrintedTable, bool, bool]] = []
+        tables: list[TableWrite] = []
         for file in _WRITING_ORDER:
             if file in unwritten.files:
                 goes_back = self._note_written(file)
-                tables.append((file, self.by_file[file].copied(), file in unwritten.kept_aside, goes_back))
+                tables.append(TableWrite(file, self.by_file[file].copied(), file in unwritten.kept_aside, goes_back))
         self._write = MetadataWrite(self._files, tables, unwritten.waiting, unwritten.new_groups)
         return self._write
 
