@@ -317,12 +317,16 @@ _NEW_FILE_COST: Final = 8
 
 QUEUE_ENDS_FILE: Final = "consumequeue-ends"
 """Eight hexadecimal digits, the CRC of what follows; a line's end; JSON: [logics_physical_offset, [[topic, queue id,
-start of the first file, max offset], ...], start of the CommitLog, which earlier versions did not write]."""
+start of the first file, max offset], ...], start of the CommitLog, start of the index], the last two of which earlier
+versions did not write."""
 
 _ENDS_WAIT_MS: Final = 10_000
 """How old the file becomes while only entries are added."""
 _ENDS_WAIT_MS_PER_QUEUE: Final = 1
 """How long it stays in any case: of 80,000 queues, writing them down takes 0.1 s."""
+_WITH_INDEX: Final = 1
+"""With it the checksum begins of a text that says where the index begins. A version that knows no such text would end
+at one; so it takes the file for damaged, and does without."""
 
 
 class QueueEnds(NamedTuple):
@@ -341,7 +345,7 @@ class QueueEnds(NamedTuple):
     def decode(cls, data: bytes) -> QueueEnds:
         """ValueError: it is not what was written."""
         checksum, _, text = data.partition(b"\n")
-        if checksum != b"%08x" % crc32(text):
+        if checksum not in (b"%08x" % crc32(text, _WITH_INDEX), b"%08x" % crc32(text)):
             raise ValueError("its checksum is wrong")
         durable_offset, ends, *starts = json.loads(text)
         return cls(durable_offset, [tuple(end) for end in ends], *starts[:2])
@@ -359,7 +363,7 @@ class QueueEnds(NamedTuple):
         pieces = [self.ends[start : start + 500] for start in range(0, len(self.ends), 500)]
         ends = ",".join(json.dumps(piece, separators=(",", ":"))[1:-1] for piece in pieces)
         text = f"[{self.durable_offset},[{ends}],{self.log_start},{self.index_start}]".encode()
-        disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(text) + text)
+        disk.write_file(QUEUE_ENDS_FILE, b"%08x\n" % crc32(text, _WITH_INDEX) + text)
 
 
 class ConsumeQueueTable:

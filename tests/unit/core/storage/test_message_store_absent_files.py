@@ -7,6 +7,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from zlib import crc32
 
 import pytest
 from hypothesis import example, given
@@ -26,7 +27,7 @@ from support.stores import (
     right_time,
     with_options,
 )
-from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, StopKind
+from tandemmq.core.storage.consume_queue_table import QUEUE_ENDS_FILE, QueueEnds, StopKind
 from tandemmq.core.storage.disk import FROM_A_REPLICA, LogGap, SegmentSizeMismatch
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.retention import RetentionFloor
@@ -529,3 +530,16 @@ def test_without_its_abort_file_a_run_counts_as_it_ended(run: _Run, is_doubtful:
         seen.append((replace(report, abort_is_gone=False, kept_tail=None), queue_contents(store), keys_in(store)))
     assert seen[0] == seen[1]
     assert seen[0][0].may_have_lost or not is_doubtful
+
+
+def test_earlier_versions_pass_over_a_file_that_says_more_than_they_know_and_theirs_is_read() -> None:
+    theirs = b'[7,[["orders",0,0,3]],5]'
+    assert QueueEnds.decode(b"%08x\n" % crc32(theirs) + theirs) == QueueEnds(7, [("orders", 0, 0, 3)], 5)
+
+    disk = SimulatedDisk(random.Random(1))
+    ours = QueueEnds(7, [("orders", 0, 0, 3)], 5, 2)
+    ours.save(disk)
+    assert QueueEnds.load(disk) == ours
+    checksum, _, text = (disk.read_file(QUEUE_ENDS_FILE) or b"").partition(b"\n")
+    # They compare it with the plain one, and take what does not fit for no file.
+    assert checksum != b"%08x" % crc32(text)
