@@ -66,7 +66,6 @@ def check(folder: Path, acknowledged: list[str]) -> None:
     _, delivered = held_and_delivered(records_of(folder))
     assert set(acknowledged) <= delivered.keys()
     assert set(delivered.values()) == {1}
-    assert len(acknowledged) > 100
 
 
 def test_a_killed_broker_delivers_what_it_held_once_when_it_is_back(tmp_path: Path) -> None:
@@ -79,6 +78,7 @@ def test_a_killed_broker_delivers_what_it_held_once_when_it_is_back(tmp_path: Pa
                 time.sleep(1.7)
                 broker.kill()
                 broker.start()
+            wait_until(lambda: len(sender.acknowledged) > 100, limit_s=120, what="timers are acknowledged")
             time.sleep(1.5)
         assert broker.stop() == 0
         broker.start()

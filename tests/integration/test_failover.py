@@ -185,8 +185,8 @@ def test_a_master_whose_process_has_ended_is_replaced_before_its_lease_is_over(t
 
 
 def _check(group: FailoverGroup) -> None:
+    wait_until(lambda: len(group.acknowledged()) > 100, limit_s=120, what="there are messages")
     group.stop_senders()
-    assert len(group.acknowledged()) > 100
     wait_until(group.are_equal, limit_s=120, what="the replicas are equal")
     assert group.lost() == []
 

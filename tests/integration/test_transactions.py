@@ -140,7 +140,6 @@ def _committed(store: Path) -> Counter[str]:
 
 def _check(payer: _Payer, found: Counter[str]) -> None:
     assert payer.problems == []
-    assert len(payer.ended) > 20
     assert [message_id for message_id, count in found.items() if count > 1] == []
     committed = {message_id for message_id, resolution in payer.ended.items() if resolution == COMMIT}
     assert committed <= found.keys(), "a commit that was answered OK is lost"
