@@ -350,6 +350,12 @@ class Users(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "username: no")
         return access_pb.PutUserResponse()
 
+    async def PutAcl(self, request: access_pb.PutAclRequest, context: Any) -> access_pb.PutAclResponse:
+        return access_pb.PutAclResponse()
+
+    async def DeleteAcl(self, request: access_pb.DeleteAclRequest, context: Any) -> access_pb.DeleteAclResponse:
+        return access_pb.DeleteAclResponse()
+
     async def ListUsers(self, request: access_pb.ListUsersRequest, context: Any) -> access_pb.ListUsersResponse:
         return access_pb.ListUsersResponse()
 
@@ -375,8 +381,22 @@ async def test_each_change_leaves_a_line_with_who_made_it_and_from_where(
                 with suppress(grpc.aio.AioRpcError):
                     request = access_pb.PutUserRequest(username=username, password="planted-secret")
                     await stub.PutUser(request, timeout=1.0 if username == "late" else LIMIT_S)
+            await stub.PutUser(access_pb.PutUserRequest(username="bob", user_type="Super", user_status="enable"))
+            entries = [
+                access_pb.AclEntry(resource="Topic:orders", actions=["Pub", "Get"], decision="Allow"),
+                access_pb.AclEntry(resource="*", actions=["All"], decision="Deny", source_ips=["10.0.0.0/8", "::1"]),
+            ]
+            await stub.PutAcl(access_pb.PutAclRequest(subject="User:bob", entries=entries))
+            await stub.DeleteAcl(access_pb.DeleteAclRequest(subject="User:bob", resources=["*", "Group:g"]))
     await server.stop(limit_ms=1_000)
     told = [line for line in lines if line["event"] == "operator_call"]
+    told, rights = told[:-3], told[-3:]
+    assert {line["change"] for line in told} == {"new secret"}
+    assert [line["change"] for line in rights] == [
+        "Super enable",
+        "Allow Pub,Get Topic:orders; Deny All * 10.0.0.0/8,::1",
+        "*,Group:g",
+    ]
     assert [line["outcome"] for line in told] == ["done", "failed: username: no", "cut off", "done"]
     assert [line["subject"] for line in told] == ["ann", "bad", "late", "x" * 300]
     who = str(admin) if called else "without a certificate"
