@@ -175,10 +175,10 @@ def _queue(actions: tuple[Action, ...], *, with_group: bool = True) -> Needs:
     return needs
 
 
-def _settings(command: pb.TelemetryCommand) -> Sequence[Need]:
-    """Answers of clients to what they were asked need nothing."""
+def _settings(command: pb.TelemetryCommand) -> Sequence[Need] | None:
+    """None: no settings. Answers of clients to what they were asked need nothing."""
     if command.WhichOneof("command") != "settings":
-        return ()
+        return None
     settings = command.settings
     if settings.WhichOneof("pub_sub") == "publishing":
         return [_of_topic(topic.name, _PUB) for topic in settings.publishing.topics]
@@ -596,7 +596,7 @@ class _GuardedStream:
     def message(self, message: Any, /) -> None:
         """Settings are judged; what else clients send are answers."""
         needs = _settings(message)
-        if needs:
+        if needs is not None:
             if self._refusal(()) is not None:
                 self.ask_again()
                 return

@@ -251,10 +251,12 @@ class TelemetryStream:
         self.fails_after_reconnect = settings.user_agent.language == definition.NODE_JS
         session.version = settings.user_agent.version
         session.peer = self._call.peer
-        if is_producer:
-            topics = {topic.name: topic for topic in settings.publishing.topics}
+        topics = {topic.name: topic for topic in settings.publishing.topics} if is_producer else {}
+        if topics or self.topics:
+            # Who says now that it consumes publishes nothing any more, and is shown no half messages.
             self._published(self, self.topics, topics)
             self.topics = topics
+        if is_producer:
             session.subscriptions = {topic.name: "" for topic in settings.publishing.topics}
         else:
             session.group = settings.subscription.group.name

@@ -425,6 +425,38 @@ def test_a_consumer_s_stream_needs_its_group_and_each_topic(guarded: GuardedBrok
     assert fake.code is None
 
 
+def consumer_settings(group: str, *topics: str) -> pb.TelemetryCommand:
+    settings = definition.Settings(client_type=definition.SIMPLE_CONSUMER)
+    settings.subscription.group.name = group
+    for topic in topics:
+        every = definition.FilterExpression(type=definition.TAG, expression="*")
+        settings.subscription.subscriptions.add(topic=definition.Resource(name=topic), expression=every)
+    return pb.TelemetryCommand(settings=settings)
+
+
+@given(st.lists(st.sampled_from(["publish orders", "publish bills", "publish both", "publish none", "consume"])))
+def test_a_stream_is_shown_half_messages_of_what_its_last_settings_say_and_of_nothing_that_is_denied(
+    said: list[str],
+) -> None:
+    """Whatever it said before: a topic that it may send to no more is none of its stream's."""
+    guarded = GuardedBroker()
+    for resource in ("Topic:orders", "Topic:bills"):
+        guarded.allow(resource, "Pub")
+    guarded.allow("Group:group", "Sub")
+    guarded.broker.add_topic("bills")
+    topics = {"both": ("orders", "bills"), "none": (), "orders": ("orders",), "bills": ("bills",)}
+    fake, stream = open_stream(guarded)
+    for what in said:
+        is_consumer = what == "consume"
+        stream.message(consumer_settings("group") if is_consumer else producer_settings(*topics[what.split()[1]]))
+    published = {topic for topic in ("orders", "bills") if guarded.api._telemetry.publishers(topic)}
+    last = said[-1] if said else "publish none"
+    assert published == (set() if last == "consume" else {*topics[last.split()[1]]})
+    guarded.allow("Topic:orders", "Pub", decision=Decision.DENY)
+    assert not guarded.api._telemetry.publishers("orders")
+    assert (fake.code is StatusCode.UNAUTHENTICATED) == ("orders" in published)
+
+
 # Clients of others
 
 
