@@ -759,3 +759,118 @@ def test_a_secret_of_another_key_file_is_told_to_the_operator(
 def test_a_key_file_s_text_is_base64() -> None:
     text = base64.b64encode(b"k" * 32).decode()
     assert SecretKeys.parse(text).open("ann", KEYS.seal("ann", SECRET, nonce=bytes(12))) == SECRET.encode()
+
+
+# Every method, whoever calls it, whatever it is about, and whatever became of the caller's permissions meanwhile
+
+
+def request_of(method: str, topic: str, group: str) -> Message:
+    """As a client makes it."""
+    named, of = definition.Resource(name=topic), definition.Resource(name=group)
+    queue = definition.MessageQueue(topic=named)
+    requests: dict[str, Message] = {
+        "SendMessage": send_request(message(topic)),
+        "QueryRoute": pb.QueryRouteRequest(topic=named),
+        "QueryAssignment": pb.QueryAssignmentRequest(topic=named, group=of),
+        "ReceiveMessage": receive_request(topic, group=group),
+        "AckMessage": ack_request("handle", topic=topic, group=group),
+        "ChangeInvisibleDuration": pb.ChangeInvisibleDurationRequest(topic=named, group=of),
+        "ForwardMessageToDeadLetterQueue": pb.ForwardMessageToDeadLetterQueueRequest(topic=named, group=of),
+        "EndTransaction": pb.EndTransactionRequest(topic=named),
+        "RecallMessage": pb.RecallMessageRequest(topic=named),
+        "PullMessage": pb.PullMessageRequest(message_queue=queue, group=of),
+        "GetOffset": pb.GetOffsetRequest(message_queue=queue, group=of),
+        "UpdateOffset": pb.UpdateOffsetRequest(message_queue=queue, group=of),
+        "QueryOffset": pb.QueryOffsetRequest(message_queue=queue),
+        "SyncLiteSubscription": pb.SyncLiteSubscriptionRequest(topic=named, group=of),
+        "Heartbeat": pb.HeartbeatRequest(client_type=definition.PUSH_CONSUMER, group=of),
+        "NotifyClientTermination": pb.NotifyClientTerminationRequest(group=of),
+    }
+    return requests[method]
+
+
+WANTED: dict[str, tuple[set[str], set[str]]] = {
+    # One of these on the topic, and one of these on the group; as docs/operations/users-and-policies.md has it.
+    "SendMessage": ({"Pub"}, set()),
+    "QueryRoute": ({"Pub", "Sub", "Get"}, set()),
+    "QueryAssignment": ({"Sub"}, {"Sub"}),
+    "ReceiveMessage": ({"Sub"}, {"Sub"}),
+    "AckMessage": ({"Sub"}, {"Sub"}),
+    "ChangeInvisibleDuration": ({"Sub"}, {"Sub"}),
+    "ForwardMessageToDeadLetterQueue": ({"Sub"}, {"Sub"}),
+    "EndTransaction": ({"Pub"}, set()),
+    "RecallMessage": ({"Pub"}, set()),
+    "PullMessage": ({"Sub"}, {"Sub"}),
+    "GetOffset": ({"Sub", "Get"}, {"Sub", "Get"}),
+    "UpdateOffset": ({"Sub", "Update"}, {"Sub", "Update"}),
+    "QueryOffset": ({"Sub", "Get"}, set()),
+    "SyncLiteSubscription": ({"Sub"}, {"Sub"}),
+    "Heartbeat": (set(), {"Sub"}),
+    "NotifyClientTermination": (set(), {"Sub"}),
+}
+ACTIONS = ["Pub", "Sub", "Get", "Update", "Create", "List"]
+MOMENTS = ["as it was", "policy deleted", "denied", "disabled", "deleted", "made anew", "another key", "old signature"]
+NEAR = [
+    "orders",
+    "Orders",
+    "orders-1",
+    "order",
+    "orders ",
+    "%RETRY%orders",
+    "%DLQ%orders",
+    "%ns%orders",
+    "*",
+    "",
+    "ordersé",
+]
+"""Names that are not quite the topic's and the group's, which are called alike here."""
+
+
+@given(
+    method=st.sampled_from(sorted(WANTED)),
+    topic=st.sampled_from(NEAR),
+    group=st.sampled_from(["orders", "others"]),
+    on_topic=st.sets(st.sampled_from(ACTIONS), max_size=2),
+    on_group=st.sets(st.sampled_from(ACTIONS), max_size=2),
+    moment=st.sampled_from(MOMENTS),
+)
+def test_each_method_does_what_the_policies_of_this_moment_allow_and_nothing_else(
+    method: str, topic: str, group: str, on_topic: set[str], on_group: set[str], moment: str
+) -> None:
+    guarded = GuardedBroker()
+    for kind, actions in (("Topic", on_topic), ("Group", on_group)):
+        if actions:
+            guarded.allow(f"{kind}:orders", ",".join(actions))
+    headers = guarded.headers()
+
+    def is_refused() -> bool:
+        fake = guarded.call(method, request_of(method, topic, group), headers)
+        if not fake.sent:
+            return False  # It waits for messages.
+        answer: Any = fake.sent[0]
+        return bool(answer.status.code == UNAUTHORIZED)
+
+    topics, groups = WANTED[method]
+    kind, name = ("Group", topic.removeprefix("%RETRY%")) if topic.startswith("%RETRY%") else ("Topic", topic)
+    if kind == "Group" and topics == {"Pub"}:
+        topics = {"Sub"}
+    held = (on_group if kind == "Group" else on_topic) if name == "orders" else set()
+    may = (not topics or bool(topics & held)) and (not groups or (group == "orders" and bool(groups & on_group)))
+    assert is_refused() is not may
+    match moment:
+        case "policy deleted":
+            guarded.changes.delete_entries("User:ann", [])
+        case "denied":
+            guarded.allow("*", "All", decision=Decision.DENY)
+        case "disabled":
+            guarded.changes.put_user("ann", status=UserStatus.DISABLE)
+        case "deleted" | "made anew":
+            guarded.changes.delete_user("ann")
+            if moment == "made anew":
+                guarded.changes.put_user("ann", secret=SECRET)
+        case "another key":
+            guarded.changes.put_user("ann", secret="a new secret")
+        case "old signature":
+            guarded.time.advance(DATE_WINDOW_MS + 61_000)
+    guarded.time.end_turn()
+    assert is_refused() is not (may and moment == "as it was")
