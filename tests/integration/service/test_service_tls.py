@@ -14,6 +14,7 @@ import structlog
 from google.protobuf.wrappers_pb2 import StringValue
 
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
+from support.cluster_processes import lasting_port
 from support.manual_time import ManualTime
 from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
 from tandemmq.http2.errors import TlsMode
@@ -320,6 +321,33 @@ async def test_whoever_connects_and_says_nothing_is_hung_up_on(
                 while await reader.read(1_000):
                     pass
         writer.close()
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_whoever_may_ask_without_a_certificate_asks_shortly(compression: grpc.Compression) -> None:
+    """A few kilobytes may be a hundred megabytes, when they are unpacked: of many at once a NameServer would die."""
+    lengths: list[int] = []
+
+    def answer(request: StringValue, call: Call) -> None:
+        lengths.append(len(request.value))
+        call.send(StringValue(value="here"))
+        call.finish()
+
+    port = lasting_port()
+    server = GrpcServer("127.0.0.1", 0, clock=SystemClock(), open_port=port)
+    server.add(MethodTable("a.B", {"C": UnaryMethod(answer, StringValue)}), for_anybody=True)
+    await server.start()
+    options = (("grpc.max_send_message_length", -1),)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", compression=compression, options=options) as channel:
+        call = channel.unary_unary(
+            "/a.B/C", request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
+        )
+        assert (await call(StringValue(value="x" * 10_000), timeout=LIMIT_S)).value == "here"
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(StringValue(value="x" * (1 << 20)), timeout=LIMIT_S)
+    await server.stop(limit_ms=0)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert lengths == [10_000]
 
 
 async def test_whoever_is_refused_again_and_again_fills_no_disk(certificates: TestCertificates) -> None:
