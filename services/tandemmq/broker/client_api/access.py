@@ -26,10 +26,11 @@ from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.sessions import ClientOwners
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
-from tandemmq.broker.client_api.validation import Code, Outcome, status_of
+from tandemmq.broker.client_api.validation import CLIENT_ID_CHARACTERS_MAX, Code, Outcome, status_of
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.signature import DATE_WINDOW_MS, SignInLimit, date_problem, is_signed, parse_authorization
 from tandemmq.core.access.users_and_policies import (
+    RESOURCE_CHARACTERS_MAX,
     AclTable,
     Action,
     ResourceKind,
@@ -344,6 +345,8 @@ class ClientAccess:
         """Why the user may not speak for the client that a call names; None: it is the user's own, perhaps from now on.
         The handler refuses a call that names none."""
         client_id, now_ms = call.header(CLIENT_ID_HEADER).strip(), self._clock.monotonic_ms()
+        if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
+            return None  # The handler refuses it.
         opens = method in _OPENS_CLIENT
         if client_id and opens and not self._owners.has_room(client_id, username, now_ms=now_ms):
             self.refused[Refused.TOO_MANY_CLIENTS] += 1
@@ -499,6 +502,8 @@ class ClientAccess:
             ruling = Ruling(True, "super user")
         else:
             ruling = decide(self._acls.get(f"User:{username}"), kind, name, actions, parse_address(source))
+        if len(name) > RESOURCE_CHARACTERS_MAX:
+            return ruling  # No name; nobody has looked at it yet, and it may be megabytes long.
         if len(self._rulings) >= _REMEMBERED_MAX:
             self._rulings.clear()
         self._rulings[username, kind, name, actions, source] = ruling
@@ -591,7 +596,9 @@ class _GuardedStream:
         self._source = access.source(call)
         self._needs: Sequence[Need] = ()
         self._client_id = call.header(CLIENT_ID_HEADER).strip()
-        access._streams.setdefault(self._client_id, set()).add(self)
+        if not inner.is_over:
+            access._streams.setdefault(self._client_id, set()).add(self)
+            inner.when_over = self._forget
 
     def message(self, message: Any, /) -> None:
         """Settings are judged; what else clients send are answers."""
@@ -611,12 +618,10 @@ class _GuardedStream:
 
     def half_closed(self) -> None:
         """An orderly end."""
-        self._forget()
         self._inner.half_closed()
 
     def cancelled(self) -> None:
         """The connection broke."""
-        self._forget()
         self._inner.cancelled()
 
     def ask_again(self) -> None:
@@ -642,7 +647,6 @@ class _GuardedStream:
                 del self._access._streams[self._client_id]
 
     def _end(self, outcome: Outcome) -> None:
-        self._forget()
         _end_stream(self._call, outcome)
         self._inner.cancelled()
 

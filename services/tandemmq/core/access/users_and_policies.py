@@ -28,6 +28,8 @@ SOURCE_IPS_MAX: Final = 100
 SECRET_CHARACTERS_MIN: Final = 8
 SECRET_CHARACTERS_MAX: Final = 256
 NAME_CHARACTERS_MAX: Final = 127
+RESOURCE_CHARACTERS_MAX: Final = 255
+"""Of a topic or a group in a policy; no name of either is longer."""
 _MAPPED_BITS: Final = 96
 """Of IPv6 addresses that are written for one of IPv4: `::ffff:10.0.0.7`."""
 _MAPPED_FIRST: Final = int(IPv6Address("::ffff:0:0"))
@@ -189,7 +191,7 @@ class Resource(NamedTuple):
                 f"resource: {text[:200]!r}; write Topic:NAME, Group:NAME or Cluster:NAME, NAME* for all that begin so, "
                 "Topic:* for all topics, or * for everything"
             )
-        if len(name) > 255 or not name.isprintable() or any(character in name for character in ", "):
+        if len(name) > RESOURCE_CHARACTERS_MAX or not name.isprintable() or any(character in name for character in ", "):
             raise InvalidAcl(f"resource: {name[:100]!r} is no name: up to 255 printable characters, no comma, no space")
         if name == _ANYTHING:
             return cls(kind, "", Pattern.ANY)

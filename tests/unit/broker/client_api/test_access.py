@@ -457,6 +457,35 @@ def test_a_stream_is_shown_half_messages_of_what_its_last_settings_say_and_of_no
     assert (fake.code is StatusCode.UNAUTHENTICATED) == ("orders" in published)
 
 
+@given(st.lists(st.sampled_from(["no client", "nothing", "bad filter", "good", "half closed", "gone", "drained"])))
+def test_a_stream_that_is_over_is_not_kept_however_it_ended(ends: list[str]) -> None:
+    """Whoever opens streams and has them ended must not fill the memory."""
+    guarded = GuardedBroker()
+    guarded.allow("*", "All")
+    lasting = 0
+    for end in ends:
+        headers = guarded.headers() | ({"x-mq-client-id": ""} if end == "no client" else {})
+        fake, stream = open_stream(guarded, headers)
+        if fake.code is None:
+            # As a front does: nothing is told to the handler of a call that has ended.
+            if end == "nothing":
+                stream.message(pb.TelemetryCommand(settings=definition.Settings()))
+            elif end == "bad filter":
+                settings = consumer_settings("group", "orders")
+                settings.settings.subscription.subscriptions[0].expression.expression = "||"
+                stream.message(settings)
+            elif end == "half closed":
+                stream.half_closed()
+            elif end == "gone":
+                stream.cancelled()
+            elif end == "drained":
+                guarded.api.drain()
+        if end == "drained":
+            lasting = 0
+        lasting += fake.code is None and end not in ("gone",)
+    assert sum(map(len, guarded.access._streams.values())) == lasting
+
+
 # Clients of others
 
 
@@ -874,3 +903,48 @@ def test_each_method_does_what_the_policies_of_this_moment_allow_and_nothing_els
             guarded.time.advance(DATE_WINDOW_MS + 61_000)
     guarded.time.end_turn()
     assert is_refused() is not (may and moment == "as it was")
+
+
+@pytest.mark.parametrize("method", sorted(WANTED))
+@pytest.mark.parametrize("what", ["topic", "group", "client id"])
+def test_what_a_caller_says_at_length_is_refused_and_not_remembered(
+    guarded: GuardedBroker, method: str, what: str
+) -> None:
+    """A name may have as many bytes as a request, and a broker remembers tens of thousands of rulings and clients."""
+    guarded.allow("*", "All")
+    long = "x" * 20_000
+    headers = guarded.headers() | ({"x-mq-client-id": long} if what == "client id" else {})
+    names = (long if what == "topic" else "orders", long if what == "group" else "group")
+    has_it = {"topic": bool(WANTED[method][0]), "group": bool(WANTED[method][1]), "client id": True}[what]
+    fake = guarded.call(method, request_of(method, *names), headers)
+    if has_it and method != "NotifyClientTermination":
+        answer: Any = fake.sent[0]
+        assert answer.status.code not in (definition.OK, definition.MESSAGE_NOT_FOUND)
+    assert all(len(part) < 1_000 for key in guarded.access._rulings for part in key)
+    assert all(len(client_id) < 1_100 for client_id in guarded.access._owners._owners)
+    assert all(len(session.client_id) < 1_100 for session in guarded.broker.sessions.all())
+
+
+def test_what_a_client_says_of_itself_at_length_is_cut(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    fake, stream = open_stream(guarded)
+    command = consumer_settings("group", "orders")
+    command.settings.user_agent.version = "1" * 100_000
+    command.settings.subscription.subscriptions[0].expression.expression = "||".join(["tag"] * 50_000)
+    stream.message(command)
+    session = guarded.broker.sessions.get("client@1")
+    assert session is not None
+    assert len(session.version) == 64
+    assert len(session.subscriptions["orders"]) == 1_001
+    fake, stream = open_stream(guarded, guarded.headers() | {"x-mq-client-id": "x" * 20_000})
+    answer: Any = fake.sent[0]
+    assert (answer.status.code, fake.code) == (definition.BAD_REQUEST, StatusCode.OK)
+    assert set(guarded.access._streams) == {"client@1"}
+
+
+def test_an_attempt_id_is_short(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    request = receive_request("orders")
+    request.attempt_id = "x" * 257
+    answer: Any = guarded.call("ReceiveMessage", request).sent[0]
+    assert answer.status.code == definition.BAD_REQUEST
