@@ -191,7 +191,7 @@ class Resource(NamedTuple):
                 f"resource: {text[:200]!r}; write Topic:NAME, Group:NAME or Cluster:NAME, NAME* for all that begin so, "
                 "Topic:* for all topics, or * for everything"
             )
-        if len(name) > RESOURCE_CHARACTERS_MAX or not name.isprintable() or any(character in name for character in ", "):
+        if not (len(name) <= RESOURCE_CHARACTERS_MAX and name.isprintable() and not {",", " "} & set(name)):
             raise InvalidAcl(f"resource: {name[:100]!r} is no name: up to 255 printable characters, no comma, no space")
         if name == _ANYTHING:
             return cls(kind, "", Pattern.ANY)
