@@ -144,7 +144,8 @@ class _SignedIn(NamedTuple):
 
 def _of_topic(topic: str, actions: tuple[Action, ...]) -> Need:
     kind, name = topic_or_group(topic)
-    return kind, name, (_SUB if kind is ResourceKind.GROUP and actions is _PUB else actions)
+    # Compared, not told by identity: compiled, a tuple has none.
+    return kind, name, (_SUB if kind is ResourceKind.GROUP and actions == _PUB else actions)
 
 
 def _of_group(group: str, actions: tuple[Action, ...] = _SUB) -> Need:
