@@ -43,6 +43,7 @@ from tandemmq.core.access.users_and_policies import (
     topic_or_group,
 )
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.quotas import counted_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -247,8 +248,10 @@ class ClientAccess:
         clock: Clock,
         timers: Timers,
         revoked: Callable[[], None],
+        renewed_of: Callable[[str], Collection[tuple[str, str]]] = lambda _: (),
     ) -> None:
-        """Without `authorizes` whoever signs in may do everything."""
+        """Without `authorizes` whoever signs in may do everything. `renewed_of`: group and topic of what is renewed for
+        a client."""
         self._users = users
         self._acls = acls
         self._keys = keys
@@ -257,6 +260,7 @@ class ClientAccess:
         self._clock = clock
         self._timers = timers
         self._revoked = revoked
+        self._renewed_of = renewed_of
         self._limit = SignInLimit()
         # A signature of nobody's is checked as long as one of somebody's.
         self._nobody: Final = secrets.token_bytes(32)
@@ -349,6 +353,11 @@ class ClientAccess:
         if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
             return None  # The handler refuses it.
         opens = method in _OPENS_CLIENT
+        if client_id and self._authorizes and self._owners.owner_of(client_id) != username:
+            # Nobody is known to own it here, be it that another broker was the master until now. Its leases tell.
+            for need in self._needs_of_leases(client_id):
+                if not self._ruling(username, *need, source).is_allowed:
+                    return self._others_client(method, username, source, client_id)
         if client_id and opens and not self._owners.has_room(client_id, username, now_ms=now_ms):
             self.refused[Refused.TOO_MANY_CLIENTS] += 1
             self._audit.refused(method, "too many clients of one user", user=username, source=source)
@@ -364,6 +373,17 @@ class ClientAccess:
                 for stream in tuple(self._streams.get(client_id, ())):
                     stream.others_client(username)
             return None
+        return self._others_client(method, username, source, client_id)
+
+    def _needs_of_leases(self, client_id: str) -> list[Need]:
+        """What whoever holds such leases has been allowed."""
+        needs: list[Need] = []
+        for group, topic in self._renewed_of(client_id):
+            parent = parent_of_lmq(topic)
+            needs += [_of_group(group), _of_topic(topic if parent is None else parent, _SUB)]
+        return needs
+
+    def _others_client(self, method: str, username: str, source: str, client_id: str) -> Outcome:
         self.refused[Refused.OTHERS_CLIENT] += 1
         resource = f"Client:{client_id[:_NAME_CHARACTERS_MAX]}"
         owner = self._owners.owner_of(client_id)

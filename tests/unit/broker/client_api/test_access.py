@@ -37,6 +37,8 @@ from tandemmq.core.access.users_and_policies import (
     actions_of,
     source_ips_of,
 )
+from tandemmq.core.delivery.lite_topics import lmq_name
+from tandemmq.core.delivery.queue_progress import Lease
 from tandemmq.core.quotas import parse_quotas
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -65,6 +67,7 @@ class GuardedBroker:
             clock=self.time,
             timers=self.time,
             revoked=lambda: self.api.access_changed(),
+            renewed_of=self.broker.leases.renewed_of,
         )
         self.tables.access_changed = self.access.changed
         self.api = self.broker.api = ClientApi(self.broker, None, self.access)
@@ -653,6 +656,47 @@ def test_who_invents_clients_is_refused_before_others_are_forgotten(guarded: Gua
     assert guarded.broker.gone_client_ids == []
     guarded.time.advance(SESSION_EXPIRY_MS)
     assert answered(guarded.call("Heartbeat", beat, bob(guarded, "bob@99"))) == definition.OK
+
+
+@pytest.mark.parametrize("is_lite", [False, True])
+@pytest.mark.parametrize("lacks", ["Topic:orders", "Group:group", ""])
+@pytest.mark.parametrize(
+    "method", ["Heartbeat", "NotifyClientTermination", "QueryRoute", "ReceiveMessage", "Telemetry", "UpdateOffset"]
+)
+def test_after_a_change_of_master_a_client_with_leases_is_of_somebody_who_may_hold_them(
+    method: str, lacks: str, is_lite: bool
+) -> None:
+    """Who owns a client id no member tells the next; whoever may not consume what it holds is somebody else."""
+    guarded = GuardedBroker()
+    guarded.changes.put_user("bob", secret="sesame of bob")
+    guarded.broker.add_topic("bills")
+    for resource in ("Topic:orders", "Group:group"):
+        guarded.allow(resource, "Sub,Pub,Update")
+        if resource != lacks:
+            guarded.allow(resource, "Sub", user="bob")
+    for resource in ("Topic:bills", "Group:others"):
+        guarded.allow(resource, "Sub,Update", user="bob")
+    held = lmq_name("orders", "one") if is_lite else "orders"
+    guarded.broker.leases.open("group", held, (0,))
+    [state] = guarded.broker.leases._state.subscriptions.values()
+    queue = state.queues[0]
+    lease = Lease(
+        queue, [0], nonce=1, attempt=1, granted_ms=0, deadline_ms=1 << 40, client_id="client@1", auto_renew=True
+    )
+    guarded.broker.leases._state.renewed["client@1"] = {lease}
+
+    def is_refused(headers: dict[str, str]) -> bool:
+        if method == "Telemetry":
+            return open_stream(guarded, headers)[0].code is not None
+        topic, group = ("bills", "others") if "Credential=bob" in headers["authorization"] else ("orders", "group")
+        fake = guarded.call(method, request_of(method, topic, group), headers)
+        return bool(fake.sent) and answered(fake) == UNAUTHORIZED
+
+    assert is_refused(bob(guarded)) is bool(lacks)
+    if lacks:
+        assert guarded.access.refused[Refused.OTHERS_CLIENT] == 1
+        assert guarded.broker.sessions.get("client@1") is None
+        assert not is_refused(guarded.headers())
 
 
 def test_owners_are_a_bounded_number() -> None:
