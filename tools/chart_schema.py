@@ -165,12 +165,19 @@ def settings_schema(component: str) -> dict[str, Any]:
     if unknown:
         raise SystemExit(f"DERIVED names settings that {component} does not have: {', '.join(sorted(unknown))}")
     units = {field.alias: found for field in MODELS[component].model_fields.values() if (found := _with_unit(field))}
-    properties = {
-        key: {"const": f"left out: the chart sets it ({derived[key]})"}
-        if key in derived
-        else _in_form(key, _plain(value, definitions) | units.get(key, {}))
-        for key, value in sorted(schema["properties"].items())
+    variables = {
+        field.alias: f"{ENVIRONMENT_PREFIX}{name.upper()}" for name, field in MODELS[component].model_fields.items()
     }
+
+    def judged(key: str, value: dict[str, Any]) -> dict[str, Any]:
+        if key in derived:
+            return {"const": f"left out: the chart sets it ({derived[key]})"}
+        if value.get("format") == "password":
+            # Settings lie in a ConfigMap, and in what helm keeps of a release.
+            return {"const": f"left out: it is a secret; name {variables[key]} in pod.extraEnv, from a Secret"}
+        return _in_form(key, _plain(value, definitions) | units.get(key, {}))
+
+    properties = {key: judged(key, value) for key, value in sorted(schema["properties"].items())}
     # Another key is refused by templates/validation.yaml, which can say which one was meant.
     return {
         "type": "object",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -14,7 +15,7 @@ from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
 from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
-from tandemmq.http2.errors import Limits
+from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
 
@@ -172,6 +173,49 @@ async def test_connections_above_the_limit_are_closed_at_once() -> None:
         for _, writer in pairs:
             writer.transport.abort()
         await until_empty(server)
+
+
+@pytest.mark.parametrize("tls_mode", [TlsMode.DISABLED, TlsMode.PERMISSIVE])
+async def test_whoever_opens_all_connections_keeps_nobody_else_out(tls_mode: TlsMode) -> None:
+    """Of the one that opened them those that do nothing give way, and no more than others need."""
+    limits = dataclasses.replace(PATIENT, connections=12)
+    server = Server(Answering, limits=limits, tls_mode=tls_mode, tls=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    port = server.listen("127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connected(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+        writers.append(writer)
+        writer.write(GREETING)
+        return reader, writer
+
+    async def is_served(reader: asyncio.StreamReader) -> bool:
+        with suppress(ConnectionError):
+            return len(await asyncio.wait_for(reader.read(1), 5)) == 1
+        return False
+
+    greedy = [await connected("127.0.0.1") for _ in range(limits.connections)]
+    assert all([await is_served(reader) for reader, _ in greedy])
+    greedy[0][1].write(open_request(1))
+    async with asyncio.timeout(5):
+        while not server.usage.streams:
+            await asyncio.sleep(0.01)
+    others = [await connected(f"127.0.0.{number}") for number in (2, 3, 3, 4)]
+    assert all([await is_served(reader) for reader, _ in others])
+    assert not await is_served((await connected("127.0.0.1"))[0])
+    assert server.connection_count == limits.connections
+    assert (server.counters["connection_gave_way"], server.counters["connection_refused"]) == (4, 1)
+    assert server.usage.streams == 1, "the one with a call is there"
+    # Those who have their share each are nobody's to push out.
+    more = [await connected("127.0.0.5") for _ in range(3)]
+    assert [await is_served(reader) for reader, _ in more] == [True, True, False]
+    for writer in writers:
+        writer.transport.abort()
+    await asyncio.wait([asyncio.ensure_future(writer.wait_closed()) for writer in writers])
+    await until_empty(server)
+    assert not server._counts
+    assert not server._address_of
+    await server.stop(limit_s=0.1)
 
 
 async def test_a_half_closed_socket_is_closed_and_its_calls_end() -> None:

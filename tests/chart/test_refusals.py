@@ -94,6 +94,7 @@ REFUSED = [
     (_set(nameserver__settings__listenPort=1), ("/nameserver/settings/listenPort", "left out")),
     (_set(nameserver__settings__storePathRootDir="x"), ("/nameserver/settings/storePathRootDir", "the volume")),
     (_set(admin__settings__adminToken="secret"), ("/admin/settings/adminToken", "admin.token.existingSecret")),
+    (_set(admin__settings__secretKey="secret"), ("/admin/settings/secretKey", "TANDEMMQ_SECRET_KEY in pod.extraEnv")),
     # Contradictions
     (_groups({"name": "broker-a", "slaves": 0}), ("/brokerGroups/0/slaves", "1 or more", "replication: none")),
     (

@@ -71,3 +71,10 @@ def test_units_are_whole(unit: Path, tmp_path: Path) -> None:
     )
     mine = [line for line in told.stderr.splitlines() if unit.name.split(".")[0].split("@")[0] in line]
     assert (told.returncode, mine) == (0, [])
+
+
+@pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.stem)
+def test_nobody_else_on_the_machine_reads_what_a_unit_stores(unit: Path) -> None:
+    lines = unit.read_text().splitlines()
+    assert "UMask=0027" in lines
+    assert "StateDirectoryMode=0750" in lines

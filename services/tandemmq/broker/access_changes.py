@@ -31,7 +31,7 @@ from tandemmq.core.access.users_and_policies import (
     check_secret,
     decision_of,
     policy_type_of,
-    source_ips_of,
+    source_ips_in,
     user_of_subject,
     user_status_of,
     user_type_of,
@@ -283,7 +283,7 @@ def _entries_of(document: _AclDocument) -> tuple[PolicyEntry, ...]:
             Resource.parse(entry.resource),
             actions_of(",".join(entry.actions)),
             decision_of(entry.decision),
-            source_ips_of(",".join(entry.source_ips)),
+            source_ips_in(entry.source_ips),
             policy_type_of(policy.policy_type),
         )
         for policy in document.policies

@@ -218,12 +218,16 @@ class MetadataTables:
     def load(self, *, cluster: str, broker_name: str, auto_create_topic: bool, was_used: bool = False) -> None:
         """Reads the files and adds what every broker has from its first boot; see `damaged`. `was_used`: messages came
         to this disk, so that each of RocketMQ's files was there, and one that is gone is damaged as well. An older copy
-        is then no table either: its last change was confirmed."""
+        is then no table either: its last change was confirmed. One of users or policies never is: it may have somebody
+        who was removed since. Nor are there policies without users."""
         missing: list[str] = []
         for file, table in self.by_file.items():
             try:
-                source = self._files.load(file, table, accepts_backup=not was_used)
-                if source is LoadedFrom.NOWHERE and was_used and file in ROCKETMQ_FILES:
+                source = self._files.load(file, table, accepts_backup=not was_used and file not in _ACCESS)
+                is_missed = was_used and file in ROCKETMQ_FILES
+                if file is MetadataFile.USERS:
+                    is_missed = self._files.read(MetadataFile.ACLS) is not None
+                if source is LoadedFrom.NOWHERE and is_missed:
                     raise MetadataCorrupt(f"{FOLDER}/{file.value}: the file is gone")
             except MetadataCorrupt as error:
                 self.damaged[file] = str(error)

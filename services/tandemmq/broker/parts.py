@@ -517,6 +517,7 @@ class BrokerParts:
             clock=self.clock,
             timers=self.timers,
             revoked=lambda: self.client_api.access_changed(),
+            renewed_of=lambda client_id: self.leases.renewed_of(client_id),
         )
         self.tables.access_changed = access.changed
         return access

@@ -66,7 +66,8 @@ class Limits:
     concurrent_streams: int = 4_000
     # Open calls of all connections together; more are refused the same way.
     server_streams: int = 200_000
-    # Connections of one server. More are closed at once ("connection_refused").
+    # Connections of one server. More are closed at once ("connection_refused"), but for those of an address that has
+    # less than its share: one of an address that has more ends for it ("connection_gave_way").
     connections: int = 20_000
     # Decoded names and values of one request, 32 more for each. More: RESOURCE_EXHAUSTED ("header_list_too_large").
     # More headers than four times as much could hold: the connection ends ("header_bomb").

@@ -18,6 +18,7 @@ from functools import partial
 from math import inf
 from typing import Final, Protocol
 
+from tandemmq.core.quotas import address_of_peer
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, TlsMode, Usage
 from tandemmq.http2.frames import RequestShape
@@ -90,6 +91,9 @@ class Server:
         self._listeners: list[socket.socket] = []
         self._plain: PlainSockets | None = None
         self._protocols: set[_Protocol] = set()
+        # By what address each connection is counted, and how many each address has.
+        self._address_of: dict[Connection, str] = {}
+        self._counts: Counter[str] = Counter()
         self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
         # One read at a time on one thread: all connections read into the same memory.
         self._memory: Final = memoryview(bytearray(_READ_BYTES))
@@ -188,7 +192,7 @@ class Server:
                     loop.remove_reader(listener)
                     loop.call_later(_OUT_OF_FILES_PAUSE_S, self._resume_accepting, listener)
                 return
-            if self.connection_count >= self.limits.connections:
+            if self.connection_count >= self.limits.connections and not self._makes_room(peer_text(address)):
                 self.counters["connection_refused"] += 1
                 sock.close()
                 continue
@@ -208,6 +212,20 @@ class Server:
                 loop.add_reader(sock, self._decide, sock)
             else:
                 self._connect(sock, use_tls=self._tls_mode is TlsMode.ENFORCING)
+
+    def _makes_room(self, peer: str) -> bool:
+        """Ends a connection of an address that has more than its share of all, the one with the fewest calls, for a
+        newcomer whose address has less: whoever opens very many keeps out himself."""
+        counts, address_of = self._counts, self._address_of
+        share = self.limits.connections // (len(counts) + 1)
+        if counts[address_of_peer(peer)] >= share:
+            return False
+        greedy = [each for each in self._connected() if counts[address_of[each.connection]] > share]
+        if not greedy:
+            return False
+        self.counters["connection_gave_way"] += 1
+        min(greedy, key=_open_calls).abort()
+        return True
 
     def _resume_accepting(self, listener: socket.socket) -> None:
         if listener in self._listeners:
@@ -259,7 +277,7 @@ class Server:
         """The state machine of a connection of this server."""
         if self._gate is not None:
             self._gate.connected(peer)
-        return Connection(
+        connection = Connection(
             self._new_stream,
             limits=self.limits,
             now=now,
@@ -269,6 +287,9 @@ class Server:
             on_output=on_output,
             on_waiting_output=on_waiting_output,
         )
+        address = self._address_of[connection] = address_of_peer(peer)
+        self._counts[address] += 1
+        return connection
 
     def made(self, protocol: _Protocol) -> None:
         self._protocols.add(protocol)
@@ -278,6 +299,10 @@ class Server:
         self._disconnected(protocol.connection)
 
     def _disconnected(self, connection: Connection) -> None:
+        address = self._address_of.pop(connection)
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
         if self._gate is not None:
             self._gate.disconnected(connection.peer)
 
@@ -290,6 +315,10 @@ class Server:
     def memory(self) -> memoryview:
         """Where every connection reads; used up before the next read."""
         return self._memory
+
+
+def _open_calls(connected: _Protocol | PlainSocket) -> int:
+    return connected.connection.open_streams
 
 
 class _Protocol(asyncio.BufferedProtocol):

@@ -80,6 +80,7 @@ class Certificates:
     identity: Identity
     not_before: datetime
     not_after: datetime
+    """Of the first to end: the certificate, one above it, or the CA."""
     serial: int
     issuer: str
     server_names: tuple[str, ...]
@@ -120,7 +121,7 @@ def judged(folder: Path, chain: bytes, key: bytes, authorities: bytes, *, now: d
     _check_key(folder, leaf, key)
     _check_time(folder / CERTIFICATE_FILE, leaf, now)
     believed = sorted(_parsed(folder / CA_FILE, authorities), key=lambda each: each.not_valid_after_utc, reverse=True)
-    _check_issuer(folder, certificates, believed, now)
+    above_until = _check_issuer(folder, certificates, believed, now)
     names = _names(leaf)
     try:
         identity = identity_of([] if names is None else names.get_values_for_type(x509.UniformResourceIdentifier))
@@ -134,7 +135,7 @@ def judged(folder: Path, chain: bytes, key: bytes, authorities: bytes, *, now: d
         authorities=b"".join(each.public_bytes(Encoding.PEM) for each in believed),
         identity=identity,
         not_before=leaf.not_valid_before_utc,
-        not_after=leaf.not_valid_after_utc,
+        not_after=min(leaf.not_valid_after_utc, above_until),
         serial=leaf.serial_number,
         issuer=leaf.issuer.rfc4514_string(),
         server_names=() if names is None else tuple(names.get_values_for_type(x509.DNSName)),
@@ -275,14 +276,18 @@ def _check_time(path: Path, leaf: x509.Certificate, now: datetime) -> None:
 
 def _check_issuer(
     folder: Path, chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate], now: datetime
-) -> None:
-    """Follows the chain up to one of `authorities`. While a CA is renewed with its old key, two of them may do."""
+) -> datetime:
+    """Follows the chain up to one of `authorities`, and tells until when all of them hold. While a CA is renewed with
+    its old key, two of them may do."""
     path = folder / CERTIFICATE_FILE
     current, between = chain[0], list(chain[1:_CHAIN_MAX])
+    used: list[x509.Certificate] = []
     while True:
         issuers = [authority for authority in authorities if _issued(authority, current)]
-        if any(_is_in_time(authority, now) for authority in issuers):
-            return
+        if in_time := [authority for authority in issuers if _is_in_time(authority, now)]:
+            if current not in in_time:  # else it is its own CA
+                _check_ca(folder / CA_FILE, in_time[0], len(used))
+            return min([each.not_valid_after_utc for each in (*used, max(in_time, key=_end_of))])
         if issuers and now > issuers[0].not_valid_after_utc:
             raise CertificateUnusable(
                 f"{folder / CA_FILE}: the CA {issuers[0].subject.rfc4514_string()} has expired at "
@@ -304,8 +309,32 @@ def _check_issuer(
                 f"({', '.join(each.subject.rfc4514_string() for each in authorities)})"
             )
         _check_time(path, above, now)
+        _check_ca(path, above, len(used))
         between.remove(above)
+        used.append(above)
         current = above
+
+
+def _check_ca(path: Path, issuer: x509.Certificate, below: int) -> None:
+    """TLS takes nothing from an issuer that may be none, or may not have so many CAs `below` it."""
+    name = issuer.subject.rfc4514_string()
+    try:
+        constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        return  # Libraries differ.
+    if not constraints.ca:
+        raise CertificateUnusable(
+            f"{path}: {name} issued the certificate, and is no CA (basic constraints); have the cluster's CA sign it"
+        )
+    if constraints.path_length is not None and below > constraints.path_length:
+        raise CertificateUnusable(
+            f"{path}: {name} may have {constraints.path_length} CAs below it, and there are {below} (path length); "
+            "have it sign the certificate itself"
+        )
+
+
+def _end_of(certificate: x509.Certificate) -> datetime:
+    return certificate.not_valid_after_utc
 
 
 def _is_in_time(certificate: x509.Certificate, now: datetime) -> bool:

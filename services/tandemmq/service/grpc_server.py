@@ -56,6 +56,14 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.so_reuseport", 0),
 )
 
+_OPEN_OPTIONS: Final[Sequence[tuple[str, int]]] = (
+    *(option for option in _OPTIONS if option[0] != "grpc.max_receive_message_length"),
+    # Names of a topic and a group, or of a probe. The library unpacks what is compressed, a thousand times as much.
+    ("grpc.max_receive_message_length", 64 << 10),
+    ("grpc.max_concurrent_streams", 100),
+)
+"""Of a port on which anybody may ask."""
+
 
 class GrpcServer:
     """A `grpc.aio` server on one port. Add services, `start`, declare it `serving`, `stop`.
@@ -89,7 +97,7 @@ class GrpcServer:
         """Calls that the table of permissions refused, by reason; `PermissionInterceptor.refused`."""
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
         self._open_port = open_port
-        self._open_server = grpc.aio.server(options=_OPTIONS)
+        self._open_server = grpc.aio.server(options=_OPEN_OPTIONS)
         self._health = _Health(probes)
         self._service_names: list[str] = []
         for server in (self._server, self._open_server):

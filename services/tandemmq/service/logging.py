@@ -244,7 +244,9 @@ def _into(sink: EventMemory | AuditExport | None) -> list[Processor]:
 
 def _renderers() -> list[Processor]:
     if sys.stdout.isatty():
-        return [_only_printable, structlog.dev.ConsoleRenderer()]
+        # Not in rich's way, which shows the values of local variables: secrets and bodies are among them.
+        console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        return [structlog.processors.format_exc_info, _only_printable, console]
     return [structlog.processors.format_exc_info, _what_people_look_for_first, structlog.processors.JSONRenderer()]
 
 

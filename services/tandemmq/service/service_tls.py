@@ -190,6 +190,8 @@ _SUBJECT_FIELDS: Final = (
     *("table", "values"),
 )
 _SUBJECT_CHARACTERS_MAX: Final = 300
+_ACCESS_CHANGES: Final = "/tandemmq.admin.v1.BrokerAccessService/"
+_ENTRY_FIELDS: Final = ("policy_type", "decision", "actions", "resource", "source_ips")
 
 
 class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
@@ -355,6 +357,7 @@ def _record(path: str, request: Any, outcome: str, *, who: str, peer: str) -> No
     """The line about a change. What a request holds besides, such as a secret, is not in it."""
     said = {field.name: value for field, value in request.ListFields()} if isinstance(request, Message) else {}
     subject = " ".join(_named(said[name]) for name in _SUBJECT_FIELDS if name in said)
+    change = _access_change(said) if path.startswith(_ACCESS_CHANGES) else ""
     log.info(
         "operator_call",
         who=who,
@@ -362,7 +365,21 @@ def _record(path: str, request: Any, outcome: str, *, who: str, peer: str) -> No
         method=path.removeprefix("/"),
         subject=subject[:_SUBJECT_CHARACTERS_MAX],
         outcome=outcome[:_SUBJECT_CHARACTERS_MAX],
+        **({"change": change[:_SUBJECT_CHARACTERS_MAX]} if change else {}),
     )
+
+
+def _access_change(said: Mapping[str, Any]) -> str:
+    """What somebody may do from now on, in words: `Super`, or `Allow Pub Topic:orders 10.0.0.0/8`."""
+    parts = ["new secret"] if "password" in said or "sealed_password" in said else []
+    parts += [_listed(said[name]) for name in ("user_type", "user_status", "policy_type", "resources") if name in said]
+    entries = [[_listed(getattr(one, field)) for field in _ENTRY_FIELDS] for one in said.get("entries", ())]
+    parts.append("; ".join(" ".join(filter(None, entry)) for entry in entries))
+    return " ".join(filter(None, parts))
+
+
+def _listed(value: Any) -> str:
+    return value if isinstance(value, str) else ",".join(value)
 
 
 def _named(value: Any) -> str:

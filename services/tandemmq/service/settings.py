@@ -33,6 +33,7 @@ ENVIRONMENT_PREFIX: Final = "TANDEMMQ_"
 
 # Kubernetes puts these into every pod for each Service of the namespace; a Service called tandemmq-... makes them
 # look like ours.
+_WORD: Final = re.compile(r"\w+")
 _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP)(_\w+)?)$")
 # Similar enough to be the same word with a slip: one or two letters of a dozen.
 _SLIP_RATIO: Final = 0.85
@@ -210,7 +211,9 @@ def _assign(text: str, origin: str, keys: _Keys, values: dict[str, _Value], prob
     name, equals, value = (part.strip() for part in text.partition("="))
     key = keys.canonical(name)
     if not equals:
-        problems.append(f"'{text}' ({origin}): no assignment; write key=value")
+        # What comes behind its first word may be a secret's value.
+        word = _WORD.match(name)
+        problems.append(f"'{word[0] if word else '?'}' ({origin}): no assignment; write key=value")
     elif key is None:
         # Not its value: a secret's key with a slip of the pen, or another service's, is as unknown as any.
         problems.append(f"{name} ({origin}): unknown key; {keys.suggestion(name)}")

@@ -14,6 +14,7 @@ import structlog
 from google.protobuf.wrappers_pb2 import StringValue
 
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
+from support.cluster_processes import lasting_port
 from support.manual_time import ManualTime
 from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
 from tandemmq.http2.errors import TlsMode
@@ -322,6 +323,33 @@ async def test_whoever_connects_and_says_nothing_is_hung_up_on(
         writer.close()
 
 
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_whoever_may_ask_without_a_certificate_asks_shortly(compression: grpc.Compression) -> None:
+    """A few kilobytes may be a hundred megabytes, when they are unpacked: of many at once a NameServer would die."""
+    lengths: list[int] = []
+
+    def answer(request: StringValue, call: Call) -> None:
+        lengths.append(len(request.value))
+        call.send(StringValue(value="here"))
+        call.finish()
+
+    port = lasting_port()
+    server = GrpcServer("127.0.0.1", 0, clock=SystemClock(), open_port=port)
+    server.add(MethodTable("a.B", {"C": UnaryMethod(answer, StringValue)}), for_anybody=True)
+    await server.start()
+    options = (("grpc.max_send_message_length", -1),)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", compression=compression, options=options) as channel:
+        call = channel.unary_unary(
+            "/a.B/C", request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
+        )
+        assert (await call(StringValue(value="x" * 10_000), timeout=LIMIT_S)).value == "here"
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(StringValue(value="x" * (1 << 20)), timeout=LIMIT_S)
+    await server.stop(limit_ms=0)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert lengths == [10_000]
+
+
 async def test_whoever_is_refused_again_and_again_fills_no_disk(certificates: TestCertificates) -> None:
     clock = ManualTime()
     folder = CertificateFolder(certificates.issue(broker()), clock=SystemClock())
@@ -350,6 +378,12 @@ class Users(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "username: no")
         return access_pb.PutUserResponse()
 
+    async def PutAcl(self, request: access_pb.PutAclRequest, context: Any) -> access_pb.PutAclResponse:
+        return access_pb.PutAclResponse()
+
+    async def DeleteAcl(self, request: access_pb.DeleteAclRequest, context: Any) -> access_pb.DeleteAclResponse:
+        return access_pb.DeleteAclResponse()
+
     async def ListUsers(self, request: access_pb.ListUsersRequest, context: Any) -> access_pb.ListUsersResponse:
         return access_pb.ListUsersResponse()
 
@@ -375,8 +409,22 @@ async def test_each_change_leaves_a_line_with_who_made_it_and_from_where(
                 with suppress(grpc.aio.AioRpcError):
                     request = access_pb.PutUserRequest(username=username, password="planted-secret")
                     await stub.PutUser(request, timeout=1.0 if username == "late" else LIMIT_S)
+            await stub.PutUser(access_pb.PutUserRequest(username="bob", user_type="Super", user_status="enable"))
+            entries = [
+                access_pb.AclEntry(resource="Topic:orders", actions=["Pub", "Get"], decision="Allow"),
+                access_pb.AclEntry(resource="*", actions=["All"], decision="Deny", source_ips=["10.0.0.0/8", "::1"]),
+            ]
+            await stub.PutAcl(access_pb.PutAclRequest(subject="User:bob", entries=entries))
+            await stub.DeleteAcl(access_pb.DeleteAclRequest(subject="User:bob", resources=["*", "Group:g"]))
     await server.stop(limit_ms=1_000)
     told = [line for line in lines if line["event"] == "operator_call"]
+    told, rights = told[:-3], told[-3:]
+    assert {line["change"] for line in told} == {"new secret"}
+    assert [line["change"] for line in rights] == [
+        "Super enable",
+        "Allow Pub,Get Topic:orders; Deny All * 10.0.0.0/8,::1",
+        "*,Group:g",
+    ]
     assert [line["outcome"] for line in told] == ["done", "failed: username: no", "cut off", "done"]
     assert [line["subject"] for line in told] == ["ann", "bad", "late", "x" * 300]
     who = str(admin) if called else "without a certificate"

@@ -316,6 +316,50 @@ def test_a_table_that_is_gone_from_a_disk_that_was_used_is_damaged(full: Metadat
     assert texts(started(disk, was_used=True)) == texts(full)
 
 
+@pytest.mark.parametrize("was_used", [True, False])
+@pytest.mark.parametrize("what", ["gone", "empty", "half", "older", "no entries", "another table", "gone whole"])
+@pytest.mark.parametrize("file", [MetadataFile.USERS, MetadataFile.ACLS])
+def test_damage_to_users_or_policies_gives_nobody_back_what_was_taken(
+    full: MetadataTables, file: MetadataFile, what: str, was_used: bool
+) -> None:
+    """Whatever is left of the file: no user that was removed, and no first users made anew, before another replica or
+    an operator has said what is right."""
+    disk = new_disk()
+    tables = started(disk)
+    deny = PolicyEntry(Resource.parse("Topic:bills"), frozenset({Action.SUB}), Decision.DENY)
+    everything = PolicyEntry(Resource.parse("*"), frozenset({Action.ALL}), Decision.ALLOW)
+    path, older = f"config/{file.value}", None
+    for name in ("ann", "bob"):
+        tables.put_user(User(name, "sealed"))
+        tables.put_acl(Acl(f"User:{name}", (everything,)))
+        older = older or disk.read_file(path)
+    tables.put_acl(Acl("User:bob", (everything, deny)))
+    tables.remove_user("ann")
+    content = {
+        "empty": b"",
+        "half": (disk.read_file(path) or b"")[:40],
+        "older": older,
+        "no entries": b'{"dataVersion":{"counter":9,"stateVersion":0,"timestamp":99}}',
+        "another table": disk.read_file("config/topics.json"),
+    }.get(what)
+    if content is None:
+        disk.remove(path)
+    else:
+        disk.write_file(path, content)
+    if what == "gone whole":
+        disk.remove(f"{path}.bak")
+    again = started(disk, was_used=was_used)
+    if file is MetadataFile.ACLS and what == "gone whole":
+        # It may never have been: nobody may anything then.
+        assert again.acls.get("User:bob") is None
+        return
+    assert list(again.damaged) == [file]
+    assert again.users.get("ann") is None
+    assert again.acls.get("User:ann") is None
+    bob = again.acls.get("User:bob")
+    assert bob is None or deny in bob.entries
+
+
 @pytest.mark.parametrize("file", ROCKETMQ_FILES)
 def test_a_slave_has_its_damaged_table_from_its_master_though_nobody_ever_changed_it(file: MetadataFile) -> None:
     disk = new_disk()
@@ -488,6 +532,7 @@ def change(tables: MetadataTables, file: MetadataFile, number: int) -> None:
             tables.put_user(User(f"user{number}", "sealed"))
         case MetadataFile.ACLS:
             entry = PolicyEntry(Resource.parse(f"Topic:T{number}"), frozenset({Action.PUB}), Decision.ALLOW)
+            tables.put_user(User("ann", "sealed"))
             tables.put_acl(Acl("User:ann", (entry,)))
     tables.persist_all()
 
@@ -541,6 +586,8 @@ def test_a_table_that_goes_back_in_order_is_no_older_copy(file: MetadataFile, st
     disk, older = new_disk(), started(new_disk())
     change(older, file, 0)
     tables, path = started(disk), f"config/{file.value}"
+    if file is MetadataFile.ACLS:
+        tables.put_user(User("ann", "sealed"))
     for number, step in enumerate(steps):
         match step:
             case "change":

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from support.certificates import ADMIN, CONSISTENCY, GROUP, TestCertificates, broker, now
 from support.manual_time import ManualTime
@@ -142,6 +143,50 @@ def _between_expired(certificates: TestCertificates) -> Path:
     return folder
 
 
+def _by(is_ca: bool, *, days: float = 9) -> Callable[[TestCertificates], Path]:
+    """Issued by somebody whom our CA has issued a certificate, in a chain with it."""
+
+    def make(certificates: TestCertificates) -> Path:
+        ours = certificates.authority
+        between = CertificateAuthority.new("between", now=now(), days=20)
+        above = (
+            x509.CertificateBuilder()
+            .subject_name(between.certificate.subject)
+            .issuer_name(ours.certificate.subject)
+            .public_key(between.key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now() - timedelta(days=1))
+            .not_valid_after(now() + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .sign(ours.key, hashes.SHA256())
+            .public_bytes(Encoding.PEM)
+        )
+        place = certificates.issue(broker(), folder="by-another", by=between)
+        (place / CERTIFICATE_FILE).write_bytes((place / CERTIFICATE_FILE).read_bytes() + above)
+        return place
+
+    return make
+
+
+def _by_a_root_of_any_depth(certificates: TestCertificates, days: float) -> Path:
+    """With one between, and a CA that may have such."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "deep CA")])
+    root = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now() - timedelta(days=1))
+        .not_valid_after(now() + timedelta(days=30))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificates.authority = CertificateAuthority(key, root)
+    return _by(True, days=days)(certificates)
+
+
 WRONG: dict[str, tuple[Callable[[TestCertificates], Path], str]] = {
     "expired": (lambda made: made.expired(broker()), "has expired at"),
     "not valid yet": (_not_yet, "is not valid before"),
@@ -149,6 +194,8 @@ WRONG: dict[str, tuple[Callable[[TestCertificates], Path], str]] = {
     "of another CA": (lambda made: made.of_another_authority(broker()), "is of another CA"),
     "for servers alone": (_for_servers_alone, "is not for client auth"),
     "by one that has expired": (_between_expired, "has expired at"),
+    "by a member": (_by(False), "issued the certificate, and is no CA"),
+    "by one too many": (_by(True), "may have 0 CAs below it, and there are 1"),
     "with another's key": (_other_key, "is not the key of tls.crt"),
     "no certificate": (_without(CERTIFICATE_FILE), "tls.crt: cannot be read"),
     "no key": (_without(KEY_FILE), "tls.key: cannot be read"),
@@ -171,6 +218,12 @@ def test_a_good_folder_says_whose_it_is_and_until_when(certificates: TestCertifi
     assert found.identity == broker(1)
     assert timedelta(days=4) < found.not_after - now() < timedelta(days=6)
     assert found.server_names == ("defaultcluster.tandemmq", "broker-a.defaultcluster.tandemmq")
+
+
+def test_a_chain_holds_until_the_first_of_it_ends(certificates: TestCertificates) -> None:
+    """Monitoring that looks at the certificate alone hears of the CA's end from the cluster."""
+    found = read_certificates(_by_a_root_of_any_depth(certificates, 3), now=now())
+    assert timedelta(days=2.9) < found.not_after - now() < timedelta(days=3.1)
 
 
 def test_a_certificate_that_fits_something_else_is_told_from_one_that_fits(certificates: TestCertificates) -> None:

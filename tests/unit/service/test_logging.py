@@ -120,3 +120,32 @@ def test_what_strangers_say_does_nothing_to_a_terminal(said: str) -> None:
     assert written[:-1].isprintable()
     if said and said.isascii() and said.isalnum():
         assert said in written
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_traceback_shows_no_value_of_a_variable_and_does_nothing_to_a_terminal(is_terminal: bool) -> None:
+    class Output(io.StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    def failing(password: str) -> None:
+        raise ValueError(f"a name \x1b[2J of {len(password)} characters")
+
+    with patch.object(sys, "stdout", Output()) as output:
+        configure_logging({})
+        try:
+            failing("emases nepo"[::-1])
+        except ValueError:
+            get_logger().exception("handler_failed", path="SendMessage")
+        logging.getLogger("asyncio").error("of a library", exc_info=_raised("emases nepo"[::-1]))
+        written = re.sub(r"\x1b\[\d*m", "", output.getvalue())
+    assert "ValueError" in written
+    assert "sesame" not in written
+    assert "\x1b" not in written  # of a terminal; JSON escapes it
+
+
+def _raised(password: str) -> Exception:
+    try:
+        raise ValueError(f"{len(password)} characters")
+    except ValueError as error:
+        return error

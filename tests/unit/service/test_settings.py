@@ -81,6 +81,13 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     assert found[4] == "heartbeatInterval: must be below livenessLimit"
 
 
+@pytest.mark.parametrize("line", ["adminToken: open-sesame", "adminToken open-sesame", "adminToken:open-sesame"])
+def test_a_line_that_assigns_nothing_does_not_show_what_may_be_a_secret(tmp_path: Path, line: str) -> None:
+    [found] = problems(f"{line}\n", tmp_path=tmp_path)
+    assert found.startswith("'adminToken' (")
+    assert "sesame" not in found
+
+
 def test_rules_between_fields_are_separate_lines(tmp_path: Path) -> None:
     found = problems("listenPort=22\nlivenessLimit=1\n", tmp_path=tmp_path)
     assert found == ["heartbeatInterval: must be below livenessLimit", "listenPort: 22 is for ssh"]

@@ -32,7 +32,7 @@ from tandemmq.core.access.users_and_policies import (
     check_secret,
     decision_of,
     policy_type_of,
-    source_ips_of,
+    source_ips_in,
     user_of_subject,
     user_status_of,
     user_type_of,
@@ -288,7 +288,7 @@ def _check_acl(subject: str, entries: Sequence[AclEntry]) -> None:
                     Resource.parse(entry.resource),
                     actions_of(",".join(entry.actions)),
                     decision_of(entry.decision),
-                    source_ips_of(",".join(entry.source_ips)),
+                    source_ips_in(entry.source_ips),
                     policy_type_of(entry.policy_type),
                 )
                 for entry in entries

@@ -387,7 +387,10 @@ class Operations:
         lambda subject, entries: (
             subject,
             _given(
-                entries="; ".join(f"{one.decision} {','.join(one.actions)} {one.resource}" for one in entries),
+                entries="; ".join(
+                    f"{one.decision} {','.join(one.actions)} {one.resource} {','.join(one.source_ips)}".strip()
+                    for one in entries
+                ),
             ),
         )
     )

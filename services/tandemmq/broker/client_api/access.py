@@ -26,10 +26,11 @@ from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.sessions import ClientOwners
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
-from tandemmq.broker.client_api.validation import Code, Outcome, status_of
+from tandemmq.broker.client_api.validation import CLIENT_ID_CHARACTERS_MAX, Code, Outcome, status_of
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.signature import DATE_WINDOW_MS, SignInLimit, date_problem, is_signed, parse_authorization
 from tandemmq.core.access.users_and_policies import (
+    RESOURCE_CHARACTERS_MAX,
     AclTable,
     Action,
     ResourceKind,
@@ -42,6 +43,7 @@ from tandemmq.core.access.users_and_policies import (
     topic_or_group,
 )
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.quotas import counted_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -143,7 +145,8 @@ class _SignedIn(NamedTuple):
 
 def _of_topic(topic: str, actions: tuple[Action, ...]) -> Need:
     kind, name = topic_or_group(topic)
-    return kind, name, (_SUB if kind is ResourceKind.GROUP and actions is _PUB else actions)
+    # Compared, not told by identity: compiled, a tuple has none.
+    return kind, name, (_SUB if kind is ResourceKind.GROUP and actions == _PUB else actions)
 
 
 def _of_group(group: str, actions: tuple[Action, ...] = _SUB) -> Need:
@@ -175,10 +178,10 @@ def _queue(actions: tuple[Action, ...], *, with_group: bool = True) -> Needs:
     return needs
 
 
-def _settings(command: pb.TelemetryCommand) -> Sequence[Need]:
-    """Answers of clients to what they were asked need nothing."""
+def _settings(command: pb.TelemetryCommand) -> Sequence[Need] | None:
+    """None: no settings. Answers of clients to what they were asked need nothing."""
     if command.WhichOneof("command") != "settings":
-        return ()
+        return None
     settings = command.settings
     if settings.WhichOneof("pub_sub") == "publishing":
         return [_of_topic(topic.name, _PUB) for topic in settings.publishing.topics]
@@ -245,8 +248,10 @@ class ClientAccess:
         clock: Clock,
         timers: Timers,
         revoked: Callable[[], None],
+        renewed_of: Callable[[str], Collection[tuple[str, str]]] = lambda _: (),
     ) -> None:
-        """Without `authorizes` whoever signs in may do everything."""
+        """Without `authorizes` whoever signs in may do everything. `renewed_of`: group and topic of what is renewed for
+        a client."""
         self._users = users
         self._acls = acls
         self._keys = keys
@@ -255,6 +260,7 @@ class ClientAccess:
         self._clock = clock
         self._timers = timers
         self._revoked = revoked
+        self._renewed_of = renewed_of
         self._limit = SignInLimit()
         # A signature of nobody's is checked as long as one of somebody's.
         self._nobody: Final = secrets.token_bytes(32)
@@ -344,7 +350,14 @@ class ClientAccess:
         """Why the user may not speak for the client that a call names; None: it is the user's own, perhaps from now on.
         The handler refuses a call that names none."""
         client_id, now_ms = call.header(CLIENT_ID_HEADER).strip(), self._clock.monotonic_ms()
+        if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
+            return None  # The handler refuses it.
         opens = method in _OPENS_CLIENT
+        if client_id and self._authorizes and self._owners.owner_of(client_id) != username:
+            # Nobody is known to own it here, be it that another broker was the master until now. Its leases tell.
+            for need in self._needs_of_leases(client_id):
+                if not self._ruling(username, *need, source).is_allowed:
+                    return self._others_client(method, username, source, client_id)
         if client_id and opens and not self._owners.has_room(client_id, username, now_ms=now_ms):
             self.refused[Refused.TOO_MANY_CLIENTS] += 1
             self._audit.refused(method, "too many clients of one user", user=username, source=source)
@@ -360,6 +373,17 @@ class ClientAccess:
                 for stream in tuple(self._streams.get(client_id, ())):
                     stream.others_client(username)
             return None
+        return self._others_client(method, username, source, client_id)
+
+    def _needs_of_leases(self, client_id: str) -> list[Need]:
+        """What whoever holds such leases has been allowed."""
+        needs: list[Need] = []
+        for group, topic in self._renewed_of(client_id):
+            parent = parent_of_lmq(topic)
+            needs += [_of_group(group), _of_topic(topic if parent is None else parent, _SUB)]
+        return needs
+
+    def _others_client(self, method: str, username: str, source: str, client_id: str) -> Outcome:
         self.refused[Refused.OTHERS_CLIENT] += 1
         resource = f"Client:{client_id[:_NAME_CHARACTERS_MAX]}"
         owner = self._owners.owner_of(client_id)
@@ -499,6 +523,8 @@ class ClientAccess:
             ruling = Ruling(True, "super user")
         else:
             ruling = decide(self._acls.get(f"User:{username}"), kind, name, actions, parse_address(source))
+        if len(name) > RESOURCE_CHARACTERS_MAX:
+            return ruling  # No name; nobody has looked at it yet, and it may be megabytes long.
         if len(self._rulings) >= _REMEMBERED_MAX:
             self._rulings.clear()
         self._rulings[username, kind, name, actions, source] = ruling
@@ -591,12 +617,14 @@ class _GuardedStream:
         self._source = access.source(call)
         self._needs: Sequence[Need] = ()
         self._client_id = call.header(CLIENT_ID_HEADER).strip()
-        access._streams.setdefault(self._client_id, set()).add(self)
+        if not inner.is_over:
+            access._streams.setdefault(self._client_id, set()).add(self)
+            inner.when_over = self._forget
 
     def message(self, message: Any, /) -> None:
         """Settings are judged; what else clients send are answers."""
         needs = _settings(message)
-        if needs:
+        if needs is not None:
             if self._refusal(()) is not None:
                 self.ask_again()
                 return
@@ -611,12 +639,10 @@ class _GuardedStream:
 
     def half_closed(self) -> None:
         """An orderly end."""
-        self._forget()
         self._inner.half_closed()
 
     def cancelled(self) -> None:
         """The connection broke."""
-        self._forget()
         self._inner.cancelled()
 
     def ask_again(self) -> None:
@@ -642,7 +668,6 @@ class _GuardedStream:
                 del self._access._streams[self._client_id]
 
     def _end(self, outcome: Outcome) -> None:
-        self._forget()
         _end_stream(self._call, outcome)
         self._inner.cancelled()
 

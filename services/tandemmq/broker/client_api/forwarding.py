@@ -78,6 +78,8 @@ _ASKED_AGAIN_MS: Final = 100
 _CHANGING: Final = "the group's master is changing just now; ask again"
 """By which a member knows that its call was not carried out, and waits for the next master."""
 _IN_FLIGHT_MAX: Final = 2_048
+_BYTES_MAX: Final = 64 << 20
+"""Of the requests under way: to the group's master, and to all other groups."""
 _UNREAD_MAX: Final = 64
 _LIMIT_S: Final = 30.0
 _MESSAGE_BYTES_MAX: Final = 64 << 20
@@ -357,6 +359,8 @@ class CallForwarder:
         self._now_ms = now_ms
         self._is_changing = is_changing
         self._calls = _Calls(now_ms, channels_max=1, vouch=vouch, brokers=brokers)
+        # Of the requests under way to the master.
+        self._bytes = 0
         self._held: list[_HeldCall] = []
         self._held_bytes = 0
         self._look: asyncio.TimerHandle | None = None
@@ -381,10 +385,12 @@ class CallForwarder:
             if self._holds and self._holds_back(call, data, again, pause_ms=0):
                 return True
         channel = self._channel_for(path, call)
-        if channel is None:
+        if channel is None or not self._has_room(call, data):
             return False
         self.forwarded_count += 1
-        self._calls.spawn(self._pass_on(channel, path, call, data, again), call)
+        self._bytes += len(data)
+        passing = self._calls.spawn(self._pass_on(channel, path, call, data, again), call)
+        passing.add_done_callback(lambda _: self._passed(len(data)))
         return True
 
     def opened(self, path: str, call: Call) -> StreamHandler[Any] | None:
@@ -405,6 +411,16 @@ class CallForwarder:
         await self._calls.close(is_stopping=is_stopping)
 
     # Inside
+
+    def _has_room(self, call: Call, data: bytes) -> bool:
+        """Requests that are under way stay in memory until the master has answered. A single one always passes: the
+        port's own limit judges its size."""
+        if not self._bytes or self._bytes + len(data) <= _BYTES_MAX // 2:
+            return True
+        return self._bytes + len(data) <= _BYTES_MAX and self._is_known(call)
+
+    def _passed(self, byte_count: int) -> None:
+        self._bytes -= byte_count
 
     def _holds_back(self, call: Call, data: bytes, again: Callable[[bytes], None], *, pause_ms: int) -> bool:
         """For `pause_ms` at least. False: there is no room, or no time."""
@@ -556,8 +572,6 @@ class _ForwardedStream:
 _GROUPS_MAX: Final = 64
 # Under way to one group: those that wait for messages, and all others. One that does not answer holds up no other.
 _PER_GROUP_MAX: Final = 1_024
-# Of the requests under way to all groups.
-_BYTES_MAX: Final = 64 << 20
 # The refusal must reach the client before its deadline does.
 _ANSWER_MARGIN_S: Final = 0.1
 

@@ -103,6 +103,8 @@ _POLLS_MAX: Final = 20_000
 # milliseconds. Those that come later look in the next turn, and first; receives without a filter never wait for them.
 _SCANNED_PER_TURN: Final = 4_096
 _UNLIMITED: Final = 1 << 31
+_ATTEMPT_ID_CHARACTERS_MAX: Final = 256
+"""Kept with what was given; clients send 36."""
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -337,6 +339,11 @@ class ReceiveHandler:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
         if owner := self.other_owner(request.message_queue.broker.name, topic):
             return owner
+        if len(request.attempt_id) > _ATTEMPT_ID_CHARACTERS_MAX:
+            return Outcome(
+                Code.BAD_REQUEST,
+                f"attempt_id: {len(request.attempt_id)} characters; use {_ATTEMPT_ID_CHARACTERS_MAX} at most",
+            )
         tag_filter = parsed_filter(request.filter_expression)
         if isinstance(tag_filter, Outcome):
             return tag_filter

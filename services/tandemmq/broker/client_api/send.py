@@ -282,7 +282,7 @@ class SendHandler:
         first = messages[0]
         topic = first.topic
         destination = self._destination(topic)
-        # A topic that exists has a good name.
+        # A destination has a good name.
         if destination is None and (refused := check_topic(topic)):
             return refused
         max_body_bytes, max_delay_ms = self._options.max_message_bytes, self._options.max_delay_ms
@@ -364,12 +364,15 @@ class SendHandler:
         return _DelayedAnswer(outgoing, call, handles, self._services.delayed)
 
     def _destination(self, topic: str) -> _Destination | None:
-        """A topic of this broker group."""
+        """A topic of this broker group that clients may send to."""
         config = self._topics.get(topic)
         if config is None:
             return None
         known = self._destinations.get(topic)
         if known is None:
+            if check_topic(topic):
+                # The broker's own are in its table, too: what lies there decides over others' messages.
+                return None
             if len(self._destinations) >= _DESTINATIONS_MAX:
                 self._destinations.clear()
             known = self._destinations[topic] = _Destination(topic, self._cluster, config)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 # Commands to clients that wait for their answers, each for some seconds: an operator sends one at a time.
 _ASKED_MAX: Final = 256
+# Kept for people, of each of up to 100,000 clients, which may say megabytes.
+_VERSION_CHARACTERS_MAX: Final = 64
+_FILTER_CHARACTERS_MAX: Final = 1_000
 RECONNECT: Final = pb.TelemetryCommand(reconnect_endpoints_command=pb.ReconnectEndpointsCommand(nonce="reconnect"))
 """Java and Node drop their connection and make a new one, the others wait until they notice."""
 
@@ -176,6 +179,9 @@ class TelemetryStream:
         self.client_id: Final = call.header(CLIENT_ID_HEADER)
         self.topics: dict[str, definition.Resource] = {}
         """What its producer publishes, as it names them."""
+        self.is_over = False
+        self.when_over: Callable[[], object] | None = None
+        """Told when it ends, whoever ends it; a handler that ends a call hears no more of it."""
         self.fails_after_reconnect = False
         """Node's client, told to reconnect, listens to this stream no more, and its process dies of an end that is an
         error. Without the command it takes the end as a reason to reconnect."""
@@ -211,11 +217,17 @@ class TelemetryStream:
 
     def cancelled(self) -> None:
         """The connection broke. The session outlives it: the client may be back in a moment."""
-        self._ended(self)
+        self._is_over()
 
     def end(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
-        self._ended(self)
+        self._is_over()
         self._call.finish(code, detail)
+
+    def _is_over(self) -> None:
+        self.is_over = True
+        self._ended(self)
+        if self.when_over is not None:
+            self.when_over()
 
     def _settings(self, settings: definition.Settings, *, remembers: bool) -> None:
         kind = settings.WhichOneof("pub_sub")
@@ -249,12 +261,14 @@ class TelemetryStream:
         if settings.user_agent.language in definition.Language.values():
             session.language = definition.Language.Name(settings.user_agent.language)
         self.fails_after_reconnect = settings.user_agent.language == definition.NODE_JS
-        session.version = settings.user_agent.version
+        session.version = settings.user_agent.version[:_VERSION_CHARACTERS_MAX]
         session.peer = self._call.peer
-        if is_producer:
-            topics = {topic.name: topic for topic in settings.publishing.topics}
+        topics = {topic.name: topic for topic in settings.publishing.topics} if is_producer else {}
+        if topics or self.topics:
+            # Who says now that it consumes publishes nothing any more, and is shown no half messages.
             self._published(self, self.topics, topics)
             self.topics = topics
+        if is_producer:
             session.subscriptions = {topic.name: "" for topic in settings.publishing.topics}
         else:
             session.group = settings.subscription.group.name
@@ -265,7 +279,8 @@ class TelemetryStream:
 
 def _shown_filter(expression: definition.FilterExpression) -> str:
     """As operators see it: tags as they are, SQL92 with its name."""
-    return f"SQL92: {expression.expression}" if expression.type == definition.SQL else expression.expression
+    shown = f"SQL92: {expression.expression}" if expression.type == definition.SQL else expression.expression
+    return shown if len(shown) <= _FILTER_CHARACTERS_MAX else f"{shown[:_FILTER_CHARACTERS_MAX]}…"
 
 
 def _check_publishing(publishing: definition.Publishing) -> Outcome | None:

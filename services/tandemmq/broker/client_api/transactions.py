@@ -44,6 +44,7 @@ from tandemmq.core.delivery.half_messages import (
     op_record,
 )
 from tandemmq.core.message.properties import (
+    PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_TRANSACTION_UNDECIDED_FROM,
     PROPERTY_UNIQUE_KEY,
@@ -312,7 +313,7 @@ class Transactions:
         if half is None and wanted.queue_offset in self._unread:
             done(_UNREADABLE)
         elif half is None:
-            self._decide_again(wanted, resolution, done)
+            self._decide_again(wanted, resolution, done, topic=topic)
         elif topic and topic != half.topic:
             done(Outcome(Code.INVALID_TRANSACTION_ID, f"the transaction is one of topic {half.topic}, not {topic}"))
         elif resolution is Resolution.COMMIT:
@@ -353,8 +354,8 @@ class Transactions:
         """One more was appended."""
         self.ended_counts[resolution] += 1
 
-    def _decide_again(self, wanted: TransactionId, resolution: Resolution, done: Done) -> None:
-        outcome = self.ended_as(wanted, resolution)
+    def _decide_again(self, wanted: TransactionId, resolution: Resolution, done: Done, *, topic: str) -> None:
+        outcome = self.ended_as(wanted, resolution, topic=topic)
         known = self._table.resolution(wanted.queue_offset)
         if outcome is not OK or known is None or known[1]:
             done(outcome)
@@ -370,11 +371,12 @@ class Transactions:
             )
             services.put([again], _AgainAnswer(self._table, wanted.queue_offset, done))
 
-    def ended_as(self, wanted: TransactionId, resolution: Resolution) -> Outcome:
-        """OK if a half that is not undecided has ended so, else what is to be said."""
+    def ended_as(self, wanted: TransactionId, resolution: Resolution, *, topic: str = "") -> Outcome:
+        """OK if a half that is not undecided, one of `topic` if that is given, has ended so; else what is to be
+        said."""
         known = self._table.resolution(wanted.queue_offset)
         record = None if known is None else self._record_at(HALF_TOPIC, _QUEUE_ID, wanted.queue_offset)
-        if known is None or record is None or not _is_of(record, wanted):
+        if known is None or record is None or not _is_of(record, wanted, topic):
             return Outcome(
                 Code.INVALID_TRANSACTION_ID,
                 f"no transaction of message {wanted.message_id} is known: it ended long ago, or was never stored",
@@ -753,5 +755,9 @@ def _unique_key(record: MessageRecord) -> str:
     return decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY, "")
 
 
-def _is_of(record: MessageRecord, wanted: TransactionId) -> bool:
-    return record.physical_offset == wanted.physical_offset and _unique_key(record) == wanted.message_id
+def _is_of(record: MessageRecord, wanted: TransactionId, topic: str) -> bool:
+    if record.physical_offset != wanted.physical_offset:
+        return False
+    properties = decode_properties(record.properties)
+    is_of_topic = not topic or properties.get(PROPERTY_REAL_TOPIC) == topic
+    return is_of_topic and properties.get(PROPERTY_UNIQUE_KEY) == wanted.message_id

@@ -119,6 +119,8 @@ def common_status(outcomes: Iterable[Outcome]) -> definition.Status:
     return status_of(first)
 
 
+CLIENT_ID_CHARACTERS_MAX: Final = 1_024
+"""Official clients' have about 60. A broker remembers 100,000 of them."""
 _PROPERTY_COUNT_MAX: Final = 128
 _PROPERTY_BYTES_MAX: Final = 16_384
 _MESSAGE_GROUP_BYTES_MAX: Final = 63
@@ -146,8 +148,14 @@ _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def check_client_id(call: Call) -> Outcome | None:
     """Every client names itself; the id is opaque."""
-    if call.header(CLIENT_ID_HEADER).strip():
+    client_id = call.header(CLIENT_ID_HEADER)
+    if 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX and not client_id.isspace():
         return None
+    if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
+        return Outcome(
+            Code.BAD_REQUEST,
+            f"{CLIENT_ID_HEADER}: {len(client_id)} characters; use {CLIENT_ID_CHARACTERS_MAX} at most",
+        )
     return Outcome(Code.CLIENT_ID_REQUIRED, f"the request has no {CLIENT_ID_HEADER} header")
 
 

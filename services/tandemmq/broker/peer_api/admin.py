@@ -23,7 +23,7 @@ from tandemmq.core.access.users_and_policies import (
     actions_of,
     decision_of,
     policy_type_of,
-    source_ips_of,
+    source_ips_in,
     user_status_of,
     user_type_of,
 )
@@ -421,7 +421,7 @@ def _entry(one: access_pb.AclEntry) -> PolicyEntry:
         Resource.parse(one.resource),
         actions_of(",".join(one.actions)),
         decision_of(one.decision),
-        source_ips_of(",".join(one.source_ips)),
+        source_ips_in(one.source_ips),
         policy_type_of(one.policy_type),
     )
 

@@ -160,8 +160,9 @@ def acl_put(
         Decision, typer.Option("--decision", "-d", case_sensitive=False, help="A Deny wins over any Allow.")
     ] = Decision.ALLOW,
     source_ips: Annotated[
-        str, typer.Option("--source-ips", "-i", help="Addresses and networks it counts for. Default: all.")
-    ] = "",
+        str | None,
+        typer.Option("--source-ips", "-i", help="Addresses and networks it counts for. Default: all."),
+    ] = None,
     policy_type: Annotated[
         PolicyType, typer.Option("--policy-type", case_sensitive=False, help="Default: where no custom one matches.")
     ] = PolicyType.CUSTOM,
@@ -234,12 +235,13 @@ def acl_rows(acls: Iterable[Acl]) -> Iterable[tuple[tuple[str, ...], Acl]]:
 
 
 def entry_of(
-    resource: str, actions: str, decision: str = "Allow", source_ips: str = "", policy_type: str = "Custom"
+    resource: str, actions: str, decision: str = "Allow", source_ips: str | None = None, policy_type: str = "Custom"
 ) -> AclEntry:
-    """An entry, its lists separated by commas."""
+    """An entry, its lists separated by commas. An empty `source_ips` is refused where it is judged."""
     from tandemmq.admin.operations.values import AclEntry
 
-    return AclEntry(resource, _parts(actions), decision, _parts(source_ips), policy_type)
+    sources = () if source_ips is None else tuple(part.strip() for part in source_ips.split(","))
+    return AclEntry(resource, _parts(actions), decision, sources, policy_type)
 
 
 def _parts(text: str) -> Sequence[str]:

@@ -52,7 +52,7 @@ class CertificateLine:
     """One folder, as `show` and `check` print it."""
 
     folder: str
-    # Empty: the files cannot be used, see problem.
+    # Empty: it cannot be told, see problem.
     identity: str
     not_after: str
     days_left: float
@@ -288,8 +288,11 @@ def _line(folder: Path) -> CertificateLine:
     now = datetime.now(UTC)
     try:
         found = read_certificates(folder, now=now)
+        problem = found.misfit(found.identity.role)
     except CertificateUnusable as error:
         return CertificateLine(str(folder), "", "", 0.0, "", "", "", str(error))
+    if problem is not None:
+        return CertificateLine(str(folder), str(found.identity), "", 0.0, "", "", "", f"{folder}/{problem}")
     return CertificateLine(
         folder=str(folder),
         identity=str(found.identity),

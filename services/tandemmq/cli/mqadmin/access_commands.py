@@ -43,7 +43,7 @@ ResourcesOption = Annotated[
     str, typer.Option("--resources", "-r", help="Topic:NAME, Group:NAME, NAME* for many, *; separated by commas.")
 ]
 ActionsOption = Annotated[str, typer.Option("--actions", "-a", help="Pub, Sub, All, …; separated by commas.")]
-SourceIpOption = Annotated[str, typer.Option("--sourceIp", "-i", help="Addresses and networks; empty: all.")]
+SourceIpOption = Annotated[str | None, typer.Option("--sourceIp", "-i", help="Addresses and networks. Default: all.")]
 DecisionOption = Annotated[str, typer.Option("--decision", "-d", help="Allow or Deny.")]
 
 
@@ -171,7 +171,7 @@ def create_acl(
     resources: ResourcesOption,
     actions: ActionsOption,
     decision: DecisionOption = "Allow",
-    source_ip: SourceIpOption = "",
+    source_ip: SourceIpOption = None,
     broker_addr: BrokerAddrOption = None,
     cluster_name: ClusterNameOption = None,
     dry_run: DryRunOption = False,
@@ -193,7 +193,7 @@ def update_acl(
     resources: ResourcesOption,
     actions: ActionsOption,
     decision: DecisionOption = "Allow",
-    source_ip: SourceIpOption = "",
+    source_ip: SourceIpOption = None,
     broker_addr: BrokerAddrOption = None,
     cluster_name: ClusterNameOption = None,
     dry_run: DryRunOption = False,

@@ -28,10 +28,14 @@ SOURCE_IPS_MAX: Final = 100
 SECRET_CHARACTERS_MIN: Final = 8
 SECRET_CHARACTERS_MAX: Final = 256
 NAME_CHARACTERS_MAX: Final = 127
+RESOURCE_CHARACTERS_MAX: Final = 255
+"""Of a topic or a group in a policy; no name of either is longer."""
 _MAPPED_BITS: Final = 96
 """Of IPv6 addresses that are written for one of IPv4: `::ffff:10.0.0.7`."""
+_MAPPED_FIRST: Final = int(IPv6Address("::ffff:0:0"))
 _USERNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}")
 _SUBJECT: Final = "User:"
+_RETRY: Final = "%RETRY%"
 _ANYTHING: Final = "*"
 
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -97,10 +101,12 @@ class User:
 
     @classmethod
     def from_object(cls, name: str, fields: JavaObject) -> Self:
-        """Reads one user. MetadataCorrupt for a word that is none: it must not become one that may more."""
+        """Reads one user. MetadataCorrupt for a word that is none, or is missing: it must not become one that may
+        more."""
+        fields.require("userType", "userStatus", "sealedPassword")
         try:
-            user_type = UserType(fields.text("userType", UserType.NORMAL.value))
-            status = UserStatus(fields.text("userStatus", UserStatus.ENABLE.value))
+            user_type = UserType(fields.text("userType", ""))
+            status = UserStatus(fields.text("userStatus", ""))
         except ValueError as error:
             raise MetadataCorrupt(f"user {name}: {error}") from error
         return cls(name, fields.text("sealedPassword", ""), user_type, status)
@@ -108,7 +114,7 @@ class User:
 
 class UserTable(NamedTable[User]):
     def __init__(self) -> None:
-        super().__init__(User, kind="user", field="userTable", marks_kept_ms=None)
+        super().__init__(User, kind="user", field="userTable", marks_kept_ms=None, is_whole=True)
 
 
 def check_secret(secret: str) -> None:
@@ -185,7 +191,7 @@ class Resource(NamedTuple):
                 f"resource: {text[:200]!r}; write Topic:NAME, Group:NAME or Cluster:NAME, NAME* for all that begin so, "
                 "Topic:* for all topics, or * for everything"
             )
-        if len(name) > 255 or not name.isprintable() or any(character in name for character in ", "):
+        if not (len(name) <= RESOURCE_CHARACTERS_MAX and name.isprintable() and not {",", " "} & set(name)):
             raise InvalidAcl(f"resource: {name[:100]!r} is no name: up to 255 printable characters, no comma, no space")
         if name == _ANYTHING:
             return cls(kind, "", Pattern.ANY)
@@ -241,7 +247,15 @@ class PolicyEntry:
             return True
         if address is None:
             return self.decision is Decision.DENY
-        return any(address in _network(text) for text in self.source_ips)
+        networks = [_network(text) for text in self.source_ips]
+        if any(address in network for network in networks):
+            return True
+        # An IPv4 address lies in ::/0 as well, as it is written in IPv6: who denies that means everybody.
+        return (
+            self.decision is Decision.DENY
+            and isinstance(address, IPv4Address)
+            and any(IPv6Address(_MAPPED_FIRST + int(address)) in network for network in networks)
+        )
 
     def to_fields(self) -> dict[str, JavaValue]:
         """The JSON object of the table."""
@@ -272,6 +286,9 @@ class Acl:
         if len(self.entries) > ENTRIES_MAX:
             raise InvalidAcl(f"entries: {len(self.entries)}, the limit is {ENTRIES_MAX}; use prefixes (NAME*)")
         for entry in self.entries:
+            if entry.resource.kind is ResourceKind.TOPIC and entry.resource.name.startswith(_RETRY):
+                group = entry.resource.key.partition(_RETRY)[2] or "*"
+                raise InvalidAcl(f"resource: {entry.resource.key} is a group's retry topic; name Group:{group}")
             if not entry.actions:
                 raise InvalidAcl(f"actions: {entry.resource.key} has none; name some of {_words(Action)}")
             if len(entry.source_ips) > SOURCE_IPS_MAX:
@@ -299,14 +316,17 @@ class Acl:
 
     @classmethod
     def from_object(cls, name: str, fields: JavaObject) -> Self:
-        """Reads those of one subject. MetadataCorrupt for what cannot be read: a Deny must not get lost."""
+        """Reads those of one subject. MetadataCorrupt for what cannot be read: a Deny must not get lost, nor what an
+        Allow is bound to."""
         entries: list[PolicyEntry] = []
+        fields.require("policies")
         policies = fields.object("policies")
         try:
             for type_text in policies:
                 policy_type, held = PolicyType(type_text), policies.object(type_text)
                 for key in held:
                     one = held.object(key)
+                    one.require("actions", "decision", "sourceIps")
                     entries.append(
                         PolicyEntry(
                             Resource.parse(key),
@@ -319,6 +339,8 @@ class Acl:
                     )
         except (InvalidAcl, ValueError) as error:
             raise MetadataCorrupt(f"policies of {name}: {error}") from error
+        if not entries or not all(entry.actions for entry in entries):
+            raise MetadataCorrupt(f"policies of {name}: there is none, or one without actions")
         return cls(name, tuple(entries))
 
 
@@ -326,7 +348,7 @@ class AclTable(NamedTable[Acl]):
     """All policies of this broker, by subject."""
 
     def __init__(self) -> None:
-        super().__init__(Acl, kind="policies of", field="aclTable", marks_kept_ms=None)
+        super().__init__(Acl, kind="policies of", field="aclTable", marks_kept_ms=None, is_whole=True)
 
 
 def user_of_subject(subject: str) -> str:
@@ -346,6 +368,15 @@ def actions_of(text: str) -> frozenset[Action]:
             raise InvalidAcl(f"actions: {word[:50]!r}; use {_words(Action)}")
         actions.add(action)
     return frozenset(actions)
+
+
+def source_ips_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """Addresses and networks that an operator names; without any text it counts for all. Raises InvalidAcl, for an
+    empty text as well: a variable that is not set must not make a policy count for everybody."""
+    named = [part for text in texts for part in text.split(",")]
+    if not all(part.strip() for part in named):
+        raise InvalidAcl("sourceIp: one is empty; name addresses or networks, or leave it out for all")
+    return source_ips_of(",".join(named))
 
 
 def source_ips_of(text: str) -> tuple[str, ...]:
@@ -463,9 +494,6 @@ def policy_type_of(text: str) -> PolicyType:
     if found is None:
         raise InvalidAcl(f"policyType: {text[:50]!r}; use Custom or Default")
     return found
-
-
-_RETRY: Final = "%RETRY%"
 
 
 def topic_or_group(topic: str) -> tuple[ResourceKind, str]:

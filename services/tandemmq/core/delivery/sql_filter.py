@@ -111,11 +111,16 @@ class SqlFilter(MessageFilter):
             return "E"
 
 
-@lru_cache(maxsize=_COMPILED_MAX)
 def parse_sql(expression: str) -> SqlFilter | BadSql:
     """Compiles an expression, or says what is wrong with it and where."""
     if len(expression) > EXPRESSION_LENGTH_MAX:
+        # Not remembered: it may be megabytes long.
         return BadSql(f"it has {len(expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}")
+    return _compiled(expression)
+
+
+@lru_cache(maxsize=_COMPILED_MAX)
+def _compiled(expression: str) -> SqlFilter | BadSql:
     try:
         return SqlFilter(expression, _condition(_tree(expression), 0))
     except _Refused as refused:

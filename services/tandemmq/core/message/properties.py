@@ -60,10 +60,20 @@ def java_hash(text: str) -> int:
     return extend_hash(0, text)
 
 
-@lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
     """Java's hash of the tag, 0 without one. Equal codes do not mean equal tags: the consumer compares the text."""
-    return java_hash(tag) if tag else 0
+    if not tag:
+        return 0
+    # One in a filter may be megabytes long, and thousands are remembered.
+    return _known_tags_code(tag) if len(tag) <= _KNOWN_TAG_CHARACTERS_MAX else java_hash(tag)
+
+
+_KNOWN_TAG_CHARACTERS_MAX: Final = 256
+
+
+@lru_cache(maxsize=4096)
+def _known_tags_code(tag: str) -> int:
+    return java_hash(tag)
 
 
 def extend_hash(prefix_hash: int, text: str) -> int:

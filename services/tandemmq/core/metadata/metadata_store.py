@@ -292,6 +292,12 @@ class JavaObject:
         self._fields: dict[str, object] = fields
         self._path = path
 
+    def require(self, *names: str) -> None:
+        """MetadataCorrupt unless each of these fields is there."""
+        for name in names:
+            if self._fields.get(name) is None:
+                raise MetadataCorrupt(f"{self._name(name)} is missing")
+
     def integer(self, name: str, default: int) -> int:
         value = self._fields.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not -_LONG_END <= value < _LONG_END:

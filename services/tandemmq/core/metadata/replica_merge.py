@@ -97,9 +97,12 @@ class NamedTable(Generic[NamedT]):
         field: str,
         kept_field: str = "",
         marks_kept_ms: int | None = MARKS_KEPT_MS,
+        is_whole: bool = False,
     ) -> None:
         """`kind` names an entry to people, `field` the entries in the file; `kept_field` is one more, kept for Java
-        readers as it was read. `marks_kept_ms`: how long it is known what was removed; None: for ever."""
+        readers as it was read. `marks_kept_ms`: how long it is known what was removed; None: for ever. `is_whole`: a
+        text without its version or its entries is damaged, and no empty table."""
+        self._needed: Final = ("dataVersion", field) if is_whole else ()
         self._marks_kept_ms = marks_kept_ms
         self._entry, self._kind, self._field, self._kept_field = entry, kind, field, kept_field
         self._entries: Entries[NamedT] = Entries({}, {})
@@ -197,6 +200,7 @@ class NamedTable(Generic[NamedT]):
 
     def _read(self, text: str) -> tuple[DataVersion, Entries[NamedT], Mapping[str, JavaValue]]:
         fields = read_java_json(text)
+        fields.require(*self._needed)
         entries = fields.object(self._field)
         held = {name: self._entry.from_object(name, entries.object(name)) for name in entries}
         return (

@@ -37,6 +37,8 @@ from tandemmq.core.access.users_and_policies import (
     actions_of,
     source_ips_of,
 )
+from tandemmq.core.delivery.lite_topics import lmq_name
+from tandemmq.core.delivery.queue_progress import Lease
 from tandemmq.core.quotas import parse_quotas
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -65,6 +67,7 @@ class GuardedBroker:
             clock=self.time,
             timers=self.time,
             revoked=lambda: self.api.access_changed(),
+            renewed_of=self.broker.leases.renewed_of,
         )
         self.tables.access_changed = self.access.changed
         self.api = self.broker.api = ClientApi(self.broker, None, self.access)
@@ -425,6 +428,67 @@ def test_a_consumer_s_stream_needs_its_group_and_each_topic(guarded: GuardedBrok
     assert fake.code is None
 
 
+def consumer_settings(group: str, *topics: str) -> pb.TelemetryCommand:
+    settings = definition.Settings(client_type=definition.SIMPLE_CONSUMER)
+    settings.subscription.group.name = group
+    for topic in topics:
+        every = definition.FilterExpression(type=definition.TAG, expression="*")
+        settings.subscription.subscriptions.add(topic=definition.Resource(name=topic), expression=every)
+    return pb.TelemetryCommand(settings=settings)
+
+
+@given(st.lists(st.sampled_from(["publish orders", "publish bills", "publish both", "publish none", "consume"])))
+def test_a_stream_is_shown_half_messages_of_what_its_last_settings_say_and_of_nothing_that_is_denied(
+    said: list[str],
+) -> None:
+    """Whatever it said before: a topic that it may send to no more is none of its stream's."""
+    guarded = GuardedBroker()
+    for resource in ("Topic:orders", "Topic:bills"):
+        guarded.allow(resource, "Pub")
+    guarded.allow("Group:group", "Sub")
+    guarded.broker.add_topic("bills")
+    topics = {"both": ("orders", "bills"), "none": (), "orders": ("orders",), "bills": ("bills",)}
+    fake, stream = open_stream(guarded)
+    for what in said:
+        is_consumer = what == "consume"
+        stream.message(consumer_settings("group") if is_consumer else producer_settings(*topics[what.split()[1]]))
+    published = {topic for topic in ("orders", "bills") if guarded.api._telemetry.publishers(topic)}
+    last = said[-1] if said else "publish none"
+    assert published == (set() if last == "consume" else {*topics[last.split()[1]]})
+    guarded.allow("Topic:orders", "Pub", decision=Decision.DENY)
+    assert not guarded.api._telemetry.publishers("orders")
+    assert (fake.code is StatusCode.UNAUTHENTICATED) == ("orders" in published)
+
+
+@given(st.lists(st.sampled_from(["no client", "nothing", "bad filter", "good", "half closed", "gone", "drained"])))
+def test_a_stream_that_is_over_is_not_kept_however_it_ended(ends: list[str]) -> None:
+    """Whoever opens streams and has them ended must not fill the memory."""
+    guarded = GuardedBroker()
+    guarded.allow("*", "All")
+    lasting = 0
+    for end in ends:
+        headers = guarded.headers() | ({"x-mq-client-id": ""} if end == "no client" else {})
+        fake, stream = open_stream(guarded, headers)
+        if fake.code is None:
+            # As a front does: nothing is told to the handler of a call that has ended.
+            if end == "nothing":
+                stream.message(pb.TelemetryCommand(settings=definition.Settings()))
+            elif end == "bad filter":
+                settings = consumer_settings("group", "orders")
+                settings.settings.subscription.subscriptions[0].expression.expression = "||"
+                stream.message(settings)
+            elif end == "half closed":
+                stream.half_closed()
+            elif end == "gone":
+                stream.cancelled()
+            elif end == "drained":
+                guarded.api.drain()
+        if end == "drained":
+            lasting = 0
+        lasting += fake.code is None and end != "gone"
+    assert sum(map(len, guarded.access._streams.values())) == lasting
+
+
 # Clients of others
 
 
@@ -594,6 +658,47 @@ def test_who_invents_clients_is_refused_before_others_are_forgotten(guarded: Gua
     assert answered(guarded.call("Heartbeat", beat, bob(guarded, "bob@99"))) == definition.OK
 
 
+@pytest.mark.parametrize("is_lite", [False, True])
+@pytest.mark.parametrize("lacks", ["Topic:orders", "Group:group", ""])
+@pytest.mark.parametrize(
+    "method", ["Heartbeat", "NotifyClientTermination", "QueryRoute", "ReceiveMessage", "Telemetry", "UpdateOffset"]
+)
+def test_after_a_change_of_master_a_client_with_leases_is_of_somebody_who_may_hold_them(
+    method: str, lacks: str, is_lite: bool
+) -> None:
+    """Who owns a client id no member tells the next; whoever may not consume what it holds is somebody else."""
+    guarded = GuardedBroker()
+    guarded.changes.put_user("bob", secret="sesame of bob")
+    guarded.broker.add_topic("bills")
+    for resource in ("Topic:orders", "Group:group"):
+        guarded.allow(resource, "Sub,Pub,Update")
+        if resource != lacks:
+            guarded.allow(resource, "Sub", user="bob")
+    for resource in ("Topic:bills", "Group:others"):
+        guarded.allow(resource, "Sub,Update", user="bob")
+    held = lmq_name("orders", "one") if is_lite else "orders"
+    guarded.broker.leases.open("group", held, (0,))
+    [state] = guarded.broker.leases._state.subscriptions.values()
+    queue = state.queues[0]
+    lease = Lease(
+        queue, [0], nonce=1, attempt=1, granted_ms=0, deadline_ms=1 << 40, client_id="client@1", auto_renew=True
+    )
+    guarded.broker.leases._state.renewed["client@1"] = {lease}
+
+    def is_refused(headers: dict[str, str]) -> bool:
+        if method == "Telemetry":
+            return open_stream(guarded, headers)[0].code is not None
+        topic, group = ("bills", "others") if "Credential=bob" in headers["authorization"] else ("orders", "group")
+        fake = guarded.call(method, request_of(method, topic, group), headers)
+        return bool(fake.sent) and answered(fake) == UNAUTHORIZED
+
+    assert is_refused(bob(guarded)) is bool(lacks)
+    if lacks:
+        assert guarded.access.refused[Refused.OTHERS_CLIENT] == 1
+        assert guarded.broker.sessions.get("client@1") is None
+        assert not is_refused(guarded.headers())
+
+
 def test_owners_are_a_bounded_number() -> None:
     owners = ClientOwners(max_clients=3)
     for number in range(5):
@@ -727,3 +832,163 @@ def test_a_secret_of_another_key_file_is_told_to_the_operator(
 def test_a_key_file_s_text_is_base64() -> None:
     text = base64.b64encode(b"k" * 32).decode()
     assert SecretKeys.parse(text).open("ann", KEYS.seal("ann", SECRET, nonce=bytes(12))) == SECRET.encode()
+
+
+# Every method, whoever calls it, whatever it is about, and whatever became of the caller's permissions meanwhile
+
+
+def request_of(method: str, topic: str, group: str) -> Message:
+    """As a client makes it."""
+    named, of = definition.Resource(name=topic), definition.Resource(name=group)
+    queue = definition.MessageQueue(topic=named)
+    requests: dict[str, Message] = {
+        "SendMessage": send_request(message(topic)),
+        "QueryRoute": pb.QueryRouteRequest(topic=named),
+        "QueryAssignment": pb.QueryAssignmentRequest(topic=named, group=of),
+        "ReceiveMessage": receive_request(topic, group=group),
+        "AckMessage": ack_request("handle", topic=topic, group=group),
+        "ChangeInvisibleDuration": pb.ChangeInvisibleDurationRequest(topic=named, group=of),
+        "ForwardMessageToDeadLetterQueue": pb.ForwardMessageToDeadLetterQueueRequest(topic=named, group=of),
+        "EndTransaction": pb.EndTransactionRequest(topic=named),
+        "RecallMessage": pb.RecallMessageRequest(topic=named),
+        "PullMessage": pb.PullMessageRequest(message_queue=queue, group=of),
+        "GetOffset": pb.GetOffsetRequest(message_queue=queue, group=of),
+        "UpdateOffset": pb.UpdateOffsetRequest(message_queue=queue, group=of),
+        "QueryOffset": pb.QueryOffsetRequest(message_queue=queue),
+        "SyncLiteSubscription": pb.SyncLiteSubscriptionRequest(topic=named, group=of),
+        "Heartbeat": pb.HeartbeatRequest(client_type=definition.PUSH_CONSUMER, group=of),
+        "NotifyClientTermination": pb.NotifyClientTerminationRequest(group=of),
+    }
+    return requests[method]
+
+
+WANTED: dict[str, tuple[set[str], set[str]]] = {
+    # One of these on the topic, and one of these on the group; as docs/operations/users-and-policies.md has it.
+    "SendMessage": ({"Pub"}, set()),
+    "QueryRoute": ({"Pub", "Sub", "Get"}, set()),
+    "QueryAssignment": ({"Sub"}, {"Sub"}),
+    "ReceiveMessage": ({"Sub"}, {"Sub"}),
+    "AckMessage": ({"Sub"}, {"Sub"}),
+    "ChangeInvisibleDuration": ({"Sub"}, {"Sub"}),
+    "ForwardMessageToDeadLetterQueue": ({"Sub"}, {"Sub"}),
+    "EndTransaction": ({"Pub"}, set()),
+    "RecallMessage": ({"Pub"}, set()),
+    "PullMessage": ({"Sub"}, {"Sub"}),
+    "GetOffset": ({"Sub", "Get"}, {"Sub", "Get"}),
+    "UpdateOffset": ({"Sub", "Update"}, {"Sub", "Update"}),
+    "QueryOffset": ({"Sub", "Get"}, set()),
+    "SyncLiteSubscription": ({"Sub"}, {"Sub"}),
+    "Heartbeat": (set(), {"Sub"}),
+    "NotifyClientTermination": (set(), {"Sub"}),
+}
+ACTIONS = ["Pub", "Sub", "Get", "Update", "Create", "List"]
+MOMENTS = ["as it was", "policy deleted", "denied", "disabled", "deleted", "made anew", "another key", "old signature"]
+NEAR = [
+    "orders",
+    "Orders",
+    "orders-1",
+    "order",
+    "orders ",
+    "%RETRY%orders",
+    "%DLQ%orders",
+    "%ns%orders",
+    "*",
+    "",
+    "ordersé",
+]
+"""Names that are not quite the topic's and the group's, which are called alike here."""
+
+
+@given(
+    method=st.sampled_from(sorted(WANTED)),
+    topic=st.sampled_from(NEAR),
+    group=st.sampled_from(["orders", "others"]),
+    on_topic=st.sets(st.sampled_from(ACTIONS), max_size=2),
+    on_group=st.sets(st.sampled_from(ACTIONS), max_size=2),
+    moment=st.sampled_from(MOMENTS),
+)
+def test_each_method_does_what_the_policies_of_this_moment_allow_and_nothing_else(
+    method: str, topic: str, group: str, on_topic: set[str], on_group: set[str], moment: str
+) -> None:
+    guarded = GuardedBroker()
+    for kind, actions in (("Topic", on_topic), ("Group", on_group)):
+        if actions:
+            guarded.allow(f"{kind}:orders", ",".join(actions))
+    headers = guarded.headers()
+
+    def is_refused() -> bool:
+        fake = guarded.call(method, request_of(method, topic, group), headers)
+        if not fake.sent:
+            return False  # It waits for messages.
+        answer: Any = fake.sent[0]
+        return bool(answer.status.code == UNAUTHORIZED)
+
+    topics, groups = WANTED[method]
+    kind, name = ("Group", topic.removeprefix("%RETRY%")) if topic.startswith("%RETRY%") else ("Topic", topic)
+    if kind == "Group" and topics == {"Pub"}:
+        topics = {"Sub"}
+    held = (on_group if kind == "Group" else on_topic) if name == "orders" else set()
+    may = (not topics or bool(topics & held)) and (not groups or (group == "orders" and bool(groups & on_group)))
+    assert is_refused() is not may
+    match moment:
+        case "policy deleted":
+            guarded.changes.delete_entries("User:ann", [])
+        case "denied":
+            guarded.allow("*", "All", decision=Decision.DENY)
+        case "disabled":
+            guarded.changes.put_user("ann", status=UserStatus.DISABLE)
+        case "deleted" | "made anew":
+            guarded.changes.delete_user("ann")
+            if moment == "made anew":
+                guarded.changes.put_user("ann", secret=SECRET)
+        case "another key":
+            guarded.changes.put_user("ann", secret="a new secret")
+        case "old signature":
+            guarded.time.advance(DATE_WINDOW_MS + 61_000)
+    guarded.time.end_turn()
+    assert is_refused() is not (may and moment == "as it was")
+
+
+@pytest.mark.parametrize("method", sorted(WANTED))
+@pytest.mark.parametrize("what", ["topic", "group", "client id"])
+def test_what_a_caller_says_at_length_is_refused_and_not_remembered(
+    guarded: GuardedBroker, method: str, what: str
+) -> None:
+    """A name may have as many bytes as a request, and a broker remembers tens of thousands of rulings and clients."""
+    guarded.allow("*", "All")
+    long = "x" * 20_000
+    headers = guarded.headers() | ({"x-mq-client-id": long} if what == "client id" else {})
+    names = (long if what == "topic" else "orders", long if what == "group" else "group")
+    has_it = {"topic": bool(WANTED[method][0]), "group": bool(WANTED[method][1]), "client id": True}[what]
+    fake = guarded.call(method, request_of(method, *names), headers)
+    if has_it and method != "NotifyClientTermination":
+        answer: Any = fake.sent[0]
+        assert answer.status.code not in (definition.OK, definition.MESSAGE_NOT_FOUND)
+    assert all(len(part) < 1_000 for key in guarded.access._rulings for part in key)
+    assert all(len(client_id) < 1_100 for client_id in guarded.access._owners._owners)
+    assert all(len(session.client_id) < 1_100 for session in guarded.broker.sessions.all())
+
+
+def test_what_a_client_says_of_itself_at_length_is_cut(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    fake, stream = open_stream(guarded)
+    command = consumer_settings("group", "orders")
+    command.settings.user_agent.version = "1" * 100_000
+    command.settings.subscription.subscriptions[0].expression.expression = "||".join(["tag"] * 50_000)
+    stream.message(command)
+    session = guarded.broker.sessions.get("client@1")
+    assert session is not None
+    assert len(session.version) == 64
+    assert len(session.subscriptions["orders"]) == 1_001
+    fake, stream = open_stream(guarded, guarded.headers() | {"x-mq-client-id": "x" * 20_000})
+    answer: Any = fake.sent[0]
+    assert (answer.status.code, fake.code) == (definition.BAD_REQUEST, StatusCode.OK)
+    assert set(guarded.access._streams) == {"client@1"}
+
+
+def test_an_attempt_id_is_short(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    request = receive_request("orders")
+    request.attempt_id = "x" * 257
+    answer: Any = guarded.call("ReceiveMessage", request).sent[0]
+    assert answer.status.code == definition.BAD_REQUEST

@@ -651,6 +651,49 @@ async def test_strangers_leave_room_for_callers_that_are_known(monkeypatch: pyte
         await asyncio.wait((*strangers, *known))
 
 
+async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may send megabytes in each; nobody has looked at them before the master does."""
+    monkeypatch.setattr(forwarding, "_BYTES_MAX", 10 << 10)
+    change = Change(is_under_way=False)
+
+    def is_known(call: Call) -> bool:
+        return call.header("x-known") == "1"
+
+    async def acknowledged(channel: grpc.aio.Channel, *, known: str = "", size: int = 1_000) -> str:
+        call = channel.unary_unary(
+            f"/{SERVICE}/AckMessage",
+            request_serializer=pb.AckMessageRequest.SerializeToString,
+            response_deserializer=pb.AckMessageResponse.FromString,
+        )
+        request = pb.AckMessageRequest(group=definition.Resource(name="x" * size))
+        answer = await call(request, timeout=60, metadata=(("x-known", known),))
+        return str(answer.status.message)
+
+    async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
+        change.master = silent
+        waiting = [asyncio.create_task(acknowledged(channel, size=20_000))]
+        while forwarder.forwarded_count < 1:
+            await asyncio.sleep(0.005)
+        assert await acknowledged(channel, known="1") == "member", "a large one passes alone"
+        waiting[0].cancel()
+        while forwarder._bytes:
+            await asyncio.sleep(0.005)
+        waiting += [asyncio.create_task(acknowledged(channel)) for _ in range(5)]
+        while forwarder.forwarded_count < 6:
+            await asyncio.sleep(0.005)
+        assert await acknowledged(channel) == "member"
+        waiting += [asyncio.create_task(acknowledged(channel, known="1")) for _ in range(5)]
+        while forwarder.forwarded_count < 11:
+            await asyncio.sleep(0.005)
+        assert await acknowledged(channel, known="1") == "member"
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        async with asyncio.timeout(60):
+            while forwarder._bytes:
+                await asyncio.sleep(0.005)
+
+
 async def test_a_call_is_refused_when_a_change_ends_without_a_master() -> None:
     change = Change()
     seen: list[dict[str, str]] = []

@@ -5,12 +5,15 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import pytest
+from google.protobuf.message import Message
 
-from support.api_requests import call, message, receive, receive_request, send_request
+from support.api_requests import ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
+from tandemmq.core.metadata.topic_table import system_topics, topic_name_problem
 from tandemmq.core.routing.queue_choice import queue_of_message_group
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -274,3 +277,46 @@ def test_a_delivery_time_that_is_none_is_refused(broker: BrokerAssembly, seconds
     response = send(broker, delayed)
     assert response.status.code == Code.ILLEGAL_DELIVERY_TIME
     assert "delivery_timestamp" in response.status.message
+
+
+_ACCESS_POINT = definition.Endpoints(
+    scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=8081)]
+)
+
+
+def _of_topic(name: str) -> list[tuple[str, Message]]:
+    """A request of each method that names a topic."""
+    topic, group = definition.Resource(name=name), definition.Resource(name="group")
+    queue = definition.MessageQueue(topic=topic)
+    return [
+        ("SendMessage", send_request(message(name))),
+        ("SendMessage", send_request(message(name, tag="d", body=b"0,1,2"))),
+        ("QueryRoute", pb.QueryRouteRequest(topic=topic, endpoints=_ACCESS_POINT)),
+        ("QueryAssignment", pb.QueryAssignmentRequest(topic=topic, group=group)),
+        ("ReceiveMessage", receive_request(name)),
+        ("AckMessage", ack_request("handle", topic=name)),
+        ("ChangeInvisibleDuration", pb.ChangeInvisibleDurationRequest(topic=topic, group=group)),
+        ("ForwardMessageToDeadLetterQueue", pb.ForwardMessageToDeadLetterQueueRequest(topic=topic, group=group)),
+        ("EndTransaction", pb.EndTransactionRequest(topic=topic)),
+        ("RecallMessage", pb.RecallMessageRequest(topic=topic)),
+        ("PullMessage", pb.PullMessageRequest(message_queue=queue, group=group)),
+        ("GetOffset", pb.GetOffsetRequest(message_queue=queue, group=group)),
+        ("UpdateOffset", pb.UpdateOffsetRequest(message_queue=queue, group=group)),
+        ("QueryOffset", pb.QueryOffsetRequest(message_queue=queue)),
+        ("SyncLiteSubscription", pb.SyncLiteSubscriptionRequest(topic=topic, group=group)),
+    ]
+
+
+def test_no_method_reaches_a_topic_that_is_the_brokers_own(broker: BrokerAssembly) -> None:
+    """They lie in the topic table as others do, and what is in them decides over messages of others: a record of
+    RMQ_SYS_TRANS_OP_HALF_TOPIC ends a transaction, one of rmq_sys_wheel_timer_op a delayed message."""
+    own = system_topics(cluster="DefaultCluster", broker_name="broker-a", auto_create_topic=True)
+    broker.topics.add_system(own)
+    begun_at = broker.store.end_offset
+    reserved = [topic.topic_name for topic in own if topic_name_problem(topic.topic_name)]
+    assert {HALF_TOPIC, OP_TOPIC, TIMER_TOPIC, TIMER_OP_TOPIC, SCHEDULE_TOPIC} <= set(reserved)
+    for name in reserved:
+        for method, request in _of_topic(name):
+            answer = call(broker, method, request).sent[0]
+            assert answer.status.code == Code.ILLEGAL_TOPIC, (method, name)  # type: ignore[attr-defined]
+    assert broker.store.end_offset == begun_at

@@ -187,9 +187,14 @@ def test_a_transaction_id_that_is_none_is_refused(broker: BrokerAssembly, transa
     assert broker.api.transactions.undecided_count == 1
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
 @pytest.mark.parametrize("what", ["place", "offset", "message id", "topic"])
-def test_an_id_of_something_else_ends_nothing(broker: BrokerAssembly, what: str) -> None:
-    half = send_half(broker)
+def test_an_id_of_something_else_ends_nothing(broker: BrokerAssembly, what: str, has_ended: bool) -> None:
+    """Nor does it tell how something of another topic has ended, or has that written again."""
+    half = send_half(broker, b"pay")
+    if has_ended:
+        assert end(broker, half, COMMIT).code == Code.OK
+    log_end = broker.store.end_offset
     wanted = TransactionId.parse(half.transaction_id)
     wrong = {
         "place": TransactionId("broker-a", 7, wanted.physical_offset, half.message_id),
@@ -200,7 +205,8 @@ def test_an_id_of_something_else_ends_nothing(broker: BrokerAssembly, what: str)
     other = pb.SendResultEntry(message_id=wrong.message_id, transaction_id=wrong.encode())
     topic = "mixed" if what == "topic" else TOPIC
     assert end(broker, other, COMMIT, topic=topic).code == Code.INVALID_TRANSACTION_ID
-    assert (bodies_in(broker), broker.api.transactions.undecided_count) == ([], 1)
+    held = ([b"pay"], 0) if has_ended else ([], 1)
+    assert (bodies_in(broker), broker.api.transactions.undecided_count, broker.store.end_offset) == (*held, log_end)
 
 
 def test_a_commit_into_a_deleted_topic_says_so_and_may_be_repeated(broker: BrokerAssembly) -> None:

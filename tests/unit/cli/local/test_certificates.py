@@ -14,6 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
 from tandemmq.cli.app import app
@@ -21,7 +24,7 @@ from tandemmq.cli.ending import CommandError
 from tandemmq.cli.local.certificates import ClusterCertificates, authority_in, caller_certificate, member_identity
 from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, Member, lay_out, read_members, start_mark
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
-from tandemmq.service.certificates import read_certificates, write_certificates
+from tandemmq.service.certificates import CertificateAuthority, read_certificates, write_certificates
 
 runner = CliRunner()
 
@@ -123,11 +126,33 @@ def test_certificates_are_not_put_beside_members_that_run_without(folder: Cluste
     assert runner.invoke(app, ["certs", "make", "--data", str(folder.root)]).exit_code == 0
 
 
+def _without_dns_names(tmp_path: Path) -> str:
+    """A NameServer's certificate as a CA makes it that was told of the URI name alone."""
+    runner.invoke(app, ["certs", "make", "nameserver", "--cluster", "mq", "--out", str(tmp_path)])
+    authority, place = CertificateAuthority.load(tmp_path / "ca"), tmp_path / "nameserver" / "tls.crt"
+    was = x509.load_pem_x509_certificate(place.read_bytes())
+    uri = x509.UniformResourceIdentifier("spiffe://tandemmq/mq/nameserver")
+    made = (
+        x509.CertificateBuilder(was.issuer, was.subject, was.public_key(), was.serial_number)
+        .not_valid_before(was.not_valid_before_utc)
+        .not_valid_after(was.not_valid_after_utc)
+        .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    place.write_bytes(made.public_bytes(Encoding.PEM))
+    return str(place.parent)
+
+
 def test_check_tells_good_from_ending_and_from_unusable(tmp_path: Path) -> None:
     runner.invoke(app, ["certs", "make", "hook", "--out", str(tmp_path), "--days", "5"])
     hook = str(tmp_path / "hook")
     assert runner.invoke(app, ["certs", "check", hook, "--warn-days", "2"]).exit_code == 0
     assert runner.invoke(app, ["certs", "check", hook]).exit_code == 1
+    # Callers would not find the server's name.
+    nameless = _without_dns_names(tmp_path)
+    problem = json.loads(runner.invoke(app, ["certs", "check", nameless, "-o", "json"]).output)[0]["problem"]
+    assert "tls.crt lacks the DNS name mq.tandemmq" in problem
+    assert runner.invoke(app, ["certs", "check", nameless]).exit_code == 2
     (tmp_path / "hook" / "tls.key").unlink()
     broken = runner.invoke(app, ["certs", "check", hook, "-o", "json"])
     assert broken.exit_code == 2

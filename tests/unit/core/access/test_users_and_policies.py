@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,6 +30,7 @@ from tandemmq.core.access.users_and_policies import (
     actions_of,
     decide,
     parse_address,
+    source_ips_in,
     source_ips_of,
     topic_or_group,
     user_of_subject,
@@ -99,6 +103,15 @@ def test_ipv4_that_a_policy_writes_as_ipv6_is_ipv4(ips: str) -> None:
     assert not may(acl(entry("Topic:orders", ips="::ffff:10.1.0.0/112")), address="10.2.9.9")
 
 
+def test_who_denies_all_of_ipv6_denies_ipv4_as_it_is_written_there() -> None:
+    everybody = entry("Topic:orders", "Pub", Decision.DENY, ips="::/0")
+    assert not may(acl(entry("*"), everybody), address="10.1.9.9")
+    assert not may(acl(entry("*"), everybody), address="::ffff:10.1.9.9")
+    assert not may(acl(entry("*"), everybody), address="fd00::1")
+    assert may(acl(entry("*"), replace(everybody, source_ips=("fd00::/8",))), address="10.1.9.9")
+    assert not may(acl(entry("Topic:orders", ips="::/0")), address="10.1.9.9"), "an Allow says what it means"
+
+
 def test_an_unknown_address_is_allowed_nothing_that_depends_on_it_and_denied_all() -> None:
     assert not may(acl(entry("Topic:orders", ips="10.1.0.0/16")), address="unix")
     assert not may(acl(entry("Topic:orders"), entry("Topic:ord*", "Pub", Decision.DENY, ips="9.9.9.9")), address="unix")
@@ -131,6 +144,12 @@ def test_what_is_no_resource_is_refused_with_the_remedy(text: str) -> None:
         (lambda: user_of_subject("User:"), "subject"),
         (lambda: acl().check(), "entries"),
         (lambda: acl(entry("*", "")).check(), "actions"),
+        (lambda: source_ips_in([""]), "sourceIp"),
+        (lambda: source_ips_in(["10.0.0.1", " "]), "sourceIp"),
+        (lambda: source_ips_in(["10.0.0.1,"]), "sourceIp"),
+        # It would never count: of a retry topic the group is asked for.
+        (lambda: acl(entry("Topic:%RETRY%billing", "Sub", Decision.DENY)).check(), "name Group:billing"),
+        (lambda: acl(entry("Topic:%RETRY%*")).check(), r"name Group:\*"),
     ],
 )
 def test_bad_input_is_named(read, field: str) -> None:  # type: ignore[no-untyped-def]
@@ -292,3 +311,49 @@ def test_a_policy_that_cannot_be_read_is_damage() -> None:
     table.put(acl(entry("Topic:orders", "Pub", Decision.DENY)), now_ms=1)
     with pytest.raises(MetadataCorrupt, match="User:ann"):
         AclTable().load_json(table.to_json().replace('"Deny"', '"Perhaps"'))
+
+
+def test_no_source_at_all_is_every_source() -> None:
+    assert source_ips_in([]) == source_ips_of("") == ()
+    assert source_ips_in(["10.0.0.1, fd00::/8"]) == ("10.0.0.1", "fd00::/8")
+
+
+def without_one_field(value: Any) -> Iterator[Any]:
+    """The object without one of its fields, at any depth, or with nothing in it."""
+    if not isinstance(value, dict):
+        return
+    for key, inner in value.items():
+        rest = {name: one for name, one in value.items() if name != key}
+        yield rest
+        yield rest | {key: None}
+        yield rest | {f"{key}x": inner}
+        for less in without_one_field(inner):
+            yield value | {key: less}
+
+
+@pytest.mark.parametrize("table", [UserTable(), AclTable()])
+def test_a_table_that_lacks_a_field_is_damaged_and_allows_nobody_more(table: UserTable | AclTable) -> None:
+    """A user without its status would be enabled, an Allow without its addresses would count for all, and a table
+    without its entries would have the first users made again. That somebody is gone no file can tell."""
+    ann = User("ann", "sealed", status=UserStatus.DISABLE)
+    policies = acl(entry("Topic:orders", ips="10.0.0.0/8"), entry("Topic:bills", "Sub", Decision.DENY))
+    if isinstance(table, UserTable):
+        table.put(ann, now_ms=1)
+    else:
+        table.put(policies, now_ms=1)
+    refused = 0
+    for text in map(json.dumps, without_one_field(json.loads(table.to_json()))):
+        copy = type(table)()
+        try:
+            copy.load_json(text)
+        except MetadataCorrupt:
+            refused += 1
+            continue
+        for held in copy:
+            if isinstance(held, User):
+                assert replace(held, username="ann") == ann, text
+            else:
+                assert {replace(one, resource=Resource.parse("*"), changed_ms=0) for one in held.entries} <= {
+                    replace(one, resource=Resource.parse("*"), changed_ms=0) for one in policies.entries
+                }, text
+    assert refused >= 12

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandemmq.core.delivery import sql_filter
+from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
 from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
+from tandemmq.core.message import properties
 from tandemmq.core.message.properties import encode_properties, tags_code
 
 TAGS = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="| "), min_size=1, max_size=8)
@@ -60,3 +63,19 @@ def test_a_property_string_of_older_brokers_has_no_last_separator() -> None:
     tag_filter = TagFilter.parse("a")
     assert tag_filter is not None
     assert tag_filter.matches(b"KEYS\x01k\x02TAGS\x01a")
+
+
+def test_a_long_filter_is_not_remembered() -> None:
+    """A receive may bring megabytes, and nobody has looked at them when its filter is read."""
+
+    def remembered() -> int:
+        return properties._known_tags_code.cache_info().currsize + sql_filter._compiled.cache_info().currsize
+
+    before = remembered()
+    for number in range(50):
+        tag = f"{number}" + "x" * 100_000
+        found = TagFilter.parse(tag)
+        assert found is not None
+        assert found.matches(f"TAGS\x01{tag}\x02".encode())
+        assert isinstance(parse_sql(f"a = '{tag}'"), BadSql)
+    assert remembered() == before
