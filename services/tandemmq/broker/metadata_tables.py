@@ -297,7 +297,8 @@ class MetadataTables:
 
     def note_queue_ends(self, store: MessageStore) -> None:
         """Writes down the next numbers of queues that have no messages, for every member that comes after."""
-        ends, log_offset = store.queues.without_records(), store.min_offset
+        queues = store.queues
+        ends, log_offset = queues.without_records(), max(store.min_offset, queues.told_from)
         if self.consumer_offsets.note_queue_ends(ends, log_offset, now_ms=self._clock.wall_ms()):
             self._offsets_edited()
 
