@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
+from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, RecordSpoilt, SwapLost
 from tandemmq.broker.leases import LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
@@ -26,6 +26,7 @@ from tandemmq.core.replication.log_history import newest_memories
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
     NO_SUCCESSOR,
+    UNREADABLE,
     Claim,
     FailoverOptions,
     FailoverStep,
@@ -1078,7 +1079,8 @@ class Failover:
 
     def _note_away(self, error: AuthorityUnavailable) -> None:
         self.is_authority_away = True
-        self._note_problem(f"the authority is away: {error}")
+        is_spoilt = isinstance(error, RecordSpoilt)
+        self._note_problem(f"{UNREADABLE if is_spoilt else 'the authority is away'}: {error}", is_alarm=is_spoilt)
 
     def _note_claim(self, record: GroupRecord, reason: str, steps: _Steps) -> None:
         self._note_change(record, steps, is_master=True)
