@@ -272,6 +272,8 @@ class GroupRecovery:
             history=self._replica.history,
             is_whole=self._is_whole,
             is_proven=self._replica.is_proven,
+            is_follower=self._replica.epoch_owner not in ("", self._replica.disk_id),
+            promised_epoch=self._replica.greatest_epoch,
         )
 
     def _as_evidence(self, memory: ReplicaMemory) -> ReplicaMemory:
