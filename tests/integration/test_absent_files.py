@@ -45,7 +45,13 @@ _TOLD: Final[dict[str, dict[str, str]]] = {
     **{path: dict.fromkeys(("gone", "empty", "zeros"), event) for path, event in _TABLES.items()},
 }
 """What is told above the level of information. Of the others nothing is lost: they are made again."""
-_SILENT: Final = ("config/retentionClock.json", "config/topics.json.bak", "consumequeue-ends", "lock")
+_SILENT: Final = (
+    "config/retentionClock.json",
+    "config/topics.json.bak",
+    "consumequeue-ends",
+    "lock",
+    "tableVersions.json",
+)
 _START_LIMIT_S: Final = 20.0
 
 
@@ -250,6 +256,27 @@ def test_a_kill_is_one_whatever_is_gone_of_its_marks(gone: str, expected: set[st
     recovered = [line for line in lines if line["event"] == "store_recovered"]
     assert [(line["clean"], line["same_boot"]) for line in recovered] == [(False, True)]
     assert got == set(range(ACKNOWLEDGED, MESSAGES + 1))
+
+
+def test_an_older_copy_of_all_tables_is_told_and_waited_with(made: Path, tmp_path: Path) -> None:
+    """What somebody restores is `config/` with its `.bak` files, and nothing in it says that it is old."""
+    folder, older = tmp_path / "store", tmp_path / "older"
+    asyncio.run(_work(older))
+    shutil.copytree(older, folder)
+    asyncio.run(_work(folder))
+    shutil.rmtree(folder / "config")
+    shutil.copytree(older / "config", folder / "config")
+
+    async def start() -> str:
+        async with _Run(folder) as run:
+            assert run.parts.role.recovery.waiting is not None
+            return str(run.parts.role.recovery.waiting.reason)
+
+    with capture_logs() as lines:
+        reason = asyncio.run(start())
+    for file in (MetadataFile.TOPICS, MetadataFile.CONSUMER_OFFSETS):
+        assert f"{file.value} (config/{file.value}: it is an older copy" in reason
+    assert "metadata_damaged" in {line["event"] for line in lines}
 
 
 @pytest.mark.parametrize("file", [file for file in ROCKETMQ_FILES if file is not MetadataFile.DELAY_OFFSETS])

@@ -47,6 +47,33 @@ def test_nothing_acknowledged_is_lost_by_a_partition(tmp_path: Path, kind: str) 
         pytest.skip(f"no network of our own: {error}")
 
 
+@pytest.mark.skipif(not can_make_networks(), reason="needs root, ip and iptables")
+@pytest.mark.parametrize("first", ["the master is cut off", "the member beside it is cut off"])
+def test_clients_leave_a_member_that_can_pass_nothing_on(tmp_path: Path, first: str) -> None:
+    """They reach it, and it would refuse them until the partition ends: their connections hold."""
+    try:
+        with own_network(2) as network, FailoverGroup(tmp_path, network=network) as group:
+            kind = "master cut off" if first == "the master is cut off" else "link cut"
+            if kind == "link cut":
+                assert group.hand_over(1) == 1
+                group.wait_whole()
+            addresses = ",".join(f"{broker.host}:{broker.ports['grpcServerPort']}" for broker in group.brokers)
+            with AcknowledgedSender(
+                group.brokers[0], TOPIC, inflight=1, first_number=1 << 100, pause_s=0.02, target=f"ipv4:{addresses}"
+            ) as sender:
+                wait_until(lambda: len(sender.acknowledged) > 10, limit_s=60, what="sends are acknowledged")
+                mend = PARTITIONS[kind](group, group.brokers[group.master() or 0])
+                wait_until(lambda: "clients_turned_away" in group.brokers[0].log_text(), limit_s=60, what="they are")
+                count = len(sender.acknowledged)
+                wait_until(lambda: len(sender.acknowledged) > count + 20, limit_s=20, what="the other one has them")
+                assert mend is not None
+                mend()
+            group.wait_whole()
+            _check(group)
+    except NetworkUnavailable as error:
+        pytest.skip(f"no network of our own: {error}")
+
+
 def test_a_hand_over_refuses_nobody(tmp_path: Path) -> None:
     """Official clients pause after a refusal, and Go's take a refused acknowledgement for a good one."""
     deliveries = Deliveries()

@@ -496,6 +496,9 @@ class SimBroker:
         if reason is not None or not self.is_stopping:
             self.parts.refusal = self.parts.role.client_refusal if reason is None else reason
 
+    def turn_clients_away(self, *, is_on: bool) -> None:
+        """Its clients ask for routes."""
+
     def fail(self, failure: str) -> None:
         self.parts.fail(failure)
 

@@ -26,8 +26,9 @@ def body_of(message_id: str, size: int = 300) -> bytes:
 class ClientThread:
     """A client of one broker on a thread, while the `with` block runs. What it does is `_work`, until `_stopping`."""
 
-    def __init__(self, broker: ServiceProcess, name: str) -> None:
-        self._endpoint = f"{broker.host}:{broker.ports['grpcServerPort']}"
+    def __init__(self, broker: ServiceProcess, name: str, *, target: str = "") -> None:
+        """`target`: another one than the broker, for gRPC; it may name several addresses."""
+        self._endpoint = target or f"{broker.host}:{broker.ports['grpcServerPort']}"
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=name)
 
@@ -67,8 +68,9 @@ class AcknowledgedSender(ClientThread):
         inflight: int = 16,
         first_number: int = 1,
         pause_s: float = 0.0,
+        target: str = "",
     ) -> None:
-        super().__init__(broker, "acknowledged-sends")
+        super().__init__(broker, "acknowledged-sends", target=target)
         self._topic = topic
         self._body_bytes = body_bytes
         self._inflight = inflight

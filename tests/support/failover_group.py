@@ -260,6 +260,7 @@ class FailoverGroup:
                 break
             # On a busy machine a master may have left its slow slaves behind a moment before: nobody else may act.
             mend()
+            mend = None
             self.wait_whole()
         self._wait_acknowledging()
         if mend is not None:

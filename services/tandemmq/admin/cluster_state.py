@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Final
 
-from tandemmq.core.replication.mastership import PUT_BACK
+from tandemmq.core.replication.mastership import PUT_BACK, UNREADABLE
 from tandemmq.core.routing.values import MASTER_ID
 
 SILENT_MS_MAX: Final = 3_500
@@ -400,30 +400,49 @@ def _group_findings(state: ClusterState) -> Iterator[Finding]:
             broker.is_master and broker.status and (broker.registered or not state.registrations_known)
             for broker in members
         ):
-            yield _problem(f"broker group {name}", "has no working master: it takes no messages", _election(members))
+            yield _problem(
+                f"broker group {name}", "has no working master: it takes no messages", _election(name, members)
+            )
         yield from _failover_findings(name, members)
         yield from _more_than_master(members)
 
 
-def _election(members: Sequence[BrokerState]) -> str:
+def _election(name: str, members: Sequence[BrokerState]) -> str:
     """What to do for a group without a master."""
     states = [broker.status.failover for broker in members if broker.status and broker.status.failover]
     newest = max(states, key=lambda state: state.epoch, default=None)
     if newest is None:
         return "restart its master; clients use the other groups meanwhile"
+    if any(state.problem.endswith(PUT_BACK) for state in states):
+        return _renaming(name, members)
+    if away := [state for state in states if state.authority_away]:
+        return _authority_back(name, away)
     if strangers := _on_other_disks(newest, members):
         return (
             f"{', '.join(strangers)} run on other disks than those of its in-sync set: stop them, and start them with "
             "their own; if these are gone for good, name a master by tandemmq failover "
-            f"{members[0].broker_name} --to {members[0].broker_id} --unclean"
+            f"{name} --to {members[0].broker_id} --unclean"
         )
     if any(state.is_electable for state in states):
         return "wait some seconds: a member of its in-sync set becomes the master when the lease of the old one is over"
+    answering = {broker.broker_id for broker in members if broker.status is not None}
+    if newest.in_sync and answering.issuperset(newest.in_sync_ids):
+        return "wait some seconds: a member of its in-sync set hears the others, and then becomes the master"
     return (
         f"start a member of its in-sync set, {_numbers(newest.in_sync_ids)}: no other holds all that is acknowledged"
         if newest.in_sync
         else "start its home master, which has brokerId 0: it writes the group's first record"
     )
+
+
+def _authority_back(name: str, away: Sequence[FailoverState]) -> str:
+    """What to do about an authority that members miss, or whose record they cannot read."""
+    if any(state.problem.startswith(UNREADABLE) for state in away):
+        return (
+            f"put back a copy of the record of {name} at {away[0].authority}; if there is none, remove it, start all "
+            f"members, and name the master: tandemmq failover {name} --to N --unclean"
+        )
+    return "bring the authority back, or the network to it; nothing else is to be done afterwards"
 
 
 def _on_other_disks(newest: FailoverState, members: Sequence[BrokerState]) -> list[str]:
@@ -452,16 +471,16 @@ def _failover_findings(name: str, members: Sequence[BrokerState]) -> Iterator[Fi
     newest = max((state for _, state in states), key=lambda state: state.epoch)
     if away := [(broker.key, state.problem) for broker, state in states if state.authority_away]:
         keys, (_, why) = ", ".join(key for key, _ in away), away[0]
+        cannot = "read the record of" if why.startswith(UNREADABLE) else "reach"
         yield _problem(
             f"broker group {name}",
-            f"{keys} cannot reach the authority {newest.authority}: the group keeps its master while its members reach "
-            f"each other, and no other can be elected ({why})",
-            "bring the authority back, or the network to it; nothing else is to be done afterwards",
+            f"{keys} cannot {cannot} the authority {newest.authority}: the group keeps its master while its members "
+            f"reach each other, and no other can be elected ({why})",
+            _authority_back(name, [state for _, state in states if state.authority_away]),
         )
     for broker, state in states:
         if state.problem and not state.authority_away:
-            remedy = _renaming(name, members) if state.problem.endswith(PUT_BACK) else _election(members)
-            yield _problem(broker.key, f"fails over to nobody: {state.problem}", remedy)
+            yield _problem(broker.key, f"fails over to nobody: {state.problem}", _election(name, members))
     if any(state.acts for _, state in states) and len(members) > 1 and len(newest.in_sync) < 2:
         yield _problem(
             f"broker group {name}",

@@ -417,6 +417,9 @@ class Broker:
             parts.client_plane.forward(None)
             self._forwarder.let_go()
 
+    def turn_clients_away(self, *, is_on: bool) -> None:
+        self._parts.client_plane.turn_away(is_on=is_on)
+
     def fail(self, failure: str) -> None:
         self._parts.fail(failure)
 

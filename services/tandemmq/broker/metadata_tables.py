@@ -125,6 +125,7 @@ class TableWrite(NamedTuple):
 
     file: MetadataFile
     table: PrintedTable
+    version: DataVersion
     is_kept: bool
     """The file before is kept aside."""
     goes_back: bool
@@ -143,10 +144,11 @@ class MetadataWrite:
 
     def run(self) -> None:
         """Blocks; DiskError when the disk refuses."""
-        for file, table, is_kept, goes_back in self.tables:
+        for file, table, version, is_kept, goes_back in self.tables:
             if is_kept:
                 self.files.keep_aside(file)
-            self.files.persist(file, table.to_json(), goes_back=goes_back)
+            self.files.persist(file, table.to_json(), version=version, goes_back=goes_back)
+        self.files.vouch()
 
 
 @dataclass(slots=True)
@@ -301,7 +303,8 @@ class MetadataTables:
 
     def note_queue_ends(self, store: MessageStore) -> None:
         """Writes down the next numbers of queues that have no messages, for every member that comes after."""
-        ends, log_offset = store.queues.without_records(), store.min_offset
+        queues = store.queues
+        ends, log_offset = queues.without_records(), max(store.min_offset, queues.told_from)
         if self.consumer_offsets.note_queue_ends(ends, log_offset, now_ms=self._clock.wall_ms()):
             self._offsets_edited()
 
@@ -374,7 +377,8 @@ class MetadataTables:
         for file in _WRITING_ORDER:
             if file in unwritten.files:
                 goes_back = self._note_written(file)
-                tables.append(TableWrite(file, self.by_file[file].copied(), file in unwritten.kept_aside, goes_back))
+                table, is_kept = self.by_file[file], file in unwritten.kept_aside
+                tables.append(TableWrite(file, table.copied(), table.version, is_kept, goes_back))
         self._write = MetadataWrite(self._files, tables, unwritten.waiting, unwritten.new_groups)
         return self._write
 
@@ -582,8 +586,10 @@ class MetadataTables:
         """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
         if file in self.damaged or (file in _ACCESS and self.by_file[file].version == DataVersion()):
             return False
-        goes_back = self._note_written(file)
-        return self._files.persist(file, self.by_file[file].to_json(), goes_back=goes_back)
+        goes_back, table = self._note_written(file), self.by_file[file]
+        is_changed = self._files.persist(file, table.to_json(), version=table.version, goes_back=goes_back)
+        self._files.vouch()
+        return is_changed
 
     def _note_written(self, file: MetadataFile) -> bool:
         """Whether the table that is written now is of an earlier version than the file."""

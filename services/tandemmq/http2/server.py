@@ -95,6 +95,7 @@ class Server:
         self._address_of: dict[Connection, str] = {}
         self._counts: Counter[str] = Counter()
         self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._turns_away = False
         # One read at a time on one thread: all connections read into the same memory.
         self._memory: Final = memoryview(bytearray(_READ_BYTES))
 
@@ -157,6 +158,14 @@ class Server:
             self._plain.close()
             self._plain = None
 
+    def turn_away(self, *, is_on: bool) -> None:
+        """While it is on, whoever connects is cut off before a byte: a client with several addresses takes the next
+        one. Who is connected is asked to begin its next call elsewhere."""
+        if is_on and not self._turns_away:
+            for connected in self._connected():
+                connected.drain()
+        self._turns_away = is_on
+
     async def settle(self, *, limit_s: float) -> None:
         """Waits until the peers have read what `Stream.unread` was set for; at the limit it is called for the rest."""
         loop = asyncio.get_running_loop()
@@ -192,6 +201,10 @@ class Server:
                     loop.remove_reader(listener)
                     loop.call_later(_OUT_OF_FILES_PAUSE_S, self._resume_accepting, listener)
                 return
+            if self._turns_away:
+                self.counters["connection_turned_away"] += 1
+                sock.close()
+                continue
             if self.connection_count >= self.limits.connections and not self._makes_room(peer_text(address)):
                 self.counters["connection_refused"] += 1
                 sock.close()

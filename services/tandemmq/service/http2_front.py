@@ -186,6 +186,10 @@ class Http2Front:
         """From now on `forwarder` is asked before each call; None: nobody is. Not for this port's own services."""
         self._index.forwarder = forwarder
 
+    def turn_away(self, *, is_on: bool) -> None:
+        """See `Server.turn_away`."""
+        self._server.turn_away(is_on=is_on)
+
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
         """Serves a connection that was accepted elsewhere, and of which `received` was read already."""
         self._server.adopt(transport, received)

@@ -483,3 +483,32 @@ async def test_a_connection_beyond_its_address_s_quota_is_closed_before_it_is_re
         for peer in peers:
             peer.close()
     assert gate.here == []
+
+
+async def test_who_is_turned_away_is_asked_to_go_and_who_comes_is_cut_off_before_a_byte() -> None:
+    server = Server(Stream)
+    port = server.listen("127.0.0.1", 0)
+    peers: list[socket.socket] = []
+
+    def connect() -> socket.socket:
+        peers.append(socket.create_connection(("127.0.0.1", port)))
+        peers[-1].setblocking(False)
+        return peers[-1]
+
+    try:
+        there = connect()
+        there.sendall(frames.PREFACE + frames.settings({}))
+        await until(lambda: server.connection_count == 1)
+        server.turn_away(is_on=True)
+        await ended(connect())
+        received = await asyncio.get_running_loop().sock_recv(there, 1 << 16)
+        while bytes([frames.GOAWAY]) not in received:
+            received += await asyncio.get_running_loop().sock_recv(there, 1 << 16)
+        assert server.counters["connection_turned_away"] == 1
+        server.turn_away(is_on=False)
+        connect().sendall(frames.PREFACE + frames.settings({}))
+        await until(lambda: server.counters["connections_accepted"] == 2)
+    finally:
+        await server.stop(limit_s=0)
+        for peer in peers:
+            peer.close()

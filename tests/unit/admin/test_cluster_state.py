@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from support.cluster_states import failover, healthy_cluster, master, slave, with_broker
 from tandemmq.admin.cluster_state import (
     BrokerState,
@@ -18,7 +20,7 @@ from tandemmq.admin.cluster_state import (
     diagnose,
     failover_of,
 )
-from tandemmq.core.replication.mastership import PUT_BACK
+from tandemmq.core.replication.mastership import PUT_BACK, UNREADABLE
 
 _HEALTHY = healthy_cluster()
 
@@ -223,9 +225,45 @@ def test_a_group_whose_authority_was_put_back_is_told_whom_to_name() -> None:
         replace(master(role="SLAVE", failover=lost, end_offset=500), named_master=False),
         slave(failover=lost, end_offset=600),
     )
-    remedies = {finding.remedy for finding in findings if "fails over to nobody" in finding.problem}
-    assert len(remedies) == 1
+    what = [finding.problem for finding in findings]
+    assert any("fails over to nobody" in problem for problem in what)
+    remedies = {
+        finding.remedy
+        for finding in findings
+        if "fails over to nobody" in finding.problem or "no working master" in finding.problem
+    }
+    assert len(remedies) == 1, "what a group without a master is told to do is no other thing"
     assert remedies.pop().endswith("tandemmq failover broker-a --to 1 --unclean")
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("the authority is away: no answer", "bring the authority back"),
+        (f"{UNREADABLE}: no JSON", "put back a copy of the record of broker-a at etcd:10.0.0.5:2379"),
+    ],
+)
+def test_a_group_without_a_master_and_without_its_authority_is_told_to_bring_that_back(
+    problem: str, remedy: str
+) -> None:
+    away = failover(in_sync=(), authority_away=True, problem=problem)
+    findings = _findings(
+        replace(master(role="SLAVE", failover=away), named_master=False),
+        slave(failover=away),
+    )
+    told = [one for one in findings if "no working master" in one.problem or "the authority" in one.problem]
+    assert len(told) == 2
+    assert all(finding.remedy.startswith(remedy) for finding in told)
+
+
+def test_a_group_whose_members_are_all_there_is_not_told_to_start_them() -> None:
+    hears = failover()
+    findings = _findings(
+        replace(master(role="SLAVE", disk_id="d0", failover=hears), named_master=False),
+        slave(disk_id="d1", failover=hears),
+    )
+    [remedy] = [finding.remedy for finding in findings if "no working master" in finding.problem]
+    assert remedy.startswith("wait some seconds: a member of its in-sync set hears the others")
 
 
 def test_a_group_that_could_elect_nobody_says_whom_to_start() -> None:

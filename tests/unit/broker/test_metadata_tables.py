@@ -21,7 +21,7 @@ from tandemmq.core.access.users_and_policies import Acl, Action, Decision, Polic
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import EVERY_TAG
-from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES, DataVersion, MetadataFile
+from tandemmq.core.metadata.metadata_store import ROCKETMQ_FILES, VERSIONS_FILE, DataVersion, MetadataFile
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
 
@@ -541,18 +541,26 @@ def change(tables: MetadataTables, file: MetadataFile, number: int) -> None:
     file=st.sampled_from(MetadataFile),
     changes=st.integers(1, 5),
     age=st.integers(0, 5),
+    with_backup=st.booleans(),
     remedy=st.sampled_from(("replica", "accepts", "means it")),
 )
-def test_an_older_copy_of_one_table_is_no_table(file: MetadataFile, changes: int, age: int, remedy: str) -> None:
-    """Put back while no other member is there. One that lacks only the last change is what a crash may leave."""
+def test_an_older_copy_of_one_table_is_no_table(
+    file: MetadataFile, changes: int, age: int, with_backup: bool, remedy: str
+) -> None:
+    """Put back while no other member is there, alone or with its `.bak`, as who puts back all of `config/` does."""
     disk = new_disk()
     tables, copies, path = started(disk), [], f"config/{file.value}"
     for number in range(changes):
         change(tables, file, number)
-        copies.append(disk.read_file(path) or b"")
-    disk.write_file(path, copies[max(0, changes - 1 - age)])
+        copies.append((disk.read_file(path) or b"", disk.read_file(f"{path}.bak")))
+    older, its_backup = copies[max(0, changes - 1 - age)]
+    disk.write_file(path, older)
+    if with_backup:
+        disk.remove(f"{path}.bak")
+        if its_backup is not None:
+            disk.write_file(f"{path}.bak", its_backup)
     again = started(disk, was_used=True)
-    is_older = changes > 2 and age > 1
+    is_older = changes > 1 and age > 0
     assert list(again.damaged) == [file] * is_older
     if not is_older:
         return
@@ -560,18 +568,30 @@ def test_an_older_copy_of_one_table_is_no_table(file: MetadataFile, changes: int
     match remedy:
         case "replica":
             recover(again, tables)
-            assert again.by_file[file].to_json() != copies[-2].decode()
+            assert again.by_file[file].to_json() != copies[-2][0].decode()
         case "accepts":
             again.accept_damage()
-            assert disk.read_file(path) == copies[-2], "it lacks the last change alone"
-            assert disk.read_file(f"{path}.damaged") == copies[max(0, changes - 1 - age)]
+            newest = older if with_backup else copies[-2][0]
+            assert disk.read_file(path) == newest, "of what is there the newest counts"
+            assert older in (newest, disk.read_file(f"{path}.damaged"))
         case "means it":
-            disk.rename(f"{path}.bak", f"{path}.away")
+            for blames in (f"{path}.bak", VERSIONS_FILE):
+                disk.remove(blames)
             again = started(disk, was_used=True)
-            assert disk.read_file(path) == copies[max(0, changes - 1 - age)]
+            assert disk.read_file(path) == older
     assert not again.damaged
     change(again, file, 9)
     assert not started(disk, was_used=True).damaged
+
+
+@pytest.mark.parametrize("file", MetadataFile)
+def test_a_table_that_is_gone_was_there(file: MetadataFile) -> None:
+    """Users and policies, too: of them a first start has no file."""
+    disk = new_disk()
+    change(started(disk), file, 0)
+    for path in (f"config/{file.value}", f"config/{file.value}.bak"):
+        disk.remove(path)
+    assert list(started(disk, was_used=True).damaged) == [file]
 
 
 @given(

@@ -25,6 +25,7 @@ from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.lease_terms import DeliveryOptions
 from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.storage.disk import LogGap
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.storage.retention import RetentionFloor
@@ -177,7 +178,9 @@ class _Group:
             member.pull_tables(self.master)
 
     def consume(self) -> None:
-        self.delivered.update(self.master.consume())
+        came = self.master.consume()
+        assert self.has_old or not self.delivered.intersection(came), "messages that are finished, and come again"
+        self.delivered.update(came)
         assert not self.sent - self.delivered, "messages that are acknowledged, and never delivered"
 
     def expire(self) -> None:
@@ -193,6 +196,22 @@ class _Group:
         """The process of another member than the master starts on an older copy."""
         if self.members[number] is not self.master:
             self.members[number].restart_on(self.images[number])
+
+    def mixed_disk(self, number: int, part: str | tuple[str, ...]) -> None:
+        """The same, and only a part of it is older: what is derived from a log may tell of more than that has."""
+        if self.members[number] is not self.master:
+            image, older = self.members[number].image(), self.images[number]
+            kept = {path: data for path, data in image.items() if not path.startswith(part)}
+            mixed = kept | {path: data for path, data in older.items() if path.startswith(part)}
+            try:
+                self.members[number].restart_on(mixed)
+            except LogGap:
+                self.members[number].restart_on(older)
+
+    def master_starts_again(self, *heard: int) -> None:
+        """On its own disk, which is whole."""
+        self.master.restart_on(self.master.image())
+        self.master.begin([self.members[number] for number in heard if self.members[number] is not self.master])
 
     def new_disk(self, number: int) -> None:
         if self.members[number] is not self.master:
@@ -268,8 +287,30 @@ def test_numbers_that_an_older_version_began_again_are_not_passed_over(was_kille
     assert group.master.tables.consumer_offsets.queue_end(TOPIC, 0) is None, "it is found once"
 
 
+@pytest.mark.parametrize("part", ["commitlog", ("commitlog", "checkpoint"), ("commitlog", "consumequeue/")])
+def test_a_slave_that_lost_the_end_of_its_log_sets_nobody_back(part: str | tuple[str, ...]) -> None:
+    """`consumequeue-ends` and its tables tell of a queue of which the rest of the log has nothing; nothing expired."""
+    group = _Group()
+    group.send(1)
+    group.sync(1)
+    group.save(1)
+    group.send(0)
+    group.consume()
+    group.sync(1)
+    group.mixed_disk(1, part)
+    group.master_starts_again(1)
+    group.consume()
+    group.sync(1)
+    group.change_master(1, hears_third=False)
+    group.send(0, 5)
+    group.consume()
+
+
 MEMBERS = st.integers(0, 2)
+PARTS = st.sampled_from(("commitlog", "consumequeue", "consumequeue/", "config", ("commitlog", "checkpoint")))
 STEPS = st.one_of(
+    st.tuples(st.just("mixed_disk"), MEMBERS, PARTS),
+    st.tuples(st.just("start"), MEMBERS, MEMBERS),
     st.tuples(st.just("sync"), MEMBERS),
     st.tuples(st.just("send"), st.integers(1, 30)),
     st.tuples(st.sampled_from(("save", "older_disk", "new_disk")), MEMBERS),
@@ -290,6 +331,11 @@ def _play(group: _Group, steps: list[tuple[object, ...]]) -> None:
                 group.save(number)
             case ("older_disk", int(number)):
                 group.older_disk(number)
+            case ("mixed_disk", int(number), part):
+                assert isinstance(part, str | tuple)
+                group.mixed_disk(number, part)
+            case ("start", *heard):
+                group.master_starts_again(*{number for number in heard if isinstance(number, int)})
             case ("new_disk", int(number)):
                 group.new_disk(number)
             case ("master", int(number), bool(hears_third)):

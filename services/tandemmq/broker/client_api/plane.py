@@ -231,6 +231,12 @@ class ClientPlane:
             if isinstance(server, Http2Front):
                 server.forward(forwarder)
 
+    def turn_away(self, *, is_on: bool) -> None:
+        """While it is on, clients are sent to another address, where the front can (grpcio's cannot)."""
+        for server in self._servers.values():
+            if isinstance(server, Http2Front):
+                server.turn_away(is_on=is_on)
+
     async def set_serving(self, is_serving: bool) -> None:
         """Readiness, as probes and clients see it."""
         for server in self._servers.values():

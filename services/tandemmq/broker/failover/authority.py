@@ -64,6 +64,10 @@ class AuthorityUnavailable(Exception):
     """No answer, or one that cannot be understood. Of a swap nobody knows whether it was applied: read again."""
 
 
+class RecordSpoilt(AuthorityUnavailable):
+    """The authority answers, and what it keeps is no record: an operator has to look."""
+
+
 class SwapLost(Exception):
     """The record is not the one that was read: somebody else changed it. Nothing was written."""
 
@@ -207,9 +211,7 @@ class FileAuthority:
             int(version.partition("-")[0])
             return Held(GroupRecord.from_text(json.dumps(document["record"])), version)
         except (ValueError, KeyError, TypeError) as error:
-            raise AuthorityUnavailable(
-                f"failoverAuthority: {self._path} cannot be read ({error}); {_REMEDY}"
-            ) from error
+            raise RecordSpoilt(f"failoverAuthority: {self._path} cannot be read ({error}); {_REMEDY}") from error
 
     def _check_is_newest(self, before: Held | None) -> None:
         found = self._load()
@@ -473,7 +475,7 @@ def _held(key: str, found: pb.RangeResponse) -> Held | None:
     try:
         record = GroupRecord.from_text(found.kvs[0].value.decode())
     except (RecordUnreadable, UnicodeDecodeError) as error:
-        raise AuthorityUnavailable(
+        raise RecordSpoilt(
             f"failoverAuthority: the value of {key} in etcd cannot be read ({error}); {_REMEDY}"
         ) from error
     return Held(record, str(_revision(found)))
@@ -529,7 +531,7 @@ class LeaseAuthority:
         try:
             return Held(GroupRecord.from_text(text), _version(found))
         except RecordUnreadable as error:
-            raise AuthorityUnavailable(
+            raise RecordSpoilt(
                 f"failoverAuthority: annotation {RECORD_ANNOTATION} of Lease {self._lease} cannot be read ({error}); "
                 f"{_REMEDY}"
             ) from error

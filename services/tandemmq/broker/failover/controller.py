@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
+from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, RecordSpoilt, SwapLost
 from tandemmq.broker.leases import LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
@@ -26,6 +26,7 @@ from tandemmq.core.replication.log_history import newest_memories
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
     NO_SUCCESSOR,
+    UNREADABLE,
     Claim,
     FailoverOptions,
     FailoverStep,
@@ -62,6 +63,8 @@ _SPREAD_LIMIT_MS: Final = 4_000
 _SPREAD_PAUSE_S: Final = 0.1
 _LEFT_TICK_S: Final = 0.1
 _TOLD_EACH_MS: Final = 60_000
+_DEAF_MS: Final = 2_000
+"""A member that hears nothing of a master that goes on to renew passes nothing on, and is not about to."""
 _CHANGE_MS: Final = 4_000
 """So much longer than the lease is a group without a master, when somebody can be."""
 _AUTHORITY_AWAY: Final = (
@@ -146,6 +149,10 @@ class FailoverRole(Protocol):
         """The master's log flows to us, and its machine answers. True of a master."""
 
     @property
+    def serves_reads(self) -> bool:
+        """Of a slave: it gives messages while its group has no master."""
+
+    @property
     def waiting_count(self) -> int:
         """Sends, and turns with acknowledgements, without an answer yet."""
 
@@ -225,6 +232,9 @@ class FailoverHost(Protocol):
     def refuse(self, reason: str | None) -> None:
         """Takes and gives nothing for this reason from now on; None: as the role has it."""
 
+    def turn_clients_away(self, *, is_on: bool) -> None:
+        """Its clients are sent to another member's address; or are taken again."""
+
     def record_seen(self) -> None:
         """Its disk knows of another record than before: NameServers are told now."""
 
@@ -288,6 +298,9 @@ class Failover:
         self._refusal: str | None = None
         self._master_listens: Callable[[], Awaitable[bool | None]] | None = None
         """Looks again where the master that has left was; see `master_left`."""
+        self._deaf_since: tuple[int, str] | None = None
+        """Since when this member hears nothing of its master, and the record's version then."""
+        self._turns_away = False
         self._is_unclean = False
         """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
         self.is_handing_over = False
@@ -359,7 +372,8 @@ class Failover:
         if role.is_master:
             return self.is_handing_over or not role.is_serving
         # Also where it is not in the in-sync set: who has just handed over is in none until it follows the next master.
-        return record is not None and (record.successor != NO_SUCCESSOR or not role.hears_master)
+        is_deaf = not role.hears_master and not self._turns_away
+        return record is not None and (record.successor != NO_SUCCESSOR or is_deaf)
 
     @property
     def is_electable(self) -> bool:
@@ -480,6 +494,22 @@ class Failover:
         except AuthorityUnavailable as error:
             self._note_away(error)
             await self._ask_to_withhold()
+        if not self._member.epoch:
+            self._turn_clients_away(is_on=self._is_cut_off(), reason="it hears nothing of its master, and others may")
+
+    def _is_cut_off(self) -> bool:
+        """This member can pass nothing on to its master, and it is not that one that is away."""
+        role, now_ms = self._host.role, self._now_ms()
+        if role.is_master or role.hears_master or role.serves_reads:
+            self._deaf_since = None
+            return False
+        version = "" if self._held is None else self._held.version
+        if self._deaf_since is None:
+            self._deaf_since = now_ms, version
+        since_ms, version_then = self._deaf_since
+        if self.is_authority_away:
+            return now_ms - since_ms >= self._options.lease_ms
+        return now_ms - since_ms >= _DEAF_MS and version != version_then and not self._member.is_lease_over(now_ms)
 
     # As a member that is not master
 
@@ -538,6 +568,7 @@ class Failover:
         # Meanwhile the master may have been promised a lease.
         if self._member.is_vacant(self._now_ms()) and await self._swap_claim(record):
             steps.did("write the record")
+            self._turn_clients_away(is_on=False)
             await self._host.begin_master(self, holds_all=True)
             steps.did("begin the master's role")
             self._lead_clients()
@@ -580,6 +611,7 @@ class Failover:
 
     async def _start_to_recover(self, reason: str) -> None:
         log.info("master_starts", reason=reason)
+        self._turn_clients_away(is_on=False)
         await self._host.end_role("this broker asks its group whether it may be the master")
         self._starting = asyncio.create_task(self._recover())
         # The role is the broker's before anybody looks again.
@@ -613,6 +645,7 @@ class Failover:
         self._member.stepped_down(now_ms=self._now_ms())
         self._refusal = None
         await self._host.begin_slave()
+        self._turn_clients_away(is_on=False)
         steps.did("begin the slave's role")
         if self.record is not None:
             self._note_change(self.record, steps, is_master=False)
@@ -783,13 +816,32 @@ class Failover:
         left_ms = self._member.acts_until_ms - self._now_ms()
         if left_ms <= 0:
             self._refuse("the lease of this master is over, and the authority has not renewed it")
+            margin_s = self._options.margin_ms / 1_000
+            self._fence = asyncio.get_running_loop().call_later(margin_s, self._lease_is_over)
             return
         if self._refusal is not None:
             log.info("master_acts_again")
             self._refusal = None
+            self._turn_clients_away(is_on=False)
             if self._host.role.is_serving and not self._host.is_stopping:
                 self._host.refuse(None)
         self._fence = asyncio.get_running_loop().call_later(left_ms / 1_000, self._arm_fence)
+
+    def _lease_is_over(self) -> None:
+        """For the others, too: one of the set may be master by now."""
+        if self._member.epoch and self._refusal is not None and self._member.others:
+            self._turn_clients_away(is_on=True, reason="its lease is over, and another member may be the master")
+
+    def _turn_clients_away(self, *, is_on: bool, reason: str = "") -> None:
+        """Refused here, clients would stay for as long as their connections hold: they have other addresses."""
+        if is_on == self._turns_away or (is_on and self._host.is_stopping):
+            return
+        self._turns_away = is_on
+        if is_on:
+            log.warning("clients_turned_away", reason=reason)
+        else:
+            log.info("clients_taken_again")
+        self._host.turn_clients_away(is_on=is_on)
 
     def _refuse(self, reason: str) -> None:
         if self._refusal is None:
@@ -1078,7 +1130,8 @@ class Failover:
 
     def _note_away(self, error: AuthorityUnavailable) -> None:
         self.is_authority_away = True
-        self._note_problem(f"the authority is away: {error}")
+        is_spoilt = isinstance(error, RecordSpoilt)
+        self._note_problem(f"{UNREADABLE if is_spoilt else 'the authority is away'}: {error}", is_alarm=is_spoilt)
 
     def _note_claim(self, record: GroupRecord, reason: str, steps: _Steps) -> None:
         self._note_change(record, steps, is_master=True)

@@ -241,6 +241,11 @@ class GroupRecovery:
                 pause_s = ASK_PAUSE_S
                 continue
             if isinstance(step, Serve) and self._claim is not None:
+                if (lacking := await self._wait_before_claim(start)) is not None:
+                    self._note_waiting(lacking)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
+                    continue
                 epoch = await self._claim(step.epoch, start.record_version)
                 if not epoch:
                     return False
@@ -267,6 +272,8 @@ class GroupRecovery:
             history=self._replica.history,
             is_whole=self._is_whole,
             is_proven=self._replica.is_proven,
+            is_follower=self._replica.epoch_owner not in ("", self._replica.disk_id),
+            promised_epoch=self._replica.greatest_epoch,
         )
 
     def _as_evidence(self, memory: ReplicaMemory) -> ReplicaMemory:
@@ -458,6 +465,12 @@ class GroupRecovery:
                 start.promise_refused(answer, promise.epoch)
                 return False
         return True
+
+    async def _wait_before_claim(self, start: MasterStart) -> Wait | None:
+        """Who claims is alone in the in-sync set from then on: not while it lacks tables that others may have."""
+        if self._accepts_damage or not self._damaged_tables():
+            return None
+        return await self._metadata_wait(start)
 
     async def _metadata_wait(self, start: MasterStart) -> Wait | None:
         """Takes tables and leases over from those that answered; what it has to wait for, if it cannot begin so."""

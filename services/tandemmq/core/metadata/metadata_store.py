@@ -4,6 +4,9 @@ Beside each file lies `<file>.bak` with the content before the last change. Our 
 `Disk.write_file` is atomic. It serves a store whose main file a Java broker, an editor or a bad disk left unreadable,
 and it tells an older copy that somebody put back: no file that was written here is of an earlier version than its
 `.bak`. A table that goes back to an earlier version, a master's or an operator's, is written to both.
+
+Who puts back all of `config/` puts back the `.bak` files, too. So the versions that were written stand in a file of
+their own, outside of that folder. It is written after the tables it tells of, and before one that goes back.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ class InvalidGroup(MetadataError):
 
 
 FOLDER: Final = "config"
+VERSIONS_FILE: Final = "tableVersions.json"
+"""At the root of the store; JSON: {file name: dataVersion as in that file}."""
 
 
 class MetadataFile(Enum):
@@ -93,11 +98,15 @@ class MetadataStore:
         """Content of each main file known to be readable: the only one worth a place in the .bak file."""
         self._damaged: dict[MetadataFile, bytes] = {}
         """Content of each main file that could not be read, until it is kept elsewhere."""
+        self._versions: dict[MetadataFile, DataVersion] = {}
+        """Of each table that was written, now or as VERSIONS_FILE said."""
+        self._vouched: dict[MetadataFile, DataVersion] | None = None
+        """As VERSIONS_FILE has it; None: it has not been read."""
 
     def load(self, file: MetadataFile, table: MetadataTable, *, accepts_backup: bool = True) -> LoadedFrom:
         """Fills `table` from the main file or else its `.bak`. MetadataCorrupt when neither is readable and one exists;
         without `accepts_backup` also where only the `.bak` is, which lacks the last change, and that was confirmed, or
-        where the main file is older than that.
+        where the main file is older than that, or than what was written here last.
 
         An unreadable table is no empty one, nor is a file of no bytes: with no topics and offsets every group would
         start over at the tail. What is damaged is kept beside the file that takes its place: `<file>.damaged`.
@@ -114,11 +123,8 @@ class MetadataStore:
             try:
                 if not data:
                     raise MetadataCorrupt("the file is empty")
-                if source is LoadedFrom.MAIN and not accepts_backup and self._newer_backup(file, data) is not None:
-                    raise MetadataCorrupt(
-                        f"it is an older copy, since {_backup_path(file)} has a later version; to go on with it all "
-                        f"the same, move {_backup_path(file)} away"
-                    )
+                if source is LoadedFrom.MAIN and not accepts_backup:
+                    self._refuse_older(file, data)
                 table.load_json(data.decode())
             except (MetadataCorrupt, UnicodeDecodeError) as error:
                 problems.append(f"{path}: {error}")
@@ -128,9 +134,47 @@ class MetadataStore:
             if source is LoadedFrom.MAIN:
                 self._readable[file] = data
             return source
+        if not problems and not accepts_backup and file in self._known_versions():
+            problems.append(f"{_path(file)}: the file is gone")
         if problems:
             raise MetadataCorrupt("; ".join(problems))
         return LoadedFrom.NOWHERE
+
+    def _refuse_older(self, file: MetadataFile, data: bytes) -> None:
+        """MetadataCorrupt: others tell that this disk had a later version than `data` is."""
+        tell = [_backup_path(file)] if self._newer_backup(file, data) is not None else []
+        written = self._known_versions().get(file)
+        if written is not None and written.is_newer_than(_version_of(data)):
+            tell.append(VERSIONS_FILE)
+        if tell:
+            files, has = " and ".join(tell), "has" if len(tell) == 1 else "have"
+            raise MetadataCorrupt(
+                f"it is an older copy, since {files} {has} a later version; to go on with it all the same, move "
+                f"{files} away"
+            )
+
+    def _known_versions(self) -> Mapping[MetadataFile, DataVersion]:
+        """What VERSIONS_FILE said at the start; nothing if it is gone, or is damaged: it accuses nobody then."""
+        if self._vouched is None:
+            self._vouched = {}
+            with suppress(MetadataCorrupt, UnicodeDecodeError):
+                fields = read_java_json((self._disk.read_file(VERSIONS_FILE) or b"").decode())
+                names = {file.value: file for file in MetadataFile}
+                self._vouched = {
+                    names[name]: DataVersion.from_object(fields.object(name)) for name in fields if name in names
+                }
+            self._versions = {**self._vouched, **self._versions}
+        return self._vouched
+
+    def vouch(self) -> None:
+        """Writes down of which versions the tables are that were written, durably; after them."""
+        known = self._known_versions()
+        if self._versions == known:
+            return
+        versions = dict(self._versions)
+        text = write_java_json({file.value: version.to_fields() for file, version in versions.items()})
+        self._disk.write_file(VERSIONS_FILE, text.encode())
+        self._vouched = versions
 
     def load_newest(self, file: MetadataFile, table: MetadataTable) -> LoadedFrom:
         """As `load`, and takes the `.bak` where the main file is older."""
@@ -150,14 +194,22 @@ class MetadataStore:
                 return backup
         return None
 
-    def persist(self, file: MetadataFile, text: str, *, goes_back: bool = False) -> bool:
+    def persist(
+        self, file: MetadataFile, text: str, *, version: DataVersion | None = None, goes_back: bool = False
+    ) -> bool:
         """Makes `text`, a table's `to_json()`, durable; the content before goes to `.bak` first. False: no change.
-        `goes_back`: to an earlier version than that; then it goes to `.before-removal`.
+        `goes_back`: to an earlier version than that; then it goes to `.before-removal`. With its `version` given,
+        `vouch` is to be called once it is written.
 
         Takes the text and not the table, so that it may run in a thread while the table goes on changing.
         """
         data = text.encode()
         before = self._readable.get(file)
+        if version is not None:
+            written = self._known_versions().get(file)
+            self._versions[file] = version
+            if written is not None and written.is_newer_than(version):
+                self.vouch()
         if before == data:
             return False
         if (damaged := self._damaged.get(file)) is not None:

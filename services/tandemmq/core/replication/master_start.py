@@ -17,7 +17,9 @@ machine ran on, and recovery cut nothing but a torn record. Then it has all that
 more. Witnessed: somebody else remembers this disk in our last epoch with no more log than it has, so it is no older
 copy of itself; and no other disk is remembered with a better log than ours, so no damage at our log's end looks like
 the end. What is remembered is as old as the last heartbeat, about a second. Our own words since this start witness
-nothing (`ReplicaMemory.unproven`).
+nothing (`ReplicaMemory.unproven`). And ours must be the log of the last epoch's master: who followed another one has
+all that was sent to it, and that one may have gone on alone, as in a group that failed over before its roles were
+fixed.
 
 In the in-sync set. Where an authority keeps a record of the group (`mastership.py`) that names our disk as a member of
 the in-sync set, all that was ever acknowledged was on this disk: an epoch that was only promised counts for nothing.
@@ -81,6 +83,10 @@ class OwnReplica:
     """Stopped in order, or killed on a machine that ran on; and recovery cut nothing but a torn record."""
     is_proven: bool = False
     """This process has served before, or reached its master's end: its disk is no older copy."""
+    is_follower: bool = False
+    """Its last epoch was another disk's, as which it may have gone on without ours."""
+    promised_epoch: int = 0
+    """The greatest that it followed, or promised to a master that starts."""
 
     @property
     def rank(self) -> _Rank:
@@ -384,6 +390,8 @@ class MasterStart:
         is_in_sync = self.in_sync_epoch >= self._logged_epoch()
         if self.own.is_proven and is_in_sync:
             return True
+        if self.own.is_follower and not is_in_sync:
+            return False
         is_witnessed = any(memory.epoch == last_epoch and memory.end_offset and not memory.unproven for memory in of_us)
         if not is_witnessed or any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
             # Of a master's log others have what came from here: this is an older copy, or recovery took a gap for the
@@ -393,7 +401,7 @@ class MasterStart:
 
     def _greatest_epoch(self) -> int:
         promised = [answer.promised_epoch for answer in self._answers.values()]
-        return max(self._logged_epoch(), self._heard_epoch, *promised)
+        return max(self._logged_epoch(), self._heard_epoch, self.own.promised_epoch, *promised)
 
     def _logged_epoch(self) -> int:
         """The greatest in which anybody is known to have had a log. It had a master, so a record named one."""

@@ -47,6 +47,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 PUT_BACK: Final = "it was put back to an older state"
 """How a `Hold` ends that lasts until an operator has given the authority its record again, or has named a master."""
+UNREADABLE: Final = "the group's record cannot be read"
+"""How the problem of a member begins whose authority answers with something that is no record."""
 _STAGGER_MS: Final = 500
 """So much later claims each further member of the set: two that claim at once cost a round."""
 _LEFT_CLAIM: Final = 3

@@ -391,6 +391,8 @@ class ConsumeQueueTable:
         self._ends_are_there = False
         """Of this run. What an earlier one has written down stays until the recovery is over, or the next start would
         not miss what this one had not made again when it was interrupted."""
+        self.told_from = 0
+        """Where the log has to go up to, for what queues without records tell of it: its end may have been lost."""
         self._ends_age_ms = 0
         """When `ends_at` last gave any, by its clock."""
         self._losses = 0
@@ -454,16 +456,19 @@ class ConsumeQueueTable:
             if (queue := self.get(topic, queue_id)) is None or queue.max_offset != offset
         )
 
-    def keep_numbers(self) -> None:
+    def keep_numbers(self, *, told_from: int) -> None:
         """Damaged queues of which the log has no record any more go on with the number they had come to: given again,
-        it would be taken for a message that slaves and consumers have had. After the log was walked."""
+        it would be taken for a message that slaves and consumers have had. After the log was walked, which ends before
+        `told_from` if some of what was written down is lost: then a queue's records may be among that."""
+        self.told_from = told_from
         for (topic, queue_id), next_number in self._next_numbers.items():
             queue = self.get_or_create(topic, queue_id)
             if queue.max_offset < next_number and queue.last_physical_end <= self._files.log_start:
                 queue.begin_at(next_number)
 
     def without_records(self) -> list[tuple[str, int, int]]:
-        """Queues that gave numbers and of which the log has no record any more: topic, queue id and next number."""
+        """Queues that gave numbers and of which the log has no record any more: topic, queue id and next number, which
+        counts for records from `told_from` on."""
         log_start = self._files.log_start
         return [
             (queue.topic, queue.queue_id, queue.max_offset)

@@ -295,7 +295,8 @@ def recover(
         log.store_again(scan.start_offset, scan.end_offset)
     for segment in log.files.segments(scan.start_offset, scan.end_offset):
         segment.sync()
-    queues.keep_numbers()
+    is_cut = written is not None and written.durable_offset >= scan.end_offset
+    queues.keep_numbers(told_from=written.durable_offset + 1 if written is not None and is_cut else 0)
     queues.write_out()
     queue_sync = queues.take_sync()
     if queue_sync is not None:

@@ -136,6 +136,64 @@ async def test_a_master_whose_authority_is_away_hands_over_to_nobody(*, reads: b
         assert await failover.hand_over() == OTHER.broker_id
 
 
+async def test_a_master_whose_lease_is_over_turns_its_clients_away_and_takes_them_again() -> None:
+    """Refused, they would stay: the connection holds. Another member may be the master, and is at another address."""
+    options = FailoverOptions(lease_ms=300, renew_ms=75, margin_ms=50)
+    async with running_master(options, withholds=False) as (failover, host, authority):
+        authority.reads = authority.writes = False
+        await until(lambda: host.turns_away)
+        assert host.refusal is not None
+        authority.reads = authority.writes = True
+        await until(lambda: not host.turns_away)
+        assert failover.acts or not host.role.is_master
+
+
+async def test_a_master_that_is_alone_in_the_set_keeps_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else can be the master."""
+    options = FailoverOptions(lease_ms=300, renew_ms=75, margin_ms=50)
+    async with running_master(options, withholds=False) as (failover, host, authority):
+        monkeypatch.setattr(host.role, "slaves", list)
+        await until(lambda: failover.record is not None and failover.record.in_sync == {ME})
+        authority.reads = authority.writes = False
+        await until(lambda: host.refusal is not None)
+        await asyncio.sleep(0.2)
+        assert not host.turns_away
+
+
+@pytest.mark.parametrize(
+    ("renews", "reads", "gives", "expected"),
+    [
+        (True, True, False, True),
+        (True, False, False, True),
+        (False, False, False, True),
+        (False, True, False, False),
+        (True, True, True, False),
+    ],
+)
+async def test_a_member_that_is_cut_off_turns_its_clients_away(
+    monkeypatch: pytest.MonkeyPatch, *, renews: bool, reads: bool, gives: bool, expected: bool
+) -> None:
+    """From a master that goes on to renew, or from all: not where the master itself is away, and not while it gives
+    messages without one."""
+    monkeypatch.setattr(controller, "_DEAF_MS", 100)
+    authority = MemoryAuthority()
+    record = GroupRecord(1, ME, "there", frozenset({ME}), lease_ms=300)
+    await authority.swap(None, record)
+    options = FailoverOptions(lease_ms=300, renew_ms=75, margin_ms=50)
+    async with running(Host(OTHER, is_home_master=False), authority, options) as (failover, host):
+        await until(lambda: failover.record is not None)
+        assert not host.turns_away
+        host.role.hears_master, host.role.serves_reads = False, gives
+        authority.reads = reads
+        for renewals in range(1, 20):
+            if renews:
+                await authority.swap(authority.held, replace(record, renewals=renewals))
+            await asyncio.sleep(0.04)
+        assert host.turns_away is expected
+        authority.reads = host.role.hears_master = True
+        await until(lambda: not host.turns_away)
+
+
 async def test_an_unclean_claim_whose_caller_goes_away_goes_on_to_its_end() -> None:
     async with running_slave() as (failover, host, _):
         host.ends_slowly = True
@@ -201,6 +259,7 @@ class Role:
     lacking_progress = ()
     caught_up_epoch = 0
     hears_master = True
+    serves_reads = False
 
     def __init__(self, *, is_master: bool) -> None:
         self.is_master = is_master
@@ -246,7 +305,7 @@ class Host:
         self.is_home_master = is_home_master
         self.role = Role(is_master=False)
         self.refusal: str | None = None
-        self.ends_slowly = self.is_ending = False
+        self.ends_slowly = self.is_ending = self.turns_away = False
 
     def member_metadata(self, broker_id: int) -> str | None:
         return f"member-{broker_id}"
@@ -262,6 +321,9 @@ class Host:
 
     def refuse(self, reason: str | None) -> None:
         self.refusal = reason
+
+    def turn_clients_away(self, *, is_on: bool) -> None:
+        self.turns_away = is_on
 
     def fail(self, failure: str) -> None:
         raise AssertionError(failure)
@@ -306,10 +368,20 @@ class Peer:
         return True
 
 
+class DeafPeer(Peer):
+    """The same, and it promises nothing."""
+
+    async def withhold_claim(self, _asking: BrokerIdentity, *, epoch: int, duration_ms: int) -> bool:
+        return False
+
+
 @asynccontextmanager
-async def running_master() -> AsyncIterator[tuple[Failover, Host, MemoryAuthority]]:
+async def running_master(
+    options: FailoverOptions | None = None, *, withholds: bool = True
+) -> AsyncIterator[tuple[Failover, Host, MemoryAuthority]]:
     authority = MemoryAuthority()
-    async with running(Host(ME, is_home_master=True), authority) as (failover, host):
+    peer: Any = Peer if withholds else DeafPeer
+    async with running(Host(ME, is_home_master=True), authority, options, peer=peer) as (failover, host):
         await until(lambda: failover.acts and failover.record is not None and OTHER in failover.record.in_sync)
         yield failover, host, authority
 
@@ -327,9 +399,9 @@ async def running_slave() -> AsyncIterator[tuple[Failover, Host, MemoryAuthority
 
 @asynccontextmanager
 async def running(
-    host: Any, authority: Any, options: FailoverOptions = DEFAULTS
+    host: Any, authority: Any, options: FailoverOptions | None = None, *, peer: Any = Peer
 ) -> AsyncIterator[tuple[Failover, Any]]:
-    peer: Any = Peer
+    options = options or DEFAULTS
     failover = Failover(host, authority=authority, options=options, nonce="N", peer=peer, now_ms=boot_time_ms)
     task = asyncio.create_task(failover.run())
     try:

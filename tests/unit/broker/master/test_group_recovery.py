@@ -110,6 +110,32 @@ async def test_tables_that_cannot_be_fetched_are_waited_for_in_sight_and_told_on
     assert start.recovery.waiting is None
 
 
+@pytest.mark.parametrize("gives", ["a replica gives it", "an operator goes on without"])
+async def test_nobody_claims_a_group_with_tables_that_another_member_may_have(gives: str) -> None:
+    """Alone in the in-sync set it would keep the member that has them from becoming master."""
+    start, claims = _Start([]), []
+    damaged = {"topics.json": "the file is empty"}
+
+    async def claim(epoch: int, _seen: tuple[int, int]) -> int:
+        claims.append(len(start.seen))
+        return epoch
+
+    async def fetch(sources: Sequence[MetadataSource], is_behind: bool) -> None:
+        await _Start._fetch(start, sources, is_behind)
+        assert not claims or not damaged, "it has claimed, and lacks tables"
+        if len(start.seen) == 4 and gives == "a replica gives it":
+            damaged.clear()
+        elif len(start.seen) == 4:
+            assert start.recovery.accept_loss([], ["topics.json"]) == ""
+
+    start.recovery._claim = claim
+    start.recovery._fetch_metadata = fetch
+    start.recovery._damaged_tables = lambda: damaged
+    start.recovery._accept_damage = damaged.clear
+    assert await start.recovery.run(is_whole=True)
+    assert claims == [4]
+
+
 async def test_progress_beyond_the_log_is_cut_once_every_replica_told_what_it_knows() -> None:
     start = _Start(["late"] * 3)
     assert await start.recovery.run(is_whole=True)

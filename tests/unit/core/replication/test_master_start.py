@@ -93,6 +93,33 @@ def _waits(step: StartStep) -> Wait:
 EMPTY = LogHistory()
 
 
+class TestWhoFollowedAnother:
+    """A group that failed over, and has fixed roles now: the home master was a slave when it was stopped."""
+
+    OWN = replace(_own(), is_follower=True, promised_epoch=2)
+    MASTER = replace(SLAVE, master_epoch=2, unproven=True)
+    """Live when the NameServer ended, which heard no more of it than we have."""
+
+    def test_the_master_of_its_last_epoch_may_have_gone_on(self) -> None:
+        told = (replace(US, left=True), self.MASTER)
+        wait = _waits(_step(self.OWN, told=told, remembered=(SLAVE,)))
+        assert [memory.disk_id for memory in wait.missing] == ["S"]
+
+    def test_that_master_is_not_waited_for_once_it_has_said_where_it_ended(self) -> None:
+        left = replace(self.MASTER, left=True, unproven=False)
+        step = _step(self.OWN, told=(replace(US, left=True), left), remembered=(SLAVE,), now_ms=10_000)
+        assert isinstance(step, Serve)
+
+    def test_it_serves_once_it_has_heard_it(self) -> None:
+        step = _step(self.OWN, _answer(), told=(replace(US, left=True), self.MASTER))
+        assert isinstance(step, Serve)
+
+    def test_an_epoch_that_it_promised_to_another_is_not_its_own(self) -> None:
+        step = _step(replace(self.OWN, promised_epoch=7), _answer(), told=(US, self.MASTER))
+        assert isinstance(step, Serve)
+        assert step.epoch == 8
+
+
 class TestNobodyEverHeardOfTheGroup:
     def test_all_members_answered_with_nothing(self) -> None:
         step = _step(_own(0, history=EMPTY), _answer(0, history=EMPTY))
