@@ -14,9 +14,30 @@ tools=/build/tools/bin
 
 [ -x $venv/bin/python ] || python3 -m venv --without-pip $venv
 site=$(echo $venv/lib/python3.*/site-packages)
+
+# The steps that ask the distribution for packages: what they make is in the image, they are not.
+compiler() {
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  apt-get install -y -qq --no-install-recommends "$@" libc6-dev \
+    $([ -e "$headers/Python.h" ] || echo libpython3.11-dev) > /dev/null
+}
+
 case $1 in
 locked)
   wheels=/build/wheels
+  if [ "${2##*/}" = broker.txt ]; then
+    # A broker multiplies no matrices: numpy without OpenBLAS is a quarter of the image less. Its own build asks for that
+    # in minutes; `other.txt` are all other packages.
+    compiler g++
+    awk '/^[a-z]/ { keep = /^numpy==/ } keep' "$2" > numpy.txt
+    awk '/^[a-z]/ { keep = !/^numpy==/ } keep' "$2" > other.txt
+    echo "numpy without OpenBLAS is compiled: minutes"
+    PATH=$tools:$PATH $tools/pip wheel -q --no-deps --no-build-isolation --require-hashes --no-binary numpy \
+      -C setup-args=-Dblas=none -C setup-args=-Dlapack=none -C setup-args=-Dallow-noblas=true -r numpy.txt -w "$wheels"
+    set -- "$1" other.txt "$2"
+  fi
   # Wheels first: a package that comes as source is built by the pinned setuptools of the tools, not by one fetched now.
   $tools/pip wheel -q --no-deps --no-build-isolation --require-hashes -r "$2" -w "$wheels"
   $tools/pip --python $venv/bin/python install -q --no-deps --no-index --no-compile "$wheels"/*.whl
@@ -33,12 +54,7 @@ service)
     for program in $(echo "${other#*:}" | tr , ' '); do rm -f "$venv/bin/$program"; done
   done
   if [ "${3:-0}" != 0 ]; then
-    # The only step that asks the distribution for packages: what they make is in the image, they are not.
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
-    apt-get install -y -qq --no-install-recommends gcc libc6-dev $([ -e "$headers/Python.h" ] || echo libpython3.11-dev) \
-      > /dev/null
+    compiler gcc
     $tools/pip install -q --no-deps --require-hashes -r compile.txt
     $tools/python tools/compile.py --into "$site"
   fi
@@ -59,7 +75,7 @@ python3 tools/image_strip.py "$site"
 # What a broker never imports: of numpy random numbers, transforms, Fortran's wrappers and its own tests, a fifth
 # of it (Spark and Arrow may ask for any of that); zstandard's second engine, for other Pythons, and
 # YAML's quick one.
-[ "$1-${2##*/}" != locked-broker.txt ] || (cd "$site" && rm -rf zstandard/_cffi.*.so zstandard/backend_cffi.py yaml/_yaml.*.so \
+[ "$1-${3:-}" != locked-broker.txt ] || (cd "$site" && rm -rf zstandard/_cffi.*.so zstandard/backend_cffi.py yaml/_yaml.*.so \
   && cd numpy && rm -rf random fft polynomial f2py distutils testing _pyinstaller _core/_simd.*.so _core/_*_tests.*.so \
   doc matlib.py conftest.py lib/recfunctions.py typing/mypy_plugin.py linalg/lapack_lite.*.so)
 # pydantic's former self, which it imports when asked for it.
