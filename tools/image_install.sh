@@ -28,14 +28,14 @@ case $1 in
 locked)
   wheels=/build/wheels
   if [ "${2##*/}" = broker.txt ]; then
-    # A broker multiplies no matrices: numpy without OpenBLAS is a quarter of the image less. Its own build asks for that
-    # in minutes; `other.txt` are all other packages.
+    # A broker multiplies no matrices, and OpenBLAS, which numpy's wheel brings, would be a quarter of its image. Compiled
+    # where there is none, numpy has routines of its own.
     compiler g++
     awk '/^[a-z]/ { keep = /^numpy==/ } keep' "$2" > numpy.txt
     awk '/^[a-z]/ { keep = !/^numpy==/ } keep' "$2" > other.txt
     echo "numpy without OpenBLAS is compiled: minutes"
     PATH=$tools:$PATH $tools/pip wheel -q --no-deps --no-build-isolation --require-hashes --no-binary numpy \
-      -C setup-args=-Dblas=none -C setup-args=-Dlapack=none -C setup-args=-Dallow-noblas=true -r numpy.txt -w "$wheels"
+      -r numpy.txt -w "$wheels"
     set -- "$1" other.txt "$2"
   fi
   # Wheels first: a package that comes as source is built by the pinned setuptools of the tools, not by one fetched now.
