@@ -28,6 +28,7 @@ from tandemmq.core.access.users_and_policies import (
     UserStatus,
     UserType,
     actions_of,
+    check_said,
     check_secret,
     decision_of,
     policy_type_of,
@@ -124,6 +125,10 @@ class AccessChanges:
 
     def put_entries(self, subject: str, entries: Sequence[PolicyEntry], *, dry_run: bool = False) -> bool:
         """Adds entries to a subject's, or replaces those of the same resources; False: they are just so already."""
+        check_said(subject, entries)
+        return self._put_entries(subject, entries, dry_run=dry_run)
+
+    def _put_entries(self, subject: str, entries: Sequence[PolicyEntry], *, dry_run: bool = False) -> bool:
         if self._tables.users.get(user_of_subject(subject)) is None:
             raise InvalidAcl(f"subject: there is no user {user_of_subject(subject)}; make it first")
         before = self._tables.acls.get(subject)
@@ -173,7 +178,7 @@ class AccessChanges:
             subject = acl.subject
             is_new = self._tables.acls.get(subject) is None and not self._tables.acls.was_removed(subject)
             if is_new and self._tables.users.get(user_of_subject(subject)) is not None:
-                self.put_entries(subject, acl.entries)
+                self._put_entries(subject, acl.entries)
                 log.info("acl_created", by="authSeedPath", subject=subject, entries=len(acl.entries))
 
     # Inside

@@ -133,6 +133,10 @@ class Server:
         protocol.connection_made(transport)
         protocol.received(received)
 
+    def adopted(self) -> list[asyncio.Transport]:
+        """Transports of the connections that were accepted elsewhere."""
+        return [protocol.transport for protocol in self._protocols]
+
     async def stop(self, *, limit_s: float) -> None:
         """Takes no new connections and calls, lets those in progress end within `limit_s`, then cuts them off."""
         loop = asyncio.get_running_loop()
@@ -361,6 +365,10 @@ class _Protocol(asyncio.BufferedProtocol):
         )
         self._server.made(self)
         self._arm()
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._memory

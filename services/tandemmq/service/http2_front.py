@@ -190,6 +190,10 @@ class Http2Front:
         """See `Server.turn_away`."""
         self._server.turn_away(is_on=is_on)
 
+    def adopted(self) -> list[asyncio.Transport]:
+        """Transports of what `adopt` was given and is open."""
+        return self._server.adopted()
+
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
         """Serves a connection that was accepted elsewhere, and of which `received` was read already."""
         self._server.adopt(transport, received)

@@ -27,6 +27,7 @@ from tandemmq.proto.admin.v1 import consistency_service_pb2 as consistency_pb
 
 _LIMIT_S = 60.0
 _CALL_S = 10.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SERVICE = "/tandemmq.admin.v1.ClusterService/"
 
 
@@ -280,18 +281,28 @@ def test_stop_is_orderly_with_a_watch_and_a_kept_connection_open(tmp_path: Path,
         admin.kill()
 
 
-def test_connections_are_limited_in_number(tmp_path: Path, cluster: ProcessCluster) -> None:
+@pytest.mark.parametrize("says", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", _PREFACE], ids=repr)
+def test_connections_are_limited_in_number(tmp_path: Path, cluster: ProcessCluster, says: bytes) -> None:
+    """And whoever opens all of them keeps out himself alone."""
     admin = _admin(tmp_path, namesrvAddr=cluster.namesrv_addr, maxConnections="5")
     admin.start()
     held = []
     try:
         # Accepted in their order: the sixth finds five.
         held += [socket.create_connection(("127.0.0.1", admin.ports["httpPort"]), _CALL_S) for _ in range(5)]
+        for connection in held:
+            connection.sendall(says)
+        assert not says or all(connection.recv(1) for connection in held)
         with socket.create_connection(("127.0.0.1", admin.ports["httpPort"]), _CALL_S) as refused:
             try:
                 assert refused.recv(1) == b""
             except ConnectionResetError:
                 pass
+        for number in (2, 3):
+            place, source = ("127.0.0.1", admin.ports["httpPort"]), (f"127.0.0.{number}", 0)
+            with socket.create_connection(place, _CALL_S, source_address=source) as other:
+                other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert other.recv(12) == b"HTTP/1.1 200"
         for connection in held:
             connection.close()
         _until(lambda: _answers(admin), "room again")

@@ -22,6 +22,7 @@ from tandemmq.admin.api.cluster_grpc import ClusterServicer, ConsistencyServicer
 from tandemmq.admin.api.operations_grpc import OperationsServicer
 from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.core.clock import Clock
+from tandemmq.core.quotas import counted_host
 from tandemmq.http2.errors import Limits
 from tandemmq.service.http2_front import Http2Front, reflection_table
 from tandemmq.service.rpc import ListenError
@@ -69,6 +70,10 @@ class GrpcSide:
     @property
     def connection_count(self) -> int:
         return self._front.connection_count
+
+    def adopted(self) -> list[asyncio.Transport]:
+        """Of its connections."""
+        return self._front.adopted()
 
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
         """Serves a connection, of which `received` was read already."""
@@ -181,9 +186,26 @@ class SharedPort:
 
     def admit(self, connection: _FirstBytes) -> bool:
         """False when there are too many."""
-        if self.connection_count >= self._max_connections or self._server.stop_asked.is_set():
+        if self._server.stop_asked.is_set():
+            return False
+        if self.connection_count >= self._max_connections and not self._makes_room(_host_of(connection.transport)):
             return False
         self._undecided.add(connection)
+        return True
+
+    def _makes_room(self, host: str) -> bool:
+        """Ends a connection of the host that has most of them, for one that has fewer: whoever opens them all keeps out
+        neither operators nor monitoring."""
+        held: dict[str, list[asyncio.Transport]] = {}
+        transports = [undecided.transport for undecided in self._undecided]
+        transports += [each.transport for each in self._server.server_state.connections]
+        for transport in (*transports, *self._grpc_side.adopted()):
+            if not transport.is_closing():
+                held.setdefault(_host_of(transport), []).append(transport)
+        most = max(held.values(), key=len, default=[])
+        if len(most) <= len(held.get(host, ())) + 1:
+            return False
+        most[0].abort()
         return True
 
     def decided(self, connection: _FirstBytes) -> None:
@@ -208,6 +230,10 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _host_of(transport: asyncio.Transport) -> str:
+    return counted_host(str((transport.get_extra_info("peername") or ("",))[0]))
+
+
 class _FirstBytes(asyncio.Protocol):
     """A connection until its first bytes have told what it is."""
 
@@ -215,12 +241,12 @@ class _FirstBytes(asyncio.Protocol):
         self._port = port
         self._new_http = new_http
         self._received = b""
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self.transport = transport
         if not self._port.admit(self):
             transport.abort()
             return
@@ -230,12 +256,12 @@ class _FirstBytes(asyncio.Protocol):
         self._received += data
         if self._received.startswith(_PREFACE):
             self._settle()
-            self._port.adopt_grpc(self._transport, self._received)
+            self._port.adopt_grpc(self.transport, self._received)
         elif not _PREFACE.startswith(self._received):
             self._settle()
             http = self._new_http()
-            http.connection_made(self._transport)
-            self._transport.set_protocol(http)
+            http.connection_made(self.transport)
+            self.transport.set_protocol(http)
             http.data_received(self._received)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -243,7 +269,7 @@ class _FirstBytes(asyncio.Protocol):
 
     def abort(self) -> None:
         """Cuts the connection."""
-        self._transport.abort()
+        self.transport.abort()
 
     def _settle(self) -> None:
         if self._timer is not None:

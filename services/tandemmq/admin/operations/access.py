@@ -22,13 +22,13 @@ from tandemmq.admin.operations.questions import (
 )
 from tandemmq.admin.operations.values import Acl, AclEntry, Change, ChangeResult, Unseen, User, UserChange
 from tandemmq.admin.protobuf import as_message, as_value
-from tandemmq.core.access.users_and_policies import Acl as CoreAcl
 from tandemmq.core.access.users_and_policies import (
     InvalidAcl,
     InvalidUser,
     PolicyEntry,
     Resource,
     actions_of,
+    check_said,
     check_secret,
     decision_of,
     policy_type_of,
@@ -281,7 +281,7 @@ def _check_user(change: UserChange, *, creates: bool) -> None:
 
 def _check_acl(subject: str, entries: Sequence[AclEntry]) -> None:
     with _refused(f"the policies of {subject!r} are refused"):
-        CoreAcl(
+        check_said(
             subject,
             tuple(
                 PolicyEntry(
@@ -293,7 +293,7 @@ def _check_acl(subject: str, entries: Sequence[AclEntry]) -> None:
                 )
                 for entry in entries
             ),
-        ).check()
+        )
 
 
 def _by_name(

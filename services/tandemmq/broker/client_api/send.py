@@ -123,7 +123,7 @@ class SendHandler:
         self._send(messages, call)
 
     def _send_held(self, messages: list[SentMessage], call: Call) -> None:
-        """Nothing was looked at before it waited: topics and policies may be others now."""
+        """Nothing was looked at before it waited but who sends it: its topic may be another now."""
         try:
             self._send(messages, call)
         except Exception:

@@ -11,7 +11,7 @@ entry of type Custom matches, what nothing matches is denied, and users of type 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -286,9 +286,6 @@ class Acl:
         if len(self.entries) > ENTRIES_MAX:
             raise InvalidAcl(f"entries: {len(self.entries)}, the limit is {ENTRIES_MAX}; use prefixes (NAME*)")
         for entry in self.entries:
-            if entry.resource.kind is ResourceKind.TOPIC and entry.resource.name.startswith(_RETRY):
-                group = entry.resource.key.partition(_RETRY)[2] or "*"
-                raise InvalidAcl(f"resource: {entry.resource.key} is a group's retry topic; name Group:{group}")
             if not entry.actions:
                 raise InvalidAcl(f"actions: {entry.resource.key} has none; name some of {_words(Action)}")
             if len(entry.source_ips) > SOURCE_IPS_MAX:
@@ -349,6 +346,17 @@ class AclTable(NamedTable[Acl]):
 
     def __init__(self) -> None:
         super().__init__(Acl, kind="policies of", field="aclTable", marks_kept_ms=None, is_whole=True)
+
+
+def check_said(subject: str, entries: Sequence[PolicyEntry]) -> None:
+    """Raises InvalidAcl unless an operator may say so of a subject now. Tables may hold what could be said before."""
+    Acl(subject, tuple(entries)).check()
+    for entry in entries:
+        if entry.resource.kind is ResourceKind.TOPIC and entry.resource.name.startswith(_RETRY):
+            group = entry.resource.key.partition(_RETRY)[2] or "*"
+            raise InvalidAcl(
+                f"resource: {entry.resource.key} never counts: a retry topic is its group; name Group:{group}"
+            )
 
 
 def user_of_subject(subject: str) -> str:

@@ -198,6 +198,18 @@ async def test_policies_are_added_replaced_and_removed() -> None:
         await access.delete_acl("User:ann", [], policy_type="", dry_run=False)
 
 
+async def test_what_would_count_for_nobody_or_for_everybody_is_refused_before_anybody_is_asked() -> None:
+    access = await _Cluster().with_ann()
+    for wrong, remedy in (
+        (AclEntry("Topic:orders", ("Pub",), source_ips=("",)), "leave it out for all"),
+        (AclEntry("Topic:%RETRY%billing", ("Sub",), "Deny"), "name Group:billing"),
+    ):
+        with pytest.raises(OperationFailed) as failed:
+            await access.put_acl("User:ann", [AclEntry("Topic:orders", ("Pub",)), wrong], dry_run=False)
+        assert (failed.value.kind, remedy in failed.value.cause) == (FailureKind.INVALID, True)
+    assert await access.acls(subject="", resource="") == ([], ())
+
+
 async def test_policies_need_their_user_and_go_with_it() -> None:
     cluster = _Cluster()
     with pytest.raises(OperationFailed) as failed:

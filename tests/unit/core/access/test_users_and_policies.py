@@ -28,6 +28,7 @@ from tandemmq.core.access.users_and_policies import (
     UserTable,
     UserType,
     actions_of,
+    check_said,
     decide,
     parse_address,
     source_ips_in,
@@ -148,8 +149,9 @@ def test_what_is_no_resource_is_refused_with_the_remedy(text: str) -> None:
         (lambda: source_ips_in(["10.0.0.1", " "]), "sourceIp"),
         (lambda: source_ips_in(["10.0.0.1,"]), "sourceIp"),
         # It would never count: of a retry topic the group is asked for.
-        (lambda: acl(entry("Topic:%RETRY%billing", "Sub", Decision.DENY)).check(), "name Group:billing"),
-        (lambda: acl(entry("Topic:%RETRY%*")).check(), r"name Group:\*"),
+        (lambda: check_said("User:ann", [entry("Topic:%RETRY%billing", "Sub", Decision.DENY)]), "name Group:billing"),
+        (lambda: check_said("User:ann", [entry("Topic:%RETRY%*")]), r"name Group:\*"),
+        (lambda: check_said("User:ann", []), "entries"),
     ],
 )
 def test_bad_input_is_named(read, field: str) -> None:  # type: ignore[no-untyped-def]
