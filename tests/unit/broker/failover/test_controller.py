@@ -194,6 +194,36 @@ async def test_a_member_that_is_cut_off_turns_its_clients_away(
         await until(lambda: not host.turns_away)
 
 
+@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("renews", [True, False])
+async def test_a_member_stands_in_for_a_master_that_is_silent_before_its_lease_is_over(
+    *, renews: bool, hears: bool
+) -> None:
+    """Who dials a machine that is gone waits for 20 s."""
+    stood_in: list[tuple[int, bool]] = []
+
+    async def stand_in(epoch: int) -> None:
+        stood_in.append((epoch, host.role.is_master))
+
+    async def lead_here(epoch: int, *, now_ms: int) -> None:
+        """Later."""
+
+    authority = MemoryAuthority()
+    record = GroupRecord(1, ME, "there", frozenset({ME, OTHER}), lease_ms=600)
+    await authority.swap(None, record)
+    options = FailoverOptions(lease_ms=600, renew_ms=150, margin_ms=100)
+    async with running(Host(OTHER, is_home_master=False), authority, options) as (failover, host):
+        service: Any = SimpleNamespace(stand_in=stand_in, lead_here=lead_here)
+        failover._service = service
+        await until(lambda: failover.record is not None)
+        host.role.caught_up_epoch, host.role.hears_master = 1, hears
+        for renewals in range(1, 30):
+            if renews:
+                await authority.swap(authority.held, replace(record, renewals=renewals))
+            await asyncio.sleep(0.03)
+    assert stood_in == ([] if renews or hears else [(1, False)])
+
+
 async def test_an_unclean_claim_whose_caller_goes_away_goes_on_to_its_end() -> None:
     async with running_slave() as (failover, host, _):
         host.ends_slowly = True
