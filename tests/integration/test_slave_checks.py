@@ -6,16 +6,21 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Final, Self
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, new_store, with_options
 from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import CommonEnd
 from tandemmq.broker.slave.follower import Follower, MasterAddress
 from tandemmq.core.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
+from tandemmq.core.replication.log_history import LogExtent, LogHistory
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.event_loop import SystemClock
@@ -85,9 +90,9 @@ async def _nothing_to_cut() -> None:
 
 
 @asynccontextmanager
-async def _followed(master: RawMaster, store: MessageStore) -> AsyncIterator[Follower]:
+async def _followed(master: RawMaster, store: MessageStore, *, metadata: str | None = None) -> AsyncIterator[Follower]:
     server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
-    address = MasterAddress(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
+    address = MasterAddress(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", metadata)
     failures: list[Exception] = []
     follower = Follower(
         store=store,
@@ -161,3 +166,66 @@ async def test_a_record_that_is_damaged_at_its_master_is_never_reported(monkeypa
             await asyncio.sleep(0.01)
     assert max(map(max, filter(None, master.reports))) <= start, "a damaged record was vouched for"
     assert log_bytes(slave)[:start] == log[:start]
+
+
+class _OtherLog:
+    """The metadata plane of a master whose log is as long as the slave's, of the same masters, and another one."""
+
+    endpoint = "master:1"
+
+    def __init__(self, extent: LogExtent) -> None:
+        self._extent = extent
+
+    def __call__(self, _endpoint: str) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing was opened."""
+
+    async def log(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            broker_name="",
+            extent=self._extent,
+            segment_bytes=_FILE_BYTES,
+            serving=True,
+            history=LogHistory(),
+            disk_id="M",
+            ha_tls=False,
+        )
+
+    async def verify(self, *_: object, **__: object) -> None:
+        """It differs."""
+
+
+async def test_a_log_that_contradicts_its_masters_is_compared_ever_less_often_and_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To compare may read all of both logs."""
+    rng = random.Random(4)
+    log, records = _masters_log(rng)
+    slave = new_store(SimulatedDisk(rng), options=_OPTIONS)
+    slave.load()
+    async with _followed(master := RawMaster(log, rng), slave):
+        await master.reported(len(log))
+    compared = []
+
+    async def find_common_end(*_: object, **__: object) -> CommonEnd:
+        compared.append(asyncio.get_running_loop().time())
+        return CommonEnd(records[30][0], ours_is_damaged=False)
+
+    module = "tandemmq.broker.slave.follower"
+    monkeypatch.setattr(f"{module}.PeerClient", _OtherLog(LogExtent(0, len(log))))
+    monkeypatch.setattr(f"{module}.find_common_end", find_common_end)
+    monkeypatch.setattr(f"{module}.RETRY_PAUSE_S", 0.02)
+    with capture_logs() as lines:
+        async with _followed(RawMaster(log, rng), slave, metadata="master:1") as follower:
+            while len(compared) < 6:
+                await asyncio.sleep(0.01)
+            assert follower.is_refusing
+    pauses = [after - before for before, after in pairwise(compared)]
+    assert pauses[-1] > 4 * 0.02
+    told = [line["event"] for line in lines]
+    assert [told.count(event) for event in ("slave_resynchronising", "master_not_followed")] == [1, 1]

@@ -183,7 +183,7 @@ class MastersService(Protocol):
         """This broker is the master of `epoch`, and serves."""
 
     async def stand_in(self, epoch: int) -> None:
-        """The master of `epoch` has left, and this member may become the next one."""
+        """The master of `epoch` has left, or is silent, and this member may become the next one."""
 
     async def close(self) -> None:
         """Gives its connections back."""
@@ -301,6 +301,8 @@ class Failover:
         self._deaf_since: tuple[int, str] | None = None
         """Since when this member hears nothing of its master, and the record's version then."""
         self._turns_away = False
+        self._stood_in_epoch = 0
+        """In which the service was led here for a master that was silent."""
         self._is_unclean = False
         """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
         self.is_handing_over = False
@@ -495,7 +497,18 @@ class Failover:
             self._note_away(error)
             await self._ask_to_withhold()
         if not self._member.epoch:
+            self._stand_in_for_silent()
             self._turn_clients_away(is_on=self._is_cut_off(), reason="it hears nothing of its master, and others may")
+
+    def _stand_in_for_silent(self) -> None:
+        """A machine that is gone refuses nobody: a client that dials it waits for 20 s. Once an epoch; a master that is
+        back looks whether the service leads to it."""
+        record = self.record
+        if record is None or self._stood_in_epoch == record.epoch or self.is_authority_away or not self.is_electable:
+            return
+        if not self._host.role.hears_master and self._member.is_master_overdue(self._now_ms()):
+            self._stood_in_epoch = record.epoch
+            self._lead(lambda service: service.stand_in(record.epoch))
 
     def _is_cut_off(self) -> bool:
         """This member can pass nothing on to its master, and it is not that one that is away."""

@@ -52,8 +52,8 @@ class GroupService:
             self._led_epoch, self._looks_again_ms = epoch, now_ms + _LOOK_EACH_MS
 
     async def stand_in(self, epoch: int) -> None:
-        """The master of `epoch` has left. Who dials until there is another one comes here, and waits: a client that is
-        refused tries again after 1, 2.6, 5.2 and 9.3 s."""
+        """The master of `epoch` has left, or is silent. Who dials until there is another one comes here, and waits: a
+        client that is refused tries again after 1, 2.6, 5.2 and 9.3 s, and one that hears nothing after 20 s."""
         await self._led_to_us(epoch)
 
     async def _led_to_us(self, epoch: int) -> bool:

@@ -51,6 +51,8 @@ FLUSH_POLL_S: Final = 0.005
 _LOOK_PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5)
 # Between two attempts at a record that is corrupt each time it comes.
 CORRUPT_PAUSE_MAX_S: Final = 60.0
+# Between two comparisons of a log with a master's that contradicts it: each may read all of both.
+_VAIN_PAUSE_MAX_S: Final = 10.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 # How soon a slave notices that another master is registered.
 MASTER_LOOK_S: Final = 1.0
@@ -118,6 +120,8 @@ class Follower:
         self._corrupt_at: int | None = None
         self._last_corrupt_at: int | None = None
         self._corrupt_pause_s = RETRY_PAUSE_S
+        self._vain_count = 0
+        """How often in a row the logs were compared, and nothing followed from it."""
         self._no_room_told_ms: int | None = None
         self._bytes_came = asyncio.Event()
         self._tail_bytes = tail_bytes
@@ -198,6 +202,7 @@ class Follower:
                 continue
             if master.ha != self.master_address:
                 self.master_address, self.has_accepted_master = master.ha, False
+                self._vain_count = 0
             try:
                 self._check_rest()
                 if self._corrupt_at is not None:
@@ -207,6 +212,7 @@ class Follower:
                 sock = await self._connected(master)
                 if sock is not None:
                     self.problem, self.remedy, self.has_accepted_master = "", "", True
+                    self._vain_count = 0
                     await self._follow(sock, master)
                     if self._connection.no_room is not None:
                         await self._wait_for_room(self._connection.no_room)
@@ -220,6 +226,14 @@ class Follower:
             if self.state != "refusing":
                 self.state = "waiting"
             await asyncio.sleep(RETRY_PAUSE_S)
+            await self._wait_after_vain_comparison(master)
+
+    async def _wait_after_vain_comparison(self, master: MasterAddress) -> None:
+        """Twice as long each time; not for a master that is no longer the one."""
+        pause_s = min(_VAIN_PAUSE_MAX_S, RETRY_PAUSE_S * (2 ** min(self._vain_count, 16) - 1))
+        until_ms = self._clock.monotonic_ms() + round(1_000 * pause_s)
+        while self._clock.monotonic_ms() < until_ms and self._master() == master:
+            await asyncio.sleep(min(RETRY_PAUSE_S, pause_s))
 
     async def _follow(self, sock: socket.socket, master: MasterAddress) -> None:
         if self._begins is not None:
@@ -428,11 +442,12 @@ class Follower:
 
     async def _resynchronise(self, peer: PeerClient, master: MasterAddress, ours: LogExtent, theirs: PeerLog) -> None:
         """Finds the last common record and cuts back to it, if the master's history is a newer one."""
-        log.warning(
-            "slave_resynchronising",
-            end_offset=ours.end_offset,
-            master_end_offset=theirs.extent.end_offset,
-        )
+        if not self._vain_count:
+            log.warning(
+                "slave_resynchronising",
+                end_offset=ours.end_offset,
+                master_end_offset=theirs.extent.end_offset,
+            )
         common = await find_common_end(peer, self._store, theirs.extent, tail_bytes=self._tail_bytes)
         if common.offset >= self._store.end_offset:
             return
@@ -443,11 +458,12 @@ class Follower:
             record_is_damaged=common.ours_is_damaged,
         )
         if refusal:
+            self._vain_count += 1
             self._refuse(
                 master.ha, refusal, remedy="tandemmq verify names the messages that differ; tandemmq repair mends them"
             )
             return
-        self.state = "resynchronising"
+        self.state, self._vain_count = "resynchronising", 0
         await self._cut(common.offset, reason="it differs from the master's log")
 
     async def _cut(self, end_offset: int, *, reason: str) -> None:

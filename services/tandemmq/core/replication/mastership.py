@@ -378,6 +378,10 @@ class Mastership:
         """This version of the record was seen for a whole lease: its master may be gone."""
         return self.record is not None and now_ms - self._seen_ms >= self.record.lease_ms
 
+    def is_master_overdue(self, now_ms: int) -> bool:
+        """This version of the record was seen for half a lease, in which it is renewed twice."""
+        return self.record is not None and now_ms - self._seen_ms >= self.record.lease_ms // 2
+
     def may_be_named(self, now_ms: int) -> bool:
         """An operator may make this member master, whatever the in-sync set says: nobody acts, and nobody will. A
         record that was put back, or is lost, is no obstacle: no member believes it, so that nobody else ever claims."""

@@ -138,7 +138,7 @@ async def test_a_master_whose_authority_is_away_hands_over_to_nobody(*, reads: b
 
 async def test_a_master_whose_lease_is_over_turns_its_clients_away_and_takes_them_again() -> None:
     """Refused, they would stay: the connection holds. Another member may be the master, and is at another address."""
-    options = FailoverOptions(lease_ms=300, renew_ms=75, margin_ms=50)
+    options = FailoverOptions(lease_ms=1_200, renew_ms=300, margin_ms=200, behind_ms=200)
     async with running_master(options, withholds=False) as (failover, host, authority):
         authority.reads = authority.writes = False
         await until(lambda: host.turns_away)
@@ -149,14 +149,14 @@ async def test_a_master_whose_lease_is_over_turns_its_clients_away_and_takes_the
 
 
 async def test_a_master_that_is_alone_in_the_set_keeps_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else can be the master."""
-    options = FailoverOptions(lease_ms=300, renew_ms=75, margin_ms=50)
+    """Nobody else can be the master, and it goes on."""
+    options = FailoverOptions(lease_ms=1_200, renew_ms=300, margin_ms=200, behind_ms=200)
     async with running_master(options, withholds=False) as (failover, host, authority):
         monkeypatch.setattr(host.role, "slaves", list)
         await until(lambda: failover.record is not None and failover.record.in_sync == {ME})
         authority.reads = authority.writes = False
-        await until(lambda: host.refusal is not None)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.6)  # Longer than the lease.
+        assert host.refusal is None
         assert not host.turns_away
 
 
@@ -192,6 +192,36 @@ async def test_a_member_that_is_cut_off_turns_its_clients_away(
         assert host.turns_away is expected
         authority.reads = host.role.hears_master = True
         await until(lambda: not host.turns_away)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("renews", [True, False])
+async def test_a_member_stands_in_for_a_master_that_is_silent_before_its_lease_is_over(
+    *, renews: bool, hears: bool
+) -> None:
+    """Who dials a machine that is gone waits for 20 s."""
+    stood_in: list[tuple[int, bool]] = []
+
+    async def stand_in(epoch: int) -> None:
+        stood_in.append((epoch, host.role.is_master))
+
+    async def lead_here(epoch: int, *, now_ms: int) -> None:
+        """Later."""
+
+    authority = MemoryAuthority()
+    record = GroupRecord(1, ME, "there", frozenset({ME, OTHER}), lease_ms=600)
+    await authority.swap(None, record)
+    options = FailoverOptions(lease_ms=600, renew_ms=150, margin_ms=100)
+    async with running(Host(OTHER, is_home_master=False), authority, options) as (failover, host):
+        service: Any = SimpleNamespace(stand_in=stand_in, lead_here=lead_here)
+        failover._service = service
+        await until(lambda: failover.record is not None)
+        host.role.caught_up_epoch, host.role.hears_master = 1, hears
+        for renewals in range(1, 30):
+            if renews:
+                await authority.swap(authority.held, replace(record, renewals=renewals))
+            await asyncio.sleep(0.03)
+    assert stood_in == ([] if renews or hears else [(1, False)])
 
 
 async def test_an_unclean_claim_whose_caller_goes_away_goes_on_to_its_end() -> None:
