@@ -127,10 +127,23 @@ def _reformatted(folders: Sequence[Path], chance: random.Random) -> None:
             path.write_text(json.dumps(json.loads(path.read_text()), indent=chance.choice((None, 4)), sort_keys=True))
 
 
+def _of_others(folders: Sequence[Path], chance: random.Random) -> None:
+    """What file systems, editors and people leave, wherever a broker has a folder."""
+    folder = chance.choice(folders)
+    places = ["", *(str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_dir())]
+    for place in chance.sample(places, 6):
+        for name in chance.sample(("lost+found", ".snapshot", ".Trash-0", "@eaDir", "#recycle"), 2):
+            (folder / place / name / "hourly.0").mkdir(parents=True)
+            (folder / place / name / "hourly.0" / f"{0:020d}").write_bytes(chance.randbytes(99))
+        for name in (".nfs000000000003a7e200000001", ".DS_Store", f"{0:020d}~", f".{0:020d}.swp", f"{0:020d}.orig"):
+            (folder / place / name).write_bytes(chance.randbytes(chance.randrange(2000)))
+
+
 HARMLESS: Final[dict[str, Callable[[Sequence[Path], random.Random], None]]] = {
     "touched": _touch,
     "next-file": _next_file,
     "unfinished": _unfinished,
+    "of-others": _of_others,
     "room-in-index": _room_in_index,
     "older-checkpoint": _older_checkpoint,
     "master-expired": _master_expired,

@@ -110,12 +110,73 @@ def _crossed(folders: Sequence[Path], chance: random.Random) -> Expected:
     return Expected(frozenset(kinds), one, also=frozenset({other}), ranges=((start, end),), findings_max=5)
 
 
+def _wiped_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Zeros or other bytes over some records, on all replicas alike: queues and index know what was there."""
+    store = open_replica(folders[0])
+    names = _names(store)
+    at = chance.randrange(1, len(names) - 20)
+    first, last = names[at], names[at + chance.randrange(1, 12)]
+    start = first.start_offset + chance.randrange(8)
+    length = min(last.end_offset, store.segment_end(start)) - start
+    content = bytes(length) if chance.random() < 0.6 else chance.randbytes(length)
+    for folder in folders:
+        write_at(folder / store.segment_path(start), start % store.facts.segment_bytes, content)
+        if chance.random() < 0.2:
+            shutil.rmtree(folder / "index")
+    kinds = frozenset({FindingKind.ZEROED, FindingKind.TORN, FindingKind.FIELD_DIFFERS, FindingKind.BODY_CRC})
+    consequences = frozenset({FindingKind.INDEX_ENTRY_MISSING, FindingKind.CHANGED_EVERYWHERE})
+    ranges = ((first.start_offset, start + length),)
+    return Expected(kinds, ranges=ranges, consequences=consequences, everywhere=True)
+
+
+def _other_file_everywhere(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A CommitLog file of all replicas is one of another broker group; their queues and index are their own."""
+    other = folders[0].with_name("other")
+    make_master(other, messages=900, seed=1 + chance.randrange(1 << 16))
+    path = chance.choice(sorted((folders[0] / "commitlog").iterdir())[:2])
+    for folder in folders:
+        shutil.copyfile(other / "commitlog" / path.name, folder / "commitlog" / path.name)
+    shutil.rmtree(other)
+    return Expected(frozenset({FindingKind.CHANGED_EVERYWHERE}), everywhere=True, findings_max=1)
+
+
+def _lost_end_and_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """The last records or files are gone, and so are the ConsumeQueues; the index is whole. Perhaps on all replicas."""
+    broker_ids = list(range(len(folders))) if chance.random() < 0.5 else [chance.randrange(len(folders))]
+    store = open_replica(folders[0])
+    names = _names(store)
+    start = chance.choice(names[len(names) // 2 : -2]).start_offset
+    if chance.random() < 0.5:
+        start = max(start, store.facts.end_offset // store.facts.segment_bytes * store.facts.segment_bytes)
+    for broker_id in broker_ids:
+        shutil.rmtree(folders[broker_id] / "consumequeue")
+        for path in sorted((folders[broker_id] / "commitlog").iterdir()):
+            if int(path.name) >= start and chance.random() < 0.5:
+                path.unlink()
+            elif store.segment_end(int(path.name)) > start:
+                within = max(0, start - int(path.name))
+                write_at(path, within, bytes(path.stat().st_size - within))
+    kinds = {FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS, FindingKind.SEGMENT_MISSING, FindingKind.ZEROED}
+    return Expected(
+        frozenset(kinds),
+        broker_ids[0] if len(broker_ids) < len(folders) else None,
+        also=frozenset(broker_ids),
+        consequences=frozenset({FindingKind.QUEUE_ENTRY_MISSING, FindingKind.SEGMENT_EXTRA}),
+        ranges=((start, store.facts.end_offset),),
+        everywhere=len(broker_ids) == len(folders),
+        findings_max=2,
+    )
+
+
 _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] = {
     "early-mark": _early_mark,
     "wrong-queue-offset": _wrong_queue_offset,
     "other-files": _other_files,
     "repeated-file": _repeated_file,
     "crossed": _crossed,
+    "wiped-everywhere": _wiped_everywhere,
+    "other-file-everywhere": _other_file_everywhere,
+    "lost-end-and-queues": _lost_end_and_queues,
 }
 LOG_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}
 """By name."""

@@ -1165,9 +1165,11 @@ def _stray_file(folders: Sequence[Path], chance: random.Random) -> Expected:
             (last + chance.randrange(2, 9) * length, bytes(length)),
             (last + length, bytes(chance.randrange(1, length))),
             (last + length, paths[0].read_bytes()),
+            (last, paths[0].read_bytes()),
         )
     )
-    paths[0].with_name(f"{start:020d}").write_bytes(content)
+    # Beside the last file, if it is that: its number without zeros.
+    paths[0].with_name(str(start) if start == last else f"{start:020d}").write_bytes(content)
     return _named(victim.broker_id, FindingKind.SEGMENT_EXTRA)
 
 

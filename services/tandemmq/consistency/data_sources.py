@@ -1,7 +1,8 @@
 """The CommitLog of one replica, a row for each record.
 
 Reads like the audit does: through `ReplicaStore`, from a folder, an object store or a running broker, and over damage
-to the next record. What is no record has no row.
+to the next record. What is no record has no row, and is not passed over in silence: it is logged, or a row of its own,
+or ends the query (option `onDamage`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import structlog
 import xxhash
 from pyspark.sql.datasource import (
     DataSource,
@@ -26,11 +29,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
-from tandemmq.consistency.discovery import is_store, replicas_in_folders
+from tandemmq.consistency.discovery import STORE_MARKS, is_store, replicas_in_folders
 from tandemmq.consistency.settings import NothingFound
 from tandemmq.consistency.source_files.posix_files import ReadMode, SourceSpec, parse_source
 from tandemmq.consistency.source_files.sources import open_source
-from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log, whole_records_end
+from tandemmq.core.audit.equality import is_empty
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, next_anchor, walk_log, whole_records_end
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry, extents_of
 from tandemmq.core.message.properties import (
     PROPERTY_KEYS,
@@ -45,6 +49,8 @@ from tandemmq.core.storage.record_batch import RecordBatch, read_heads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log: Final = structlog.get_logger()
 
 
 # Which rows are read at all. Options say it, not the filters of a query: Spark 4.3 keeps what one query pushed down
@@ -105,6 +111,20 @@ _BOOLEANS: Final = {"true": True, "false": False}
 _NAME_SERVERS: Final = "nameserver://"
 
 
+class OnDamage(StrEnum):
+    """What becomes of parts of the log that hold no sound record."""
+
+    SKIP = "skip"
+    """They are logged."""
+    ROWS = "rows"
+    """Each has a row."""
+    FAIL = "fail"
+
+
+class DamageFound(RuntimeError):
+    """A part of the log holds no sound record, and the query asked for all of it."""
+
+
 class OptionsRefused(ValueError):
     """An option of the table is missing or wrong; the text says which and what would be right."""
 
@@ -124,6 +144,7 @@ class StoreOptions:
     batch_bytes: int
     """What a micro-batch of a stream holds at most, of each replica; 0: everything."""
     fails_on_data_loss: bool
+    on_damage: OnDamage
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -132,6 +153,9 @@ class StoreOptions:
         mode = given.get("readmode", ReadMode.DIRECT)
         if mode not in set(ReadMode):
             raise OptionsRefused(f"readMode={mode}: choose one of {', '.join(ReadMode)}")
+        on_damage = given.get("ondamage", OnDamage.SKIP)
+        if on_damage not in set(OnDamage):
+            raise OptionsRefused(f"onDamage={on_damage}: choose one of {', '.join(OnDamage)}")
         starts = given.get("startingoffsets", "earliest")
         if starts not in ("earliest", "latest"):
             raise OptionsRefused(f"startingOffsets={starts}: choose earliest or latest")
@@ -144,6 +168,7 @@ class StoreOptions:
             starts_at_latest=starts == "latest",
             batch_bytes=_number(given, "maxbytespertrigger", 0),
             fails_on_data_loss=_boolean(given, "failondataloss", default=True),
+            on_damage=OnDamage(on_damage),
         )
 
     def picked(self, columns: Sequence[_Column]) -> tuple[_Column, ...]:
@@ -279,6 +304,7 @@ _COLUMNS: Final[tuple[_Column, ...]] = (
     ("xxh3_64", pa.int64(), "bigint"),
 )
 _BODY_COLUMN: Final[_Column] = ("body", pa.binary(), "binary")
+_DAMAGE_COLUMN: Final[_Column] = ("damage", pa.string(), "string")
 COMMIT_LOG_SCHEMA: Final = schema_of(_COLUMNS)
 """Without the body."""
 
@@ -286,6 +312,7 @@ _BATCH_ROWS: Final = 4_096
 _BATCH_BYTES: Final = 32 << 20
 _RECORDS: Final = (PieceKind.RECORD, PieceKind.BAD_BODY)
 _SIGN: Final = 1 << 63
+_INT_MAX: Final = (1 << 31) - 1
 _LAST_MS: Final = 253_402_300_799_999
 """Of the year 9999, the last that SQL and Python know."""
 
@@ -308,7 +335,9 @@ class CommitLogSource(DataSource):
 
 
 def _columns(options: StoreOptions) -> tuple[_Column, ...]:
-    return options.picked((*_COLUMNS, _BODY_COLUMN) if options.with_body else _COLUMNS)
+    more = [_BODY_COLUMN] if options.with_body else []
+    more += [_DAMAGE_COLUMN] if options.on_damage is OnDamage.ROWS else []
+    return options.picked((*_COLUMNS, *more))
 
 
 @dataclass
@@ -319,6 +348,8 @@ class _Part(InputPartition):
     end_offset: int
     spec: Mapping[str, Any]
     facts: Mapping[str, Any]
+    beside: tuple[LogPiece, ...] = ()
+    """Damage that lies in no part of the log."""
 
 
 class CommitLogReader(DataSourceReader):
@@ -330,7 +361,11 @@ class CommitLogReader(DataSourceReader):
         parts = []
         for spec in self._options.specs:
             facts = facts_of(spec)
-            parts += _parts(spec, facts, LogRange(facts.min_offset, facts.end_offset), self._options)
+            own = _parts(spec, facts, LogRange(facts.min_offset, facts.end_offset), self._options)
+            if beside := [] if spec.is_broker else _beside(spec, facts, self._options.wanted):
+                own = own or [_Part(0, 0, spec.to_json(), facts.to_json())]
+                own[-1].beside = tuple(beside)
+            parts += own
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -397,9 +432,14 @@ class DataLost(RuntimeError):
 
 
 def facts_of(spec: SourceSpec) -> ReplicaFacts:
-    """What is known of a replica now. Raises ReplicaUnreadable."""
+    """What is known of a replica now. Raises ReplicaUnreadable, and OptionsRefused where there is none."""
     with open_source(spec) as source:
-        return source.facts()
+        facts = source.facts()
+        if not spec.is_broker and is_empty(facts):
+            held = {entry.name for entry in source.files.list_folder("")}
+            if held.isdisjoint(STORE_MARKS):
+                raise OptionsRefused(f"{spec.location} holds no store: name the folder with commitlog/ in it")
+        return facts
 
 
 def _key(spec: SourceSpec) -> str:
@@ -421,6 +461,39 @@ def _parts(spec: SourceSpec, facts: ReplicaFacts, held: LogRange, options: Store
     ]
 
 
+_LOOKED_BEHIND_BYTES: Final = 1 << 20
+
+
+def _beside(spec: SourceSpec, facts: ReplicaFacts, wanted: Wanted) -> Iterator[LogPiece]:
+    """What a store at rest may have had, and where its log does not tell: all of it, or what follows its end."""
+    end = facts.end_offset
+    if is_empty(facts):
+        if facts.queued_from is not None:
+            reason = "there is no CommitLog; ConsumeQueues lead to records from here on"
+            yield LogPiece(PieceKind.HOLE, facts.queued_from, facts.queued_from, reason=reason)
+        return
+    if not wanted.min_offset <= end < wanted.max_offset:
+        return
+    with open_source(spec) as source:
+        known_end = ReplicaStore(source.files, facts).checkpoint().logics_physical_offset + 1
+        if not facts.is_running and known_end > end:
+            reason = "the log ends here, and the checkpoint knows of messages behind that"
+            yield LogPiece(PieceKind.HOLE, end, known_end, reason=reason)
+            return
+        if end % facts.segment_bytes == 0:
+            return
+        # As far as the file goes: the log itself has ended.
+        file_end = end - end % facts.segment_bytes + facts.segment_bytes
+        store = ReplicaStore(source.files, replace(facts, end_offset=file_end))
+        first = next(walk_log(store, end, end + 1, in_batches=False, from_boundary=True), None)
+        if isinstance(first, LogPiece) and first.kind is PieceKind.RECORD:
+            return  # It came since.
+        place = next_anchor(store, end, min(end + _LOOKED_BEHIND_BYTES, file_end))
+        if place is not None:
+            reason = f"the log breaks off, and nothing tells whether the records from {place} on are of it or were cut"
+            yield LogPiece(PieceKind.BROKEN, end, file_end, reason=reason)
+
+
 def _read(partition: InputPartition, options: StoreOptions) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, _Part):
         return  # Where there is no partition Spark asks for none.
@@ -430,11 +503,16 @@ def _read(partition: InputPartition, options: StoreOptions) -> Iterator[pa.Recor
         columns = _columns(options)
         wanted = options.wanted
         rows = _Rows(facts, columns)
+        damage = _Damage(facts, options.on_damage, rows)
         for found in walk_log(store, partition.start_offset, partition.end_offset, in_batches=True):
             if isinstance(found, LogPiece):
                 record = found.record
                 if found.kind in _RECORDS and record is not None and wanted.admits(record.topic, record.queue_id):
                     rows.add(store.read_log(found.start_offset, found.end_offset), found)
+                    if found.kind is PieceKind.BAD_BODY:
+                        damage.note(found)
+                elif found.kind not in (*_RECORDS, PieceKind.PADDING):
+                    damage.take(found)
             else:
                 if len(rows):
                     yield rows.take()
@@ -443,8 +521,56 @@ def _read(partition: InputPartition, options: StoreOptions) -> Iterator[pa.Recor
                     yield columns_of(found, view, facts, columns).filter(pa.array(is_wanted))
             if rows.is_full:
                 yield rows.take()
+        for piece in partition.beside:
+            damage.take(piece)
         if len(rows):
             yield rows.take()
+        damage.tell()
+
+
+class _Damage:
+    """What one partition holds besides sound records. Nobody knows of which topic it was, so every query is told."""
+
+    def __init__(self, facts: ReplicaFacts, on_damage: OnDamage, rows: _Rows) -> None:
+        self._facts = facts
+        self._on_damage = on_damage
+        self._rows = rows
+        self._first: LogPiece | None = None
+        self._count = 0
+
+    def take(self, piece: LogPiece) -> None:
+        """What is no record."""
+        self.note(piece)
+        if self._on_damage is OnDamage.ROWS:
+            self._rows.add_damage(piece)
+
+    def note(self, piece: LogPiece) -> None:
+        """The same of one that has a row. Raises DamageFound if that was asked for."""
+        if self._on_damage is OnDamage.FAIL:
+            own = f"{self._facts.group}/{self._facts.broker_id} at [{piece.start_offset}, {piece.end_offset})"
+            raise DamageFound(
+                f"{own}: {_reason(piece)}. Read another replica, or set onDamage=rows to see each such part, or skip"
+            )
+        self._first = self._first or piece
+        self._count += 1
+
+    def tell(self) -> None:
+        if self._first is not None and self._on_damage is OnDamage.SKIP:
+            _log.warning(
+                "log_damaged",
+                group=self._facts.group,
+                broker_id=self._facts.broker_id,
+                parts=self._count,
+                first_offset=self._first.start_offset,
+                reason=_reason(self._first),
+                remedy="their rows are missing; onDamage=rows shows each part, the consistency job what was lost",
+            )
+
+
+def _reason(piece: LogPiece) -> str:
+    if piece.kind is PieceKind.HOLE:
+        return piece.reason or "there is no file"
+    return f"{piece.kind.value}: {piece.reason}"
 
 
 # Common records, many at once: as columns.
@@ -503,7 +629,7 @@ class _BatchColumns:
     def _hosts(self, name: str, text_of: Callable[[Host], T]) -> list[T]:
         """Few different ones, as a rule."""
         raws = list(map(bytes, self._heads[name].tolist()))
-        known = {raw: text_of(Host(raw[:-4], int.from_bytes(raw[-4:], "big"))) for raw in set(raws)}
+        known = {raw: text_of(Host(raw[:-4], int.from_bytes(raw[-4:], "big", signed=True))) for raw in set(raws)}
         return [known[raw] for raw in raws]
 
     def _texts(self, name: bytes) -> list[str | None]:
@@ -544,7 +670,7 @@ class _BatchColumns:
         return self._texts(PROPERTY_TAGS.encode())
 
     def keys(self) -> list[list[str]]:
-        return [(text or "").split() for text in self._texts(PROPERTY_KEYS.encode())]
+        return [_keys(text) for text in self._texts(PROPERTY_KEYS.encode())]
 
     def properties(self) -> list[list[tuple[str, str]]]:
         return [list(properties.items()) for properties in self._decoded]
@@ -587,10 +713,18 @@ class _BatchColumns:
         digests = [digest(view[start : start + size]) for start, size in zip(self._starts, self._sizes)]
         return np.array(digests, dtype=np.uint64).view(np.int64)
 
+    def damage(self) -> pa.Array:
+        return pa.nulls(len(self._batch), pa.string())
+
     def body(self) -> list[bytes]:
         head, view = self._heads.dtype.itemsize, self._view
         lengths = self._of_head("body_bytes").tolist()
         return [bytes(view[start + head : start + head + length]) for start, length in zip(self._starts, lengths)]
+
+
+def _keys(text: str | None) -> list[str]:
+    """As the index has them: nothing but a space parts two."""
+    return [word for word in (text or "").split(" ") if word]
 
 
 def _moments(wall_ms: npt.NDArray[np.int64]) -> pa.Array:
@@ -624,9 +758,22 @@ class _Rows:
         self._rows.append(_row(view, piece, self._facts))
         self._bytes += len(view)
 
+    def add_damage(self, piece: LogPiece) -> None:
+        """What is no record: where, how long and why."""
+        size = piece.end_offset - piece.start_offset
+        self._rows.append(
+            {
+                "group": self._facts.group,
+                "broker_id": self._facts.broker_id,
+                "physical_offset": piece.start_offset,
+                "size": size if size <= _INT_MAX else None,
+                "damage": f"{_reason(piece)}; up to {piece.end_offset}",
+            }
+        )
+
     def take(self) -> pa.RecordBatch:
         """All rows; empties it."""
-        arrays = [pa.array([row[name] for row in self._rows], kind) for name, kind, _ in self._columns]
+        arrays = [pa.array([row.get(name) for row in self._rows], kind) for name, kind, _ in self._columns]
         self._rows.clear()
         self._bytes = 0
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _, _ in self._columns])
@@ -648,7 +795,7 @@ def _row(view: memoryview, piece: LogPiece, facts: ReplicaFacts) -> Mapping[str,
         "message_id": properties.get(PROPERTY_UNIQUE_KEY) or offset_id,
         "offset_message_id": offset_id,
         "tags": properties.get(PROPERTY_TAGS),
-        "keys": properties.get(PROPERTY_KEYS, "").split(),
+        "keys": _keys(properties.get(PROPERTY_KEYS)),
         "properties": list(properties.items()),
         "store_timestamp": _microseconds(record.store_timestamp_ms),
         "born_timestamp": _microseconds(record.born_timestamp_ms),
@@ -664,6 +811,7 @@ def _row(view: memoryview, piece: LogPiece, facts: ReplicaFacts) -> Mapping[str,
         # SQL has no unsigned integers.
         "xxh3_64": digest - (1 << 64) if digest >= _SIGN else digest,
         "body": record.body,
+        "damage": piece.reason or None,
     }
 
 
@@ -766,7 +914,8 @@ class ConsumeQueueReader(DataSourceReader):
 def _batch(facts: ReplicaFacts, topic: str, queue_id: int, first: int, data: bytes) -> pa.RecordBatch:
     """The entries that were written: files are longer than their queue, and zero behind its end."""
     entries = np.frombuffer(data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], dtype=_ENTRY)
-    written = np.flatnonzero(entries["size"] > 0)
+    # What a broker takes for the end of a queue, and is not zero, is damage: it has a row.
+    written = np.flatnonzero((entries["physical_offset"] != 0) | (entries["size"] != 0) | (entries["tags_code"] != 0))
     found = entries[written]
     count = len(found)
     sizes = found["size"].astype(np.int32)

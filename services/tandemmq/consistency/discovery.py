@@ -13,7 +13,7 @@ from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 from tandemmq.core.audit.replica_store import is_broker_id
 
 _STORE_MARK: Final = "commitlog"
-_STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
+STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
 """A store that lost its log is one all the same."""
 _UNNAMED_GROUP: Final = "store"
 
@@ -117,7 +117,7 @@ def _stores_by_group(folder: Path) -> list[SourceSpec]:
 
 def is_store(folder: Path) -> bool:
     """Whether it is a replica's folder, or what is left of one."""
-    return (folder / _STORE_MARK).is_dir() or sum((folder / mark).exists() for mark in _STORE_MARKS) > 1
+    return (folder / _STORE_MARK).is_dir() or sum((folder / mark).exists() for mark in STORE_MARKS) > 1
 
 
 def _named_alike(stores: Sequence[Path]) -> list[SourceSpec]:

@@ -70,6 +70,15 @@ _COMPARED_AT_ONCE_BYTES: Final = 32 << 20
 _COMPARED_BYTES_MAX: Final = 4 << 30
 """Of a group. A replica that is another log altogether is not told message by message."""
 
+_LOST: Final = frozenset(
+    {
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.SEGMENT_SIZE,
+        FindingKind.TAIL_MISSING,
+    }
+)
 _OF_TABLES: Final = frozenset(
     {
         FindingKind.TOPIC_MISSING,
@@ -208,6 +217,7 @@ class GroupAudit:
         facts = {broker_id: replica.facts for broker_id, replica in holding.items()}
         compared = with_one_source(compared, facts)
         findings = with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), facts)
+        findings = self._with_lost_names(findings, replicas)
         if memory.deep_findings and not self._is_deep:
             self._notes.append(
                 f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
@@ -443,6 +453,25 @@ class GroupAudit:
         tasks = [CheckTask(replica, ranges) for replica in reading.readable]
         checked = [finding for answer in self._questions.ask(tasks) for finding in answer.findings]
         return collate([], checked, broker_ids=frozenset(task.broker_ids[0] for task in tasks))
+
+    def _with_lost_names(self, findings: Sequence[Finding], replicas: Mapping[int, Replica]) -> list[Finding]:
+        """What no replica holds any more: the messages as the first replica whose ConsumeQueues or index know them."""
+        named = list(findings)
+        lost = [
+            at
+            for at, own in enumerate(findings)
+            if own.kind in _LOST and own.source_broker_id is None and own.start_offset is not None
+        ]
+        by_evidence = sorted(replicas, key=lambda broker_id: broker_id in self._questions.problems)
+        for broker_id in by_evidence:
+            if not lost:
+                break
+            task = NameTask(replicas[broker_id], tuple(named[at] for at in lost), are_lost=True)
+            for answer in self._questions.ask([task]):
+                for at, own in zip(lost, answer.findings):
+                    named[at] = own
+            lost = [at for at in lost if named[at] == findings[at]]
+        return named
 
     # What is wrong with one alone
 

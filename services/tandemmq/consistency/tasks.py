@@ -398,11 +398,13 @@ class DerivedTask(_ReplicaTask):
 
 @dataclass(frozen=True, slots=True)
 class NameTask(_ReplicaTask):
-    """The messages in the range of each finding, by number, and the first and the last by name."""
+    """The messages in the range of each finding, by number, and the first and the last by name: as the log has them,
+    or as its ConsumeQueues and IndexFiles still know them."""
 
     kind: ClassVar[str] = "name"
 
     findings: tuple[Finding, ...]
+    are_lost: bool = False
 
     @property
     def key(self) -> str:
@@ -411,6 +413,11 @@ class NameTask(_ReplicaTask):
     def perform(self) -> tuple[dict[str, Any], int]:
         with open_source(self.replica.spec) as source:
             store = ReplicaStore(source.files, self.replica.facts)
+            if self.are_lost:
+                from tandemmq.core.audit.derived_files import with_known_messages  # It loads numpy; see sources.
+
+                known = [with_known_messages(finding, store) for finding in self.findings]
+                return {"findings": [finding.to_json() for finding in known]}, store.bytes_read
             named = [
                 with_messages(finding, store, LogRange(finding.start_offset or 0, finding.end_offset or 0))
                 for finding in self.findings

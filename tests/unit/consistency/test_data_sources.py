@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -9,11 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import structlog.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from support.audit_stores import copy_group
+from support.drawn_damage import ALL_DAMAGES, HARMLESS
 from support.replica_folders import open_replica
 from support.store_damage import write_at
 from tandemmq.consistency import data_sources
@@ -22,6 +26,7 @@ from tandemmq.consistency.data_sources import (
     CommitLogSource,
     CommitLogStreamReader,
     ConsumeQueueReader,
+    DamageFound,
     DataLost,
     OptionsRefused,
     StoreOptions,
@@ -79,7 +84,7 @@ def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         data_sources,
         "walk_log",
-        lambda store, start, end, *, in_batches: walk_log(store, start, end, in_batches=False),
+        lambda store, start, end, *, in_batches, **more: walk_log(store, start, end, in_batches=False, **more),
     )
 
 
@@ -215,3 +220,177 @@ def test_a_stream_says_when_what_it_is_to_read_is_gone(folder: Path) -> None:
     with pytest.raises(DataLost, match="failOnDataLoss=false"):
         reader.partitions(beyond, reader.latestOffset(beyond, ReadAllAvailable()))
     assert CommitLogStreamReader(_options(folder, group="g", failOnDataLoss="false")).partitions(beyond, beyond) == []
+
+
+# Damage of all kinds: what is sound has its row whatever is asked, and what has none is told.
+
+_KINDS = sorted({*ALL_DAMAGES, *HARMLESS, "flips"} - {"repeated-file"})
+_SEGMENT_BYTES = 256 << 10
+
+
+def _flip(folders: list[Path], chance: random.Random) -> None:
+    """Bits of some records, most of them in their heads."""
+    rows = _rows(_batches(CommitLogReader(_options(folders[0], columns="physical_offset,size"))))
+    path = chance.choice(folders) / "commitlog"
+    for row in chance.sample(rows, chance.randrange(1, 40)):
+        place = row["physical_offset"] + chance.randrange(min(row["size"], chance.choice((40, 88, row["size"]))))
+        file = path / f"{place - place % _SEGMENT_BYTES:020d}"
+        byte = file.read_bytes()[place % _SEGMENT_BYTES]
+        write_at(file, place % _SEGMENT_BYTES, bytes((byte ^ 1 << chance.randrange(8),)))
+
+
+def _log_of(folder: Path) -> dict[int, bytes]:
+    files = (folder / "commitlog").glob("0" * 8 + "*") if (folder / "commitlog").is_dir() else ()
+    return {int(path.name): path.read_bytes() for path in files if path.is_file() and path.name.isdecimal()}
+
+
+def _record_bytes(log: dict[int, bytes], row: dict[str, Any]) -> bytes:
+    start, within = divmod(row["physical_offset"], _SEGMENT_BYTES)
+    return log.get(start * _SEGMENT_BYTES, b"")[within : within + row["size"]]
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(kind=st.sampled_from(_KINDS), seed=st.integers(0, 1 << 16))
+def test_no_query_of_a_damaged_replica_is_wrong(
+    kind: str, seed: int, small_group: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    chance = random.Random(f"{kind}/{seed}")
+    root = tmp_path_factory.mktemp("damaged")
+    folders = copy_group(small_group, root)
+    if kind in ALL_DAMAGES:
+        ALL_DAMAGES[kind].apply(folders, chance)
+    else:
+        (HARMLESS | {"flips": _flip})[kind](folders, chance)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_sources, "_SMALLEST_PARTITION_BYTES", 1)
+        for folder in folders:
+            _check_log(folder, small_group[0], chance, is_whole=not kind.startswith("other-"))
+            _check_queues(folder, chance)
+    shutil.rmtree(root)
+
+
+def _check_log(folder: Path, original: Path, chance: random.Random, *, is_whole: bool) -> None:
+    """Not `is_whole`: files are sound ones of another group, which end elsewhere."""
+    whole, held = _log_of(original), _log_of(folder)
+    rows = _rows(_batches(CommitLogReader(_options(folder, group="g")))) if held else []
+    by_offset = {row["physical_offset"]: row for row in rows}
+    assert list(by_offset) == sorted(by_offset)
+    assert len(by_offset) == len(rows)
+    told = _told(folder)
+    for row in _rows(_batches(CommitLogReader(_options(original, group="g")))):
+        offset = row["physical_offset"]
+        is_sound = _record_bytes(held, row) == _record_bytes(whole, row)
+        found = by_offset.get(offset)
+        assert found is None or not is_sound or found == row
+        if found is None:
+            is_expired = offset < min(held, default=0)
+            is_other = any(own <= offset < own + its["size"] for own, its in by_offset.items())
+            is_told = is_expired or is_other or any(start <= offset < end for start, end in told)
+            assert is_told or not is_whole, (offset, told)
+
+    def asked(**options: str) -> list[dict[str, Any]]:
+        return _rows(_batches(CommitLogReader(_options(folder, group="g", **options))))
+
+    if not held:
+        return
+    last = max(by_offset, default=1)
+    low, high = sorted(chance.randrange(last + 2) for _ in range(2))
+    topics = chance.sample(["orders", "payments", "logs", "SCHEDULE_TOPIC_XXXX", "batched", "none"], 2)
+    for size in (chance.randrange(900, 9_000), chance.randrange(9_000, 300_000)):
+        assert asked(partitionBytes=str(size)) == rows, f"partitionBytes={size}"
+    chosen = {"topics": ",".join(topics), "queueIds": "0,1,2", "minOffset": str(low), "maxOffset": str(high)}
+    expected = [
+        row for row in rows if low <= row["physical_offset"] < high and row["topic"] in topics and row["queue_id"] < 3
+    ]
+    assert asked(**chosen) == [row for row in expected if row["queue_id"] >= 0], chosen
+    columns = chance.sample(sorted(rows[0]) if rows else ["size"], 1)
+    assert asked(columns=",".join(columns)) == [{name: row[name] for name in columns} for row in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        _one_by_one(patch)
+        assert asked() == rows
+    reader = CommitLogStreamReader(_options(folder, group="g"))
+    place, streamed = reader.initialOffset(), list[int]()
+    for step in (chance.randrange(1, 3_000), chance.randrange(1, 200_000), 1 << 40):
+        offsets, place = _streamed(reader, place, ReadMaxBytes(step))
+        streamed += offsets
+    assert streamed == [offset for offset in by_offset if offset < place["g/0"]]
+
+
+def _told(folder: Path) -> list[tuple[int, int]]:
+    """Where the table says that it has no record; and that says so in each way."""
+    options = {"group": "g", "columns": "physical_offset,damage"}
+    rows = _rows(_batches(CommitLogReader(_options(folder, onDamage="rows", **options))))
+    damaged = [row for row in rows if row["damage"] is not None]
+    with structlog.testing.capture_logs() as logs:
+        plain = _rows(_batches(CommitLogReader(_options(folder, group="g"))))
+    assert [entry["event"] for entry in logs] == ["log_damaged"] * bool(damaged)
+    if damaged:
+        with pytest.raises(DamageFound, match="onDamage=rows"):
+            _rows(_batches(CommitLogReader(_options(folder, group="g", onDamage="fail"))))
+    else:
+        assert len(_rows(_batches(CommitLogReader(_options(folder, group="g", onDamage="fail"))))) == len(plain)
+    told = [(row["physical_offset"], row["damage"]) for row in damaged]
+    return [
+        (start, 1 << 62 if "no CommitLog" in text else int(text.rpartition(" ")[2]))
+        for start, text in told
+        if "up to" in text
+    ]
+
+
+def _check_queues(folder: Path, chance: random.Random) -> None:
+    """Each entry that is not zero is a row, in the place where it lies."""
+
+    def asked(**options: str) -> list[tuple[Any, ...]]:
+        reader = ConsumeQueueReader(_options(folder, group="g", **options))
+        rows = _rows(batch for part in reader.partitions() for batch in reader.read(part))
+        names = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code")
+        return [tuple(row[name] for name in names) for row in rows]
+
+    if not (folder / "consumequeue").is_dir():
+        return
+    rows = asked()
+    expected = []
+    for topic, queue_id in open_replica(folder).queues():
+        for path in sorted((folder / "consumequeue" / topic / str(queue_id)).iterdir()):
+            if path.is_file() and len(path.name) == 20 and path.name.isdecimal():
+                data = path.read_bytes()
+                entries = enumerate(_ENTRY.iter_unpack(data[: len(data) // 20 * 20]), int(path.name) // 20)
+                expected += [(topic, queue_id, place, *entry) for place, entry in entries if any(entry)]
+    assert rows == expected
+    assert asked(partitionBytes=str(chance.randrange(20, 5_000))) == rows
+    topic, queue_id = chance.choice(["orders", "logs"]), chance.randrange(3)
+    chosen = [row for row in rows if row[0] == topic and row[1] == queue_id]
+    assert asked(topics=topic, queueIds=str(queue_id)) == chosen
+
+
+def test_where_there_is_no_store_there_is_no_empty_table(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", tmp_path, f"file://{tmp_path}/nothing"):
+        with pytest.raises(OptionsRefused, match="holds no store"):
+            CommitLogReader(StoreOptions.of({"path": str(path)})).partitions()
+
+
+def test_keys_are_parted_as_the_index_parts_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "commitlog" / f"{0:020d}"
+    at = file.read_bytes().find(b"customer-")
+    write_at(file, at + 8, b"\t")
+
+    def keys() -> set[str]:
+        return {
+            key for row in _rows(_batches(CommitLogReader(_options(folder, columns="keys")))) for key in row["keys"]
+        }
+
+    assert any("\t" in key for key in keys())
+    _one_by_one(monkeypatch)
+    assert any("\t" in key for key in keys())
+
+
+@pytest.mark.parametrize("port_at", [52, 68])
+def test_a_port_that_is_no_port_is_told_as_stored(folder: Path, port_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first one was born at an IPv6 address.
+    second = _rows(_batches(CommitLogReader(_options(folder))))[1]["physical_offset"]
+    write_at(folder / "commitlog" / f"{0:020d}", second + port_at, b"\x80")
+    rows = _rows(_batches(CommitLogReader(_options(folder))))
+    assert any(":-" in row["born_host"] + row["store_host"] for row in rows)
+    _one_by_one(monkeypatch)
+    assert _rows(_batches(CommitLogReader(_options(folder)))) == rows

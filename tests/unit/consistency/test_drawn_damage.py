@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.audit_stores import copy_group
 from support.drawn_damage import HARMLESS, Drawn, drawn_cases, problem_of
-from support.store_damage import DAMAGES
+from support.inline_audit import run_inline
+from support.replica_folders import open_replica
+from support.store_damage import DAMAGES, write_at
+from tandemmq.core.audit.findings import FindingKind
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
+from tandemmq.core.audit.record_columns import RecordCollector
 
 
 @pytest.mark.timeout(900)  # Sixty whole runs, on a machine that may be busy.
@@ -38,6 +45,52 @@ def test_wholes_that_are_replaced_and_damage_on_both_sides(
         )
     )
     assert problem_of(drawn, equal_group, tmp_path_factory.mktemp("drawn")) == ""
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(data=st.data())
+def test_messages_that_no_replica_holds_are_named_by_what_was_made_of_them(
+    data: st.DataObject, equal_group: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each by topic, queue and queue offset; without ConsumeQueues by number and by the hashes of their keys."""
+    root = tmp_path_factory.mktemp("wiped")
+    folders = copy_group(equal_group[: data.draw(st.integers(1, 3))], root / "groups" / "broker-a")
+    store = open_replica(folders[0])
+    columns = RecordCollector()
+    for piece in walk_log(store, 0, store.facts.end_offset, in_batches=False):
+        if isinstance(piece, LogPiece) and piece.kind is PieceKind.RECORD and piece.record is not None:
+            columns.add_record(piece.record)
+    records = columns.take()
+    first = data.draw(st.integers(1, len(records) - 14))
+    start = int(records.offsets[first])
+    end = min(int(records.offsets[first + data.draw(st.integers(1, 12))]), store.segment_end(start))
+    byte, has_queues = data.draw(st.sampled_from((b"\0", b"\x5a"))), data.draw(st.booleans())
+    for folder in folders:
+        write_at(folder / store.segment_path(start), start % store.facts.segment_bytes, byte * (end - start))
+        if not has_queues:
+            shutil.rmtree(folder / "consumequeue")
+    report = run_inline(root / "results", f"path={root / 'groups'}", "tier=deep")
+    (told,) = (own for own in report.findings if own.kind in (FindingKind.ZEROED, FindingKind.TORN))
+    is_lost = (records.offsets >= start) & (records.offsets < end)
+    queued = {
+        (records.topics[topic], queue_id, queue_offset)
+        for topic, queue_id, queue_offset in zip(
+            records.topic_of[is_lost & records.enters_queue].tolist(),
+            records.queue_ids[is_lost & records.enters_queue].tolist(),
+            records.queue_offsets[is_lost & records.enters_queue].tolist(),
+        )
+    }
+    if has_queues and queued:
+        named = {
+            (topic, queue_id, place) for topic, queue_id, low, high in told.positions for place in range(low, high)
+        }
+        assert named == queued
+        assert told.messages == len(queued)
+    indexed = set(records.offsets[records.index_records].tolist()) & set(records.offsets[is_lost].tolist())
+    if not has_queues and indexed:
+        assert told.messages == len(indexed)
+        assert f"IndexFiles know {len(indexed)} message" in told.detail
 
 
 def test_every_kind_has_its_own_name() -> None:

@@ -53,7 +53,7 @@ _OF_ENDS: Final = frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.OFFS
 
 def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     """The same, joined. Raises nothing; what is joined says so in its detail."""
-    rest = _without_repeated_topics(list(findings))
+    rest = _without_repeated_topics(_beneath_other_messages(list(findings)))
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
     rest = _gaps_of_one_stretch(rest)
@@ -66,6 +66,40 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
     return _set_back(_tables(_without_folder(_queues_of_another(rest))))
+
+
+def _beneath_other_messages(findings: list[Finding]) -> list[Finding]:
+    """Where the log holds other messages than ConsumeQueues and index were made of, these contradict it entry by entry,
+    and queue offsets before and behind do not fit."""
+    rest = findings
+    for changed in [own for own in findings if own.kind is FindingKind.CHANGED_EVERYWHERE and _is_by_own_files(own)]:
+        start, end = changed.start_offset or 0, changed.end_offset or 0
+        told: list[Finding] = []
+        queues: set[tuple[str | None, int | None]] = set()
+        for own in sorted(rest, key=lambda each: each.start_offset or 0):
+            if own.broker_id != changed.broker_id or own is changed:
+                continue
+            first, last = place_of(own)
+            if own.kind in (*_OF_QUEUES, *_OF_INDEX, FindingKind.QUEUE_GAP) and first <= end and start <= last:
+                told.append(own)
+            elif _is_misnumbered(own) and (own.start_offset or 0) >= start and (own.topic, own.queue_id) not in queues:
+                # In the stretch, or the first one behind it.
+                queues |= {(own.topic, own.queue_id)} if (own.start_offset or 0) >= end else set()
+                told.append(own)
+        rest = _without(rest, told)
+    return rest
+
+
+def _is_by_own_files(finding: Finding) -> bool:
+    return finding.verdict is Verdict.OWN_EVIDENCE
+
+
+def place_of(finding: Finding) -> tuple[int, int]:
+    """Its range of the log, or the place that it names; (-1, -1): none."""
+    start, end = finding.start_offset, finding.end_offset
+    if start is None and (place := _INDEX_PLACE.match(finding.detail)) is not None:
+        return int(place[1]), int(place[1]) + 1
+    return (-1, -1) if start is None or end is None else (start, end)
 
 
 def _gaps_of_one_stretch(findings: list[Finding]) -> list[Finding]:
@@ -224,9 +258,10 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
     """What speaks of messages that a replica lost needs no finding of its own; nor do the tables of an empty disk, nor
     the file that was made ahead of what is lost."""
     lost = {own.broker_id for own in findings if own.kind in _BOUNDS}
-    is_lost_by_all = any(own.kind is FindingKind.TAIL_MISSING and own.source_broker_id is None for own in findings)
-    if is_lost_by_all:
+    if any(own.kind is FindingKind.TAIL_MISSING and own.source_broker_id is None for own in findings):
         lost.add(None)
+    if any(own.kind is FindingKind.TAIL_MISSING and own.broker_id is None for own in findings):
+        lost |= {own.broker_id for own in findings}
     empty = {own.broker_id for own in findings if own.kind in _BOUNDS and own.detail.startswith(NO_LOG)}
     return [
         own
@@ -304,7 +339,7 @@ def _is_of_table(finding: Finding) -> bool:
 def with_changes_beneath(findings: Iterable[Finding], broker_ids: frozenset[int]) -> list[Finding]:
     """Bytes that all replicas have otherwise than an earlier run saw: told with the damage that all of them have."""
     rest = list(findings)
-    for changed in [own for own in rest if own.kind is FindingKind.CHANGED_EVERYWHERE]:
+    for changed in [own for own in rest if own.kind is FindingKind.CHANGED_EVERYWHERE and not _is_by_own_files(own)]:
         start, end = changed.start_offset or 0, changed.end_offset or 0
         for place, own in enumerate(rest):
             is_of_all = own.broker_id is None or broker_ids == {own.broker_id}
@@ -447,6 +482,20 @@ _OF_ONE: Final = frozenset(
 """Told of each replica by itself, though several were looked at."""
 
 
+def _lost_by_all(findings: Sequence[Finding], broker_ids: frozenset[int]) -> list[Finding]:
+    """Ends of the log that every replica has lost alike, whoever remembers them: one finding."""
+    ends: dict[tuple[int | None, int | None], list[Finding]] = {}
+    for own in findings:
+        if own.kind is FindingKind.TAIL_MISSING and own.source_broker_id is None and own.broker_id is not None:
+            ends.setdefault((own.start_offset, own.end_offset), []).append(own)
+    rest = list(findings)
+    for alike in ends.values():
+        if len(alike) > 1 and {own.broker_id for own in alike} == broker_ids:
+            rest = [own for own in rest if own not in alike]
+            rest.append(_on_all(_anonymous(alike[0]), len(broker_ids)))
+    return rest
+
+
 def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_ids: frozenset[int]) -> list[Finding]:
     """Findings of one group.
 
@@ -457,7 +506,8 @@ def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_i
     rest = without_repeats(known, _without_doubles(checked), broker_ids=broker_ids)[len(known) :]
     own = [finding for finding in known if finding.kind in _OF_ONE and finding.source_broker_id is None]
     others = _without(known, own)
-    once = one_for_each_cause([*others, *_shared_once([*own, *_pieces_joined(rest)], broker_ids)])
+    alike = _lost_by_all([*others, *_shared_once([*own, *_pieces_joined(rest)], broker_ids)], broker_ids)
+    once = one_for_each_cause(alike)
     return sorted(with_changes_beneath(once, broker_ids), key=by_weight)
 
 
@@ -637,11 +687,8 @@ def without_repeats(
 
     def is_explained(finding: Finding) -> bool:
         named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
-        start, end = finding.start_offset, finding.end_offset
-        if start is None and (place := _INDEX_PLACE.match(finding.detail)) is not None:
-            start = int(place[1])
-            end = start + 1
-        if start is None or end is None:
+        start, end = place_of(finding)
+        if start < 0:
             return False
         if _is_misnumbered(finding) and any(other_end <= start for _, other_end in named):
             # The bytes are those of the other replicas; if these find nothing, the records before it are to blame.

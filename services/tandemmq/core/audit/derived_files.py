@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final, Self
 from zlib import crc32
 
@@ -24,11 +24,11 @@ import xxhash
 
 from tandemmq.core.audit.equality import odd_segments
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
-from tandemmq.core.audit.index_check import IndexFile, read_index_file
+from tandemmq.core.audit.index_check import IndexFile, indexed_messages, read_index_file
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
-from tandemmq.core.audit.queue_check import QUEUE_ENTRIES, QueueSpan, leads_to
+from tandemmq.core.audit.queue_check import QUEUE_ENTRIES, QueuedMessage, QueueSpan, leads_to, queued_messages
 from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore, is_number, is_queue_id
+from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore, is_number, is_of_others, is_queue_id
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames
 from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_OP_TOPIC, TIMER_TOPIC
@@ -59,6 +59,10 @@ _KEPT_REPAIRS: Final = "kept-repairs"
 _KEPT_REPAIR: Final = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})")
 _NO_REASON: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 _KEPT_PIECE_BYTES: Final = 4 << 20
+_FILES_LOOKED_AT_MAX: Final = 64
+_SAMPLES: Final = 64
+_OTHER_MESSAGES_MIN: Final = 16
+"""That ConsumeQueues and index know alike and the log does not: fewer are single damages."""
 
 Queue = tuple[str, int]
 
@@ -148,7 +152,8 @@ class _DerivedCheck:
         self._is_live = is_live
         self._is_at_rest = not is_live and not store.facts.is_running
         self._topics = self._read_topics()
-        self._index = self._read_index()
+        self._all_index = self._read_index()
+        self._index = [file for file in self._all_index if file.begin_offset <= store.facts.end_offset]
         self._leases = [] if is_live else self._lease_files()
         self._subscriptions: int | None = None
         self._kept: dict[str, str] = {}
@@ -156,6 +161,8 @@ class _DerivedCheck:
         self._has_ends = self._is_at_rest and bool(found)
 
     def findings(self) -> Iterator[Finding]:
+        if not self._is_live:
+            yield from self._other_messages()
         yield from self._queues()
         if self._topics is not None and self._is_at_rest:
             yield from self._records_of_topics(self._topics)
@@ -163,6 +170,7 @@ class _DerivedCheck:
             yield from odd_segments(self._store)
             yield from self._queue_lengths()
             yield from self._index_lengths()
+            yield from self._lost_end()
             yield from self._index_gaps()
             yield from self._index_twice()
             checkpoint = list(self._checkpoint())
@@ -198,6 +206,63 @@ class _DerivedCheck:
             file=file,
             **more,
         )
+
+    # The log, as two kinds of files that were made of it say
+
+    def _other_messages(self) -> Iterator[Finding]:
+        """Files of the log that hold sound records, and others than ConsumeQueues and index were made of: these agree
+        with each other. Of one kind alone it is that one which is wrong."""
+        size = self._store.facts.segment_bytes
+        starts = {
+            start
+            for part in self._damaged
+            for start in range(part.start_offset - part.start_offset % size, part.end_offset, size)
+        }
+        for start in sorted(starts)[:_FILES_LOOKED_AT_MAX]:
+            file = LogRange(start, min(start + size, self._store.facts.end_offset))
+            queued = queued_messages(self._store, file)
+            known = set(indexed_messages(self._store, file)) & {own.physical_offset for own in queued}
+            step = max(1, len(known) // _SAMPLES)
+            sample = [own for own in queued if own.physical_offset in known][::step]
+            if sum(not _is_held(self._store, own) for own in sample) < _OTHER_MESSAGES_MIN:
+                continue
+            lost = [own for own in queued if own.physical_offset in known and not _is_held(self._store, own)]
+            extra = sorted(self._records(file) - {own.physical_offset for own in queued} - known)
+            if min(len(lost), len(extra)) < _OTHER_MESSAGES_MIN:
+                continue
+            detail = (
+                f"ConsumeQueues and IndexFiles know {len(lost)} messages there that it does not hold, the first at "
+                f"{lost[0].physical_offset}: {_spelled(lost[:1])}; and neither knows {len(extra)} of its records"
+            )
+            first_offset = min(lost[0].physical_offset, extra[0])
+            more: dict[str, Any] = {"start_offset": first_offset, "end_offset": file.end_offset}
+            path = self._store.segment_path(start)
+            finding = self._new(FindingKind.CHANGED_EVERYWHERE, detail, path, messages=len(extra), **more)
+            yield describe(finding, self._name(extra[0]), last=self._name(extra[-1]))
+
+    def _records(self, log_range: LogRange) -> set[int]:
+        """Where the records begin of a range."""
+        starts: set[int] = set()
+        for piece in walk_log(self._store, *log_range, in_batches=True):
+            if not isinstance(piece, LogPiece):
+                starts.update(piece.offsets.tolist())
+            elif piece.kind is PieceKind.RECORD:
+                starts.add(piece.start_offset)
+        return starts
+
+    def _lost_end(self) -> Iterator[Finding]:
+        """Records behind the end of the log of which index and checkpoint know, where no ConsumeQueue is left to."""
+        end = self._store.facts.end_offset
+        known_end = max((file.end_offset for file in self._all_index), default=0)
+        durable_end = self._store.checkpoint().logics_physical_offset
+        if min(known_end, durable_end) < end:
+            return
+        lost = LogRange(end, max(known_end, durable_end) + 1)
+        detail = (
+            f"the log ends at {end}; the index knows messages up to {known_end}, the checkpoint up to {durable_end}"
+        )
+        more: dict[str, Any] = {"start_offset": lost.start_offset, "end_offset": lost.end_offset}
+        yield self._new(FindingKind.TAIL_MISSING, detail, self._store.segment_path(end), **more)
 
     # ConsumeQueues
 
@@ -302,11 +367,11 @@ class _DerivedCheck:
     def _odd_folders(self) -> Iterator[Finding]:
         """Folders that no queue has the name of."""
         for topic in self._store.files.list_folder("consumequeue"):
-            if not topic.is_folder or topic.name.endswith(_UNFINISHED_SUFFIX):
+            if not topic.is_folder or _is_passed_over(topic.name):
                 continue
             queues = [entry for entry in self._store.files.list_folder(f"consumequeue/{topic.name}") if entry.is_folder]
             odd = [entry.name for entry in queues if not is_queue_id(entry.name)]
-            for name in (name for name in odd if not name.endswith(_UNFINISHED_SUFFIX)):
+            for name in (name for name in odd if not _is_passed_over(name)):
                 path = f"consumequeue/{topic.name}/{name}"
                 yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, topic=topic.name)
             if not queues and self._topics is not None and topic.name not in self._topics:
@@ -360,10 +425,7 @@ class _DerivedCheck:
         return self._new(kind, detail, f"config/{MetadataFile.TOPICS.value}", messages=messages, topic=topic)
 
     def _name(self, offset: int) -> RecordName | None:
-        store = self._store
-        limit = min(store.segment_end(offset), store.facts.end_offset)
-        size = int.from_bytes(store.read_log(offset, min(limit, offset + 4)), "big")
-        return read_name(store.read_log(offset, min(limit, offset + max(size, 0))), 0, offset) if size > 0 else None
+        return read_name_at(self._store, offset)
 
     # Index
 
@@ -371,13 +433,8 @@ class _DerivedCheck:
         if self._is_live:
             return []
         found = (read_index_file(self._store, entry) for entry in self._store.index_files())
-        end = self._store.facts.end_offset
         # A header of any bytes is told as such, and says nothing of the log.
-        files = [
-            file
-            for file in found
-            if file is not None and file.next_entry > 1 and 0 <= file.begin_offset <= min(file.end_offset, end)
-        ]
+        files = [file for file in found if file is not None and file.next_entry > 1 and _is_plausible(file)]
         return sorted(files, key=lambda file: file.begin_offset)
 
     def _index_gaps(self) -> Iterator[Finding]:
@@ -419,7 +476,7 @@ class _DerivedCheck:
         found = [entry for entry in self._store.files.list_folder("index") if is_number(entry.name)]
         files = [entry for entry in found if not entry.is_folder]
         usual = _usual_length(entry.size for entry in files)
-        known = {file.name for file in self._index}
+        known = {file.name for file in self._all_index}
         for entry in files:
             path = f"index/{entry.name}"
             if entry.size != usual:
@@ -430,7 +487,7 @@ class _DerivedCheck:
 
     def _index_twice(self) -> Iterator[Finding]:
         """What two files cover is found twice; and a start goes on from the end of the file with the last name."""
-        files = sorted(self._index, key=lambda file: file.name)
+        files = sorted(self._all_index, key=lambda file: file.name)
         for before, file in pairwise(files):
             if file.begin_offset < before.end_offset:
                 detail = (
@@ -597,7 +654,7 @@ class _DerivedCheck:
             sizes = {entry.name: entry.size for entry in self._store.files.list_folder(folder)}
             for name, size in sizes.items():
                 path = f"{folder}/{name}"
-                if name.endswith(_UNFINISHED_SUFFIX):
+                if _is_passed_over(name):
                     continue
                 if size < 0:
                     if _KEPT_REPAIR.fullmatch(name) or name.endswith((".log", ".json")):
@@ -646,6 +703,97 @@ class _DerivedCheck:
         for start in range(0, size, _KEPT_PIECE_BYTES):
             hashed.update(self._store.read_file(path, start, min(_KEPT_PIECE_BYTES, size - start)))
         return hashed.hexdigest()
+
+
+def _is_passed_over(name: str) -> bool:
+    return name.endswith(_UNFINISHED_SUFFIX) or is_of_others(name)
+
+
+def _is_plausible(file: IndexFile) -> bool:
+    """Whether a header fits the entries of its file: wherever these lead, it is one."""
+    ends = [file.entries(number, number + 1)["offset"].tolist() for number in (1, file.next_entry - 1)]
+    if file.begin_offset <= file.store.facts.end_offset:
+        return 0 <= file.begin_offset <= file.end_offset
+    return ends == [[file.begin_offset], [file.end_offset]]
+
+
+# What was in a part of the log that no replica has any more.
+
+
+def with_known_messages(finding: Finding, store: ReplicaStore) -> Finding:
+    """The finding with the messages of its range that ConsumeQueues or IndexFiles still know, and the log does not
+    hold; unchanged if there are none."""
+    if finding.start_offset is None or finding.end_offset is None:
+        return finding
+    lost = LogRange(finding.start_offset, finding.end_offset)
+    queued = [own for own in queued_messages(store, lost) if not _is_held(store, own)]
+    indexed = indexed_messages(store, lost)
+    if not queued:
+        # By hashes of their keys alone.
+        left = {offset: hashes for offset, hashes in indexed.items() if read_name_at(store, offset) is None}
+        if not left:
+            return finding
+        offset = next(iter(left))
+        told = (
+            f"IndexFiles know {_counted(len(left))} there, the first at {offset}, by the hashes {_listed(left[offset])}"
+        )
+        return replace(finding, detail=f"{finding.detail}; {told}", messages=max(finding.messages, len(left)))
+    first, last = queued[0], queued[-1]
+    told = f"ConsumeQueues know {_counted(len(queued))} there: {_spelled(queued)}"
+    if hashes := indexed.get(first.physical_offset):
+        told += f"; the index has the first one by the hashes {_listed(hashes)}"
+    named: dict[str, Any] = {"topic": first.topic, "queue_id": first.queue_id, "queue_offset": first.queue_offset}
+    return replace(
+        finding,
+        detail=f"{finding.detail}; {told}",
+        messages=max(finding.messages, len(queued)),
+        queues=_positions(queued) if first != last else (),
+        **(named if finding.topic is None else {}),
+    )
+
+
+_SPELLED_MAX: Final = 8
+
+
+def _counted(count: int) -> str:
+    return f"{count} message{'s' if count != 1 else ''}"
+
+
+def _listed(hashes: Sequence[int]) -> str:
+    return ", ".join(map(str, hashes[:_SPELLED_MAX]))
+
+
+def _spelled(queued: Sequence[QueuedMessage]) -> str:
+    shown = [f"{own.topic}/{own.queue_id}@{own.queue_offset}" for own in queued[:_SPELLED_MAX]]
+    return ", ".join(shown) + (f" and {len(queued) - len(shown)} more" if len(queued) > len(shown) else "")
+
+
+def _positions(queued: Iterable[QueuedMessage]) -> tuple[tuple[str, int, int, int], ...]:
+    """Topic, queue id and runs of queue offsets."""
+    runs: list[tuple[str, int, int, int]] = []
+    by_queue = sorted(queued, key=lambda own: (own.topic, own.queue_id, own.queue_offset))
+    for (topic, queue_id), own in groupby(by_queue, key=lambda each: (each.topic, each.queue_id)):
+        for place in (each.queue_offset for each in own):
+            if runs and runs[-1][:2] == (topic, queue_id) and runs[-1][3] == place:
+                runs[-1] = (topic, queue_id, runs[-1][2], place + 1)
+            else:
+                runs.append((topic, queue_id, place, place + 1))
+    return tuple(runs)
+
+
+def _is_held(store: ReplicaStore, own: QueuedMessage) -> bool:
+    name = read_name_at(store, own.physical_offset)
+    found = (
+        None if name is None else (name.topic, name.queue_id, name.queue_offset, name.end_offset - name.start_offset)
+    )
+    return found == (own.topic, own.queue_id, own.queue_offset, own.size)
+
+
+def read_name_at(store: ReplicaStore, offset: int) -> RecordName | None:
+    """The record there; None: there is none, or a damaged one."""
+    limit = min(store.segment_end(offset), store.facts.end_offset)
+    size = int.from_bytes(store.read_log(offset, min(limit, offset + 4)), "big") if offset < limit else 0
+    return read_name(store.read_log(offset, min(limit, offset + size)), 0, offset) if size > 0 else None
 
 
 def _whole_frames(data: bytes) -> int:

@@ -445,9 +445,14 @@ def long_segments(store: ReplicaStore, start: int, end: int) -> Iterator[Finding
 
 
 def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
-    """Files between others, behind a gap, or behind the log's end and not empty; what has the name of a file before
-    or behind the log, and is none: in the log that is a hole. The store is at rest."""
+    """Files between others, behind a gap, or behind the log's end and not empty; with a number for a name, and not the
+    one of a file; what has the name of a file before or behind the log, and is none: in the log that is a hole. The
+    store is at rest."""
     facts = store.facts
+    for entry in store.files.list_folder("commitlog"):
+        if is_number(entry.name) and len(entry.name) != _NAME_DIGITS:
+            detail = f"names of files have {_NAME_DIGITS} digits"
+            yield _of_file(FindingKind.SEGMENT_EXTRA, facts, entry.name, detail)
     for name, size in _segments(store, of_files=False):
         if size < 0 and not facts.min_offset <= int(name) < facts.end_offset:
             yield _of_file(FindingKind.SEGMENT_EXTRA, facts, name, "a folder, a link or a pipe is in its place")

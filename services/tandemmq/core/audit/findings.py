@@ -176,8 +176,8 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
     ),
     FindingKind.CHANGED_EVERYWHERE: KindMeaning(
         Severity.DAMAGE,
-        "all replicas agree, but not with an earlier run",
-        "the log was changed after it was verified, on all replicas alike",
+        "all replicas agree, but not with an earlier run, or with what was made of the log",
+        "the log was changed after it was written, on all replicas alike",
         "restore the range from a backup taken before this run",
     ),
     FindingKind.QUEUE_ENTRY_WRONG: KindMeaning(

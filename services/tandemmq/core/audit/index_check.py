@@ -76,6 +76,24 @@ class IndexFile:
         # A copy: what a store gives is good until its next read.
         return np.frombuffer(bytes(data), dtype=INDEX_ENTRIES, count=len(data) // ENTRY_BYTES)
 
+    def first_entry(self, offset: int) -> int:
+        """The first entry of a record at or behind `offset`. Each is judged with its neighbours: one may be wrong."""
+        low, high = 1, self.next_entry
+        while low < high:
+            middle = (low + high) // 2
+            around = self.entries(max(1, middle - 1), min(self.next_entry, middle + 2))["offset"]
+            if len(around) and int(np.sort(around)[(len(around) - 1) // 2]) >= offset:
+                high = middle
+            else:
+                low = middle + 1
+        # The median of three is off by one place at most.
+        start = max(1, low - 2)
+        near = self.entries(start, min(self.next_entry, low + 2))["offset"]
+        while len(near) and near[-1] < offset:
+            near = near[:-1]
+        at_least = np.flatnonzero(near >= offset)
+        return min(low, start + int(at_least[0])) if len(at_least) else low
+
 
 def read_index_file(store: ReplicaStore, entry: StoreEntry) -> IndexFile | None:
     """None: no header, or a layout that is not known. A running broker's header is taken as it is: it is at work."""
@@ -235,6 +253,19 @@ def _slot_count(store: ReplicaStore, entry: StoreEntry, begin_offset: int) -> in
     return usual if rest == 0 else None
 
 
+def indexed_messages(store: ReplicaStore, log_range: LogRange) -> dict[int, list[int]]:
+    """The messages of a range of the log as the IndexFiles have them: where each lies, and the hashes of its keys."""
+    found: dict[int, list[int]] = {}
+    for entry in store.index_files():
+        file = read_index_file(store, entry)
+        if file is not None and file.next_entry > 1:
+            for own in file.entries(file.first_entry(log_range.start_offset), file.first_entry(log_range.end_offset)):
+                offset = int(own["offset"])
+                if log_range.start_offset <= offset < log_range.end_offset:
+                    found.setdefault(offset, []).append(int(own["hash"]))
+    return dict(sorted(found.items()))
+
+
 # Records against the IndexFiles. A file says which records it covers, and only those are asked for: Java deletes files
 # after a crash and rebuilds some, and a broker may keep no index. Entries for tags may be missing (RocketMQ writes them
 # since 5.5), and an entry that is there twice does no harm.
@@ -265,8 +296,8 @@ class IndexCheck:
             if file.end_offset < low or file.begin_offset >= high:
                 continue
             is_claimed |= (entry_offsets >= file.begin_offset) & (entry_offsets <= file.end_offset)
-            first = self._first_entry(file, low)
-            entries = file.entries(first, self._first_entry(file, high))
+            first = file.first_entry(low)
+            entries = file.entries(first, file.first_entry(high))
             if self._is_exact(file, first, entries, columns, is_found):
                 continue
             yield from self._compare(file, first, entries, columns, is_found)
@@ -439,26 +470,6 @@ class IndexCheck:
         for piece in self._damaged:
             is_damaged |= (offsets >= piece.start_offset) & (offsets < piece.end_offset)
         return is_damaged
-
-    # Reading
-
-    def _first_entry(self, file: IndexFile, offset: int) -> int:
-        """The first entry of a record at or behind `offset`. Each is judged with its neighbours: one may be wrong."""
-        low, high = 1, file.next_entry
-        while low < high:
-            middle = (low + high) // 2
-            around = file.entries(max(1, middle - 1), min(file.next_entry, middle + 2))["offset"]
-            if len(around) and int(np.sort(around)[(len(around) - 1) // 2]) >= offset:
-                high = middle
-            else:
-                low = middle + 1
-        # The median of three is off by one place at most.
-        start = max(1, low - 2)
-        near = file.entries(start, min(file.next_entry, low + 2))["offset"]
-        while len(near) and near[-1] < offset:
-            near = near[:-1]
-        at_least = np.flatnonzero(near >= offset)
-        return min(low, start + int(at_least[0])) if len(at_least) else low
 
     # Chains
 

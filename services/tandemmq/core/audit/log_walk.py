@@ -158,15 +158,11 @@ class _Walk:
         return found, offset + position, None
 
     def _is_closing(self, stop: ScanStop | Corrupt | Blank, offset: int, file_end: int) -> bool:
-        """Whether the mark of a file's end lies here, and was not written over a record: what a cut has left behind a
-        mark is older than the records before it."""
         if not isinstance(stop, Blank) or stop.size != file_end - offset:
             return False
-        place = next_anchor(self._store, offset + BLANK.size, file_end) if self._last_ms is not None else None
-        if self._last_ms is None or place is None:
-            return True
-        behind = _record_at(self._store, place, file_end, physical_offset=place, check_crc=True)
-        return behind is None or behind.store_timestamp_ms < self._last_ms
+        if self._last_ms is None:
+            _, self._last_ms = _chain_up_to(self._store, offset, file_end)
+        return _closes_file(self._store, offset, last_ms=self._last_ms)
 
     def _batch(self, view: memoryview, position: int, offset: int) -> RecordBatch | None:
         from tandemmq.core.storage.record_batch import read_batch
@@ -255,7 +251,7 @@ def _first_boundary(store: ReplicaStore, start: int, end: int) -> int:
     if start >= end or start <= facts.min_offset or start % facts.segment_bytes == 0 or store.is_in_hole(start):
         return start
     room_end = min(store.segment_end(start), facts.end_offset)
-    boundary = _chained_boundary(store, start, room_end)
+    boundary, _ = _chain_up_to(store, start, room_end)
     if boundary is not None:
         return boundary
     search_end = min(room_end, start + LONGEST_RECORD_BYTES)
@@ -270,23 +266,25 @@ def _first_boundary(store: ReplicaStore, start: int, end: int) -> int:
     return room_end if room_end == search_end else start
 
 
-def _chained_boundary(store: ReplicaStore, start: int, room_end: int) -> int | None:
-    """Where the record or the padding ends that begins before `start` and reaches it; None: damage lies between."""
+def _chain_up_to(store: ReplicaStore, start: int, room_end: int) -> tuple[int | None, int | None]:
+    """Where the record or the padding ends that begins before `start` and reaches it, or None if damage lies between;
+    and when the last record before that was stored."""
     lowest = max(store.facts.min_offset, start - start % store.facts.segment_bytes)
+    last_ms: int | None = None
     for reach in _REACHES_BYTES:
-        low = max(lowest, start - reach)
+        low, last_ms = max(lowest, start - reach), None
         place = low if low == lowest else next_anchor(store, low, start)
         while place is not None and place < start:
             record = _record_at(store, place, room_end, physical_offset=place, check_crc=False)
             if record is not None:
-                place += record.size
-            elif _closes_file(store, place):
+                place, last_ms = place + record.size, record.store_timestamp_ms
+            elif _closes_file(store, place, last_ms=last_ms):
                 place = store.segment_end(place)
             else:
                 place = next_anchor(store, place + 1, start)
         if place is not None or low == lowest:
-            return place
-    return None
+            return place, last_ms
+    return None, last_ms
 
 
 def whole_records_end(store: ReplicaStore, end: int) -> int:
@@ -316,12 +314,19 @@ def whole_records_end(store: ReplicaStore, end: int) -> int:
     return lowest
 
 
-def _closes_file(store: ReplicaStore, offset: int) -> bool:
-    """Whether a blank lies here that goes to the end of the file."""
+def _closes_file(store: ReplicaStore, offset: int, *, last_ms: int | None = None) -> bool:
+    """Whether a blank lies here that goes to the end of the file, and was not written over a record. `last_ms`: when
+    the record before it was stored, if that is known: what a cut has left behind a mark is older."""
     file_end = store.segment_end(offset)
-    view = store.read_log(offset, min(offset + 8, file_end))
+    view = store.read_log(offset, min(offset + BLANK.size, file_end))
     found = scan_record(view, 0, len(view), physical_offset=offset)
-    return isinstance(found, Blank) and found.size == file_end - offset
+    if not isinstance(found, Blank) or found.size != file_end - offset:
+        return False
+    place = next_anchor(store, offset + BLANK.size, file_end) if last_ms is not None else None
+    if last_ms is None or place is None:
+        return True
+    behind = _record_at(store, place, file_end, physical_offset=place, check_crc=True)
+    return behind is None or behind.store_timestamp_ms < last_ms
 
 
 def _is_followed(store: ReplicaStore, offset: int, room_end: int) -> bool:

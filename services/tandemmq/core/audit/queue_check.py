@@ -18,7 +18,7 @@ from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import LogRange
-from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
+from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE, first_false
 
 # Which queue offsets occur in a part of the log, so that gaps between parts are found as well as those within one.
 
@@ -399,6 +399,41 @@ class QueueCheck:
                 return True
             self._topics = frozenset(config.topic_name for config in table)
         return topic in self._topics
+
+
+class QueuedMessage(NamedTuple):
+    """What an entry knows of a message."""
+
+    physical_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+_KNOWN_MAX: Final = 1 << 16
+"""Of one queue, in one range."""
+
+
+def queued_messages(store: ReplicaStore, log_range: LogRange) -> list[QueuedMessage]:
+    """The messages of a range of the log as the ConsumeQueues have them, in the log's order."""
+    found: list[QueuedMessage] = []
+    for topic, queue_id in store.queues():
+        first, end = store.queue_bounds(topic, queue_id)
+
+        def lies_before(place: int, topic: str = topic, queue_id: int = queue_id) -> bool:
+            data = store.read_queue(topic, queue_id, place, 1)
+            offset, size, _ = ENTRY.unpack(data) if len(data) == ENTRY.size else (0, 0, 0)
+            return bool(size == FILLER_SIZE or (size > 0 and offset < log_range.start_offset))
+
+        place = first_false(first, end, lies_before)
+        entries = ENTRY.iter_unpack(store.read_queue(topic, queue_id, place, min(_KNOWN_MAX, end - place)))
+        for number, (offset, size, _) in enumerate(entries, place):
+            if size <= 0 or offset >= log_range.end_offset:
+                break
+            if size != FILLER_SIZE and offset >= log_range.start_offset:
+                found.append(QueuedMessage(offset, size, topic, queue_id, number))
+    return sorted(found)
 
 
 def leads_to(store: ReplicaStore, topic: str, queue_id: int, queue_offset: int, offset: int, size: int) -> bool:

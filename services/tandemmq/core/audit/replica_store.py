@@ -66,6 +66,12 @@ def is_broker_id(name: str) -> bool:
     return is_number(name) and int(name) < _BROKER_IDS_MAX
 
 
+def is_of_others(name: str) -> bool:
+    """Whether a name is none that a broker gives, but one of file systems and of people: lost+found, .snapshot, .nfs…,
+    .DS_Store, @eaDir, copies of editors."""
+    return name in ("lost+found", "@eaDir") or name[0] in ".#" or name[-1] in "~#"
+
+
 def shown_name(name: str) -> str:
     """A name as it can be told: bytes that are no UTF-8 are spelled out."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -201,7 +207,8 @@ class ReplicaStore:
     def queues(self) -> Iterator[tuple[str, int]]:
         """Topic and queue id of every ConsumeQueue that has a folder."""
         for topic in self.files.list_folder("consumequeue"):
-            if topic.is_folder:
+            # lost+found nobody but root may list.
+            if topic.is_folder and topic.name != "lost+found":
                 for queue in self.files.list_folder(f"consumequeue/{topic.name}"):
                     if queue.is_folder and is_queue_id(queue.name):
                         yield topic.name, int(queue.name)

@@ -161,7 +161,7 @@ def test_a_stretch_that_was_written_over_is_one_damage(
 ) -> None:
     folders = copy_group(equal_group[:2], tmp_path)
     starts = pieces_between(folders[0], 0, 200_000)
-    draw = random.Random(fill)
+    draw = random.Random(f"{fill}")  # None would be another one each time.
     for start, end in pairwise(starts[1:]):
         begin = draw.randrange(start, end - 40)
         length = draw.randrange(32, end - begin)
