@@ -72,6 +72,17 @@ def _run() -> int:
                 exit_code=EXIT_REFUSED,
             )
         )
+    except OSError as error:
+        # Whatever a command reads or writes it was told to; what is more to be said of it the command says itself.
+        if error.filename is None:
+            raise
+        return _tell(
+            CommandError(
+                f"{os.fsdecode(error.filename)} cannot be read or written",
+                cause=error.strerror or str(error),
+                remedy="name another file or folder, or give this user the right to it",
+            )
+        )
     return 0
 
 

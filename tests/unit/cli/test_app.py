@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import find_address
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError, command_error_in
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, command_error_in
 
 
 def _refusal(*arguments: str) -> CommandError:
@@ -121,3 +122,22 @@ def test_failure_is_found_inside_nested_groups() -> None:
     error = CommandError("it broke")
     assert command_error_in(ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("bug"), error])])) is error
     assert command_error_in(ExceptionGroup("outer", [ValueError("bug")])) is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "--path"],
+        ["certs", "show", "--data"],
+        ["certs", "make", "--data"],
+        ["restore-kept-tail", "--store"],
+    ],
+)
+def test_a_path_that_no_file_system_takes_is_named(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "tandemmq.cli", *arguments, "a" * 300]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == EXIT_FAILED
+    problem, cause, remedy = done.stderr.splitlines()
+    assert "a" * 300 in problem
+    assert "File name too long" in cause
+    assert remedy
