@@ -19,7 +19,7 @@ from tandemmq.broker.peer_client import PeerUnavailable
 from tandemmq.broker.slave import metadata_pull
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
-from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 
 OLD_MASTER, NEW_MASTER = "old:1", "new:1"
 
@@ -141,3 +141,37 @@ async def test_a_copy_that_is_asked_for_takes_nothing_once_the_role_has_ended(
     )
     assert not await pull.copy_now()
     assert not disk.list_folder("config")
+
+
+class _TableOf(Peer):
+    """A master that gives its table."""
+
+    text = ""
+
+    async def metadata_table(self, _: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str]:  # type: ignore[override]
+        table = TopicTable()
+        table.load_json(self.text)
+        return table.version, self.text
+
+
+async def test_a_table_that_is_repaired_keeps_no_topic_that_the_master_lacks(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair that was undone has it in memory: merged, it would stay for ever, and the repair would do nothing."""
+    monkeypatch.setattr(metadata_pull, "PeerClient", lambda endpoint: _TableOf(group, endpoint))
+    masters, table = TopicTable(), TopicTable()
+    masters.put(TopicConfig("orders", 4, 4), now_ms=1)
+    table.put(TopicConfig("another", 4, 4), now_ms=1)
+    monkeypatch.setattr(_TableOf, "text", masters.to_json())
+    taken: list[MetadataFile] = []
+    pull = MetadataPull(
+        tables={MetadataFile.TOPICS: table},
+        master=lambda: group.master,
+        applied=lambda file, kept: taken.append(file),
+    )
+    assert await pull.retake(MetadataFile.TOPICS, dry_run=True)
+    assert "another" in table.to_json()
+    assert await pull.retake(MetadataFile.TOPICS, dry_run=False)
+    assert table.to_json() == masters.to_json()
+    assert not await pull.retake(MetadataFile.TOPICS, dry_run=False)
+    assert taken == [MetadataFile.TOPICS] * 2

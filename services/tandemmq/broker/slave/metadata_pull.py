@@ -14,7 +14,7 @@ import structlog
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition
 from tandemmq.broker.metadata_tables import FollowedTable
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
-from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.service.rpc import cancellation_wins
@@ -174,7 +174,8 @@ class MetadataPull:
         return False
 
     async def retake(self, file: MetadataFile, *, dry_run: bool) -> bool:
-        """Takes one table of the master, whatever versions say; whether that changed, or would change, anything.
+        """Takes one table of the master, whatever versions say, and keeps nothing that the master lacks: who asks has
+        kept what is here. Whether that changed, or would change, anything.
 
         OSError: there is no master that is followed, or it does not answer.
         """
@@ -193,10 +194,10 @@ class MetadataPull:
         if dry_run:
             probe = type(table)()
             probe.load_json(before)
-            probe.apply_from_master(text, version)
+            _take_whole(file, probe, text, version)
             # The master goes on: progress differs at any moment, and is on its way.
             return file not in _PROGRESS and probe.to_json() != before
-        notices = table.apply_from_master(text, version)
+        notices = _take_whole(file, table, text, version)
         self._applied(file, notices)
         return table.to_json() != before
 
@@ -253,3 +254,11 @@ class MetadataPull:
                 level("metadata_kept", table=file.value, notices=notices[:NOTICES_MAX], count=len(notices))
             self._applied(file, notices)
         self.has_all = self.has_all or is_whole
+
+
+def _take_whole(file: MetadataFile, table: FollowedTable, text: str, version: DataVersion) -> list[str]:
+    """Progress only goes forward, whoever asks."""
+    if file in _PROGRESS:
+        return table.apply_from_master(text, version)
+    table.load_json(text)
+    return []

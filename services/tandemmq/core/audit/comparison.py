@@ -9,7 +9,8 @@ replicas differ in a span, the right one is found in this order:
 2. what an earlier run saw: versions are tried in all mixtures until the digest it stored comes out, so that it also
    decides where several replicas are damaged in one extent, and about extents that had only begun then;
 3. the only version that is sound: a whole record whose body fits its CRC. It is not believed where a broken version
-   differs in a second place, of which no checksum speaks: each may have been changed once;
+   differs in a second place, of which no checksum speaks: each may have been changed once; nor where its own
+   ConsumeQueue and index both contradict it: a file of another log is sound as well;
 4. the only one that the ConsumeQueues and the index beside it do not contradict;
 5. the only one that fits the records before and behind it which all have alike;
 6. else nobody knows, and a person decides. More replicas that hold one version are no proof of it: a slave that was
@@ -285,6 +286,8 @@ class _Run(NamedTuple):
     end_offset: int
 
 
+_OF_QUEUES: Final = {FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING}
+_OF_INDEX: Final = {FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING}
 _RUN_KINDS: Final = frozenset(
     {
         FindingKind.RECORDS_SHIFTED,
@@ -488,6 +491,8 @@ class _Comparer:
             rivals = [
                 replica for group in groups for replica in group if self._is_rival(replica, sound[0][0], start, end)
             ]
+            if not rivals and self._is_of_another_log(sound[0], start, end):
+                rivals = [replica for group in groups if group is not sound[0] for replica in group]
             if rivals:
                 broken = [replica for group in groups if group is not sound[0] for replica in group]
                 return _Judgement(None, broken, Verdict.UNDECIDED, (sound[0], rivals))
@@ -563,6 +568,18 @@ class _Comparer:
             return True
         self._consistency_checks += 1
         return any(not check_records(replica.store, start, end).findings for replica in group)
+
+    def _is_of_another_log(self, group: list[_Replica], start: int, end: int) -> bool:
+        """Whether ConsumeQueue and index both say that these sound records are none of their log: that of somebody else
+        is sound as well. One of them alone may be what is damaged."""
+        if self._consistency_checks >= _CONSISTENCY_CHECKS_MAX:
+            return False
+        self._consistency_checks += 1
+        for replica in group:
+            kinds = {own.kind for own in check_records(replica.store, start, end).findings}
+            if not (kinds & _OF_QUEUES and kinds & _OF_INDEX):
+                return False
+        return True
 
     def _judged_content(self, replica: _Replica, start: int, end: int) -> memoryview:
         """What counts of a span: of padding its head."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from support.audit_stores import AUDIT_OPTIONS, copy_group, open_group
+from support.audit_stores import AUDIT_OPTIONS, copy_group, make_master, open_group
 from support.folder_audit import audit_folders, whole_digests
 from support.messages import STORE_HOST, outgoing_message
 from support.replica_folders import open_replica
@@ -203,3 +204,18 @@ def test_file_with_more_bytes_than_it_should_have(equal_group: list[Path], tmp_p
     (finding,) = audit_folders(folders).findings
     assert (finding.kind, finding.broker_id) == (FindingKind.SEGMENT_SIZE, 1)
     assert finding.file == f"commitlog/{SEGMENT_BYTES:020d}"
+
+
+def test_file_of_another_group_is_not_right_where_the_other_replica_is_damaged(
+    equal_group: list[Path], tmp_path: Path
+) -> None:
+    """It is sound, and the only one; its own ConsumeQueue and index say that it is none of their log."""
+    folders = copy_group(equal_group[:2], tmp_path)
+    make_master(tmp_path / "other", seed=3)
+    name = f"{SEGMENT_BYTES:020d}"
+    shutil.copyfile(tmp_path / "other" / "commitlog" / name, folders[0] / "commitlog" / name)
+    own = [piece for piece in pieces_of(open_replica(folders[1])) if piece.start_offset > SEGMENT_BYTES]
+    for piece in own[20:80:20]:
+        flip(folders[1], piece.start_offset + 2)
+    findings = compared(folders)
+    assert not [found for found in findings if found.broker_id == 1 and found.source_broker_id == 0]
