@@ -95,3 +95,13 @@ def test_messages_that_no_replica_holds_are_named_by_what_was_made_of_them(
 
 def test_every_kind_has_its_own_name() -> None:
     assert not set(DAMAGES) & set(HARMLESS)
+
+
+def test_a_copy_of_a_queue_says_nothing_of_the_log(equal_group: list[Path], tmp_path: Path) -> None:
+    """Its entries lead to messages of the index, which are those of the queue that it was copied from."""
+    (folder,) = copy_group(equal_group[:1], tmp_path / "groups" / "broker-a")
+    shutil.copytree(folder / "consumequeue" / "payments", folder / "consumequeue" / "nobody")
+    (index, *_) = sorted((folder / "index").iterdir())
+    write_at(index, 40 + 500 * 4 + 150 * 20 + 16, (1 << 30).to_bytes(4, "big"))
+    found = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep").findings
+    assert {own.kind for own in found} == {FindingKind.QUEUE_ENTRY_EXTRA, FindingKind.INDEX_ENTRY_WRONG}

@@ -226,7 +226,9 @@ class _DerivedCheck:
             sample = [own for own in queued if own.physical_offset in known][::step]
             if sum(not _is_held(self._store, own) for own in sample) < _OTHER_MESSAGES_MIN:
                 continue
-            lost = [own for own in queued if own.physical_offset in known and not _is_held(self._store, own)]
+            # A copy of a queue under another name has right places, and its own one knows them.
+            held = {own.physical_offset for own in queued if _is_held(self._store, own)}
+            lost = [own for own in queued if own.physical_offset in known - held]
             extra = sorted(self._records(file) - {own.physical_offset for own in queued} - known)
             if min(len(lost), len(extra)) < _OTHER_MESSAGES_MIN:
                 continue
