@@ -419,10 +419,12 @@ class ConsumeQueueTable:
         other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
         self.damaged.clear()
         self._next_numbers.clear()
-        for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
-            for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
+        # What is no topic lies there as well, and lost+found is not even for us to read.
+        folders = [found.name for found in self._disk.list_folder(CONSUME_QUEUE_FOLDER) if found.is_folder]
+        for topic in (name for name in folders if name != "lost+found"):
+            for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic}"):
                 if queue_id.is_folder and queue_id.name.isdecimal():
-                    queue = self._new_queue(topic.name, int(queue_id.name))
+                    queue = self._new_queue(topic, int(queue_id.name))
                     loaded = load_consume_queue(
                         queue, self._files, stop, durable_offset, log_end=log_end, farthest=farthest
                     )

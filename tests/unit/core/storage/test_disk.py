@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
-from support.stores import SMALL_OPTIONS, flush_all, new_store
+from support.stores import SMALL_OPTIONS, flush_all, new_store, queue_contents
+from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.disk import DiskError, MappedSegment
 from tandemmq.core.storage.put_result import PutStatus
@@ -152,3 +154,29 @@ def test_store_whose_write_fails_takes_no_puts_and_vouches_for_nothing(
     assert store.put(outgoing_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert store.flushed_offset == flushed_offset
     store.close()
+
+
+@pytest.mark.parametrize(
+    "folder", ["", "commitlog", "consumequeue", "consumequeue/orders", "consumequeue/orders/0", "index"]
+)
+@pytest.mark.parametrize(
+    "name", [".DS_Store", "copy~", "lost+found/", ".snapshot/", "notes", "00000000000000000000.bak"]
+)
+def test_what_others_leave_in_a_store_keeps_no_broker_from_its_messages(tmp_path: Path, folder: str, name: str) -> None:
+    store = new_store(PosixDisk(tmp_path))
+    store.load()
+    for _ in range(3):
+        store.put(outgoing_message(topic="orders", queue_id=0, keys=("id-1",)))
+    flush_all(store)
+    held = queue_contents(store)
+    store.close()
+    stray = tmp_path / folder / name
+    if name.endswith("/"):
+        stray.mkdir()
+    else:
+        stray.write_bytes(b"of somebody else")
+    store = new_store(PosixDisk(tmp_path))
+    store.load()
+    assert queue_contents(store) == held
+    store.close()
+    assert stray.exists()
