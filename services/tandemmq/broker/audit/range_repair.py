@@ -571,11 +571,11 @@ class TableRepair:
         if dry_run:
             return FileRepaired(changed=is_due or held is not None)
         kept = ""
-        if held is not None:
-            # First: whatever comes next writes the file.
-            kept = await self._keep(file.value, held)
-        elif is_due:
+        if is_due:
             kept = await self._keep(file.value, self._tables.by_file[file].to_json().encode())
+        if held is not None:
+            # Before whatever comes next writes the file; last, for this is what is put back.
+            kept = await self._keep(file.value, held)
         is_taken = await self._retake(file, False)
         if held is not None:
             self._tables.write_again(file)

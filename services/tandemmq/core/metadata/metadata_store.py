@@ -134,7 +134,9 @@ class MetadataStore:
             if source is LoadedFrom.MAIN:
                 self._readable[file] = data
             return source
-        if not problems and not accepts_backup and file in self._known_versions():
+        written = self._known_versions().get(file)
+        # Of a table that nobody ever changed nothing is lost.
+        if not problems and not accepts_backup and written is not None and written.timestamp_ms:
             problems.append(f"{_path(file)}: the file is gone")
         if problems:
             raise MetadataCorrupt("; ".join(problems))
