@@ -228,7 +228,7 @@ class MetadataTables:
                 source = self._files.load(file, table, accepts_backup=not was_used and file not in _ACCESS)
                 is_missed = was_used and file in ROCKETMQ_FILES
                 if file is MetadataFile.USERS:
-                    is_missed = self._files.read(MetadataFile.ACLS) is not None
+                    is_missed = self._files.read(MetadataFile.ACLS) is not None and not self._files.is_untouched(file)
                 if source is LoadedFrom.NOWHERE and is_missed:
                     raise MetadataCorrupt(f"{FOLDER}/{file.value}: the file is gone")
             except MetadataCorrupt as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -592,6 +592,41 @@ def test_a_table_that_is_gone_was_there(file: MetadataFile) -> None:
     for path in (f"config/{file.value}", f"config/{file.value}.bak"):
         disk.remove(path)
     assert list(started(disk, was_used=True).damaged) == [file]
+
+
+_FIRST_CHANGED: Final = (MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS, MetadataFile.CONSUMER_OFFSETS)
+"""By every cluster that is used."""
+
+
+@given(
+    changed=st.sets(st.sampled_from([file for file in MetadataFile if file not in _FIRST_CHANGED])),
+    lost=st.sets(st.sampled_from(MetadataFile), min_size=1),
+    begun=st.integers(0, 3),
+)
+def test_whatever_is_gone_comes_from_a_replica_that_followed(
+    changed: set[MetadataFile], lost: set[MetadataFile], begun: int
+) -> None:
+    """Also where users and policies were never made: a master that begins writes their files all the same."""
+    disk = new_disk()
+    tables, replica = started(disk), started(new_disk())
+    for file in (*_FIRST_CHANGED, *sorted(changed, key=lambda each: each.value)):
+        change(tables, file, 0)
+    tables.attach(lambda: None)
+    for _ in range(begun):
+        tables.renew()
+        write = tables.take_write()
+        assert write is not None
+        write.run()
+        tables.write_finished(write)
+    follow(replica, tables)
+    for file in lost:
+        for path in (f"config/{file.value}", f"config/{file.value}.bak"):
+            if disk.read_file(path) is not None:
+                disk.remove(path)
+    again = started(disk, was_used=True)
+    recover(again, replica)
+    assert not again.damaged
+    assert not started(disk, was_used=True).damaged
 
 
 @given(

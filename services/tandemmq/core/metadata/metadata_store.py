@@ -134,9 +134,7 @@ class MetadataStore:
             if source is LoadedFrom.MAIN:
                 self._readable[file] = data
             return source
-        written = self._known_versions().get(file)
-        # Of a table that nobody ever changed nothing is lost.
-        if not problems and not accepts_backup and written is not None and written.timestamp_ms:
+        if not problems and not accepts_backup and file in self._known_versions() and not self.is_untouched(file):
             problems.append(f"{_path(file)}: the file is gone")
         if problems:
             raise MetadataCorrupt("; ".join(problems))
@@ -167,6 +165,11 @@ class MetadataStore:
                 }
             self._versions = {**self._vouched, **self._versions}
         return self._vouched
+
+    def is_untouched(self, file: MetadataFile) -> bool:
+        """Nobody ever changed the table, as far as was written down: of its file nothing is lost."""
+        written = self._known_versions().get(file)
+        return written is not None and not written.timestamp_ms
 
     def vouch(self) -> None:
         """Writes down of which versions the tables are that were written, durably; after them."""
