@@ -496,7 +496,9 @@ class Failover:
         except AuthorityUnavailable as error:
             self._note_away(error)
             await self._ask_to_withhold()
-        if not self._member.epoch:
+        if self._member.epoch:
+            self._deaf_since = None  # A master that hands over begins to listen anew.
+        else:
             self._stand_in_for_silent()
             self._turn_clients_away(is_on=self._is_cut_off(), reason="it hears nothing of its master, and others may")
 
