@@ -7,12 +7,15 @@ when it runs, and help is plain text, as rich alone takes longer to import than 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -47,6 +50,18 @@ def _nothing() -> None:
     pass
 
 
+def _require_text(word: str) -> None:
+    """CommandError for bytes that are no UTF-8: no cluster has such a name, no settings file takes such a path."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        raise CommandError(
+            f"{os.fsencode(word)!r} is no text in UTF-8",
+            remedy="type it in a terminal of UTF-8, and give a file or folder another name",
+            exit_code=EXIT_REFUSED,
+        ) from error
+
+
 def _plain(command: Command) -> Command:
     """The command with all below it, its help as plain text."""
     if isinstance(command, TyperCommand | TyperGroup):
@@ -76,6 +91,9 @@ class LazyGroup(QuickGroup):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Nothing is asked for: the list, and the exit code of a wrong call."""
+        for word in args:
+            if not word.isascii():
+                _require_text(word)
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             ctx.exit(2)

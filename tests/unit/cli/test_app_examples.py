@@ -13,7 +13,9 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from support.cli_cluster import FakeCluster
 from tandemmq.cli.app import app
+from tandemmq.cli.ending import EXIT_REFUSED
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS
 
 _ROOT = get_command(app)
@@ -84,6 +86,37 @@ def test_examples_in_help_are_taken(path: tuple[str, ...]) -> None:
     for words in calls:
         _take(words)
     assert any(tuple(words[: len(path)]) == path for words in calls)
+
+
+def _positions(path: tuple[str, ...], words: list[str]) -> Iterator[int]:
+    """Where a call has a value: behind an option that takes one, or where an argument stands."""
+    flags = {
+        spelling for option in _ALL[path].params if getattr(option, "is_flag", False) for spelling in _spellings(option)
+    }
+    for place in range(len(path), len(words)):
+        if not words[place].startswith("-") and words[place] not in flags:
+            yield place
+
+
+def _spellings(option: Any) -> tuple[str, ...]:
+    return (*option.opts, *option.secondary_opts)
+
+
+@pytest.mark.parametrize("path", _ALL, ids=" ".join)
+def test_a_word_that_is_no_text_is_refused_before_anything_is_done(path: tuple[str, ...]) -> None:
+    documentation = inspect.cleandoc(_ALL[path].callback.__doc__ or "")
+    _, _, examples = re.split(r"(Examples?:)", documentation, maxsplit=1)
+    for words in _calls(examples.replace("\\[", "[")):
+        if tuple(words[: len(path)]) != path:
+            continue
+        for place in _positions(path, words):
+            cluster = FakeCluster()
+            # What Python makes of a byte that is no UTF-8.
+            failure = cluster.failure(*words[:place], "a\udcff", *words[place + 1 :])
+            assert failure.exit_code == EXIT_REFUSED
+            assert failure.remedy
+            "\n".join(failure.lines()).encode()
+            assert not cluster.targets
 
 
 def test_examples_in_the_document_are_taken() -> None:

@@ -8,7 +8,15 @@ from typing import Final
 
 from tandemmq.admin.cluster_reader import failover_state
 from tandemmq.admin.cluster_state import BrokerState, FailoverState
-from tandemmq.admin.operations.questions import Answer, FailureKind, Members, OperationFailed, Questions, unseen_of
+from tandemmq.admin.operations.questions import (
+    Answer,
+    FailureKind,
+    Members,
+    OperationFailed,
+    Questions,
+    check_offset,
+    unseen_of,
+)
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     BrokerSettings,
@@ -127,6 +135,8 @@ class BrokerOperations:
                 f"{len(queue_offsets):,} dead letters are named",
                 remedy=f"name from 1 to {_LETTERS_MAX:,} at a time",
             )
+        for offset in queue_offsets:
+            check_offset(offset)
         [master] = self._members.masters_to_change([broker_name])
         results: list[DeadLetterResult] = []
         for start in range(0, len(queue_offsets), _LETTERS_AT_ONCE):

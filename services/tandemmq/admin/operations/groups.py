@@ -222,7 +222,7 @@ class GroupOperations:
             problem = f"{change.retry_max_times} retries: from 0 to {_RETRIES_MAX:,}"
         if problem is None and not 0 <= (change.priority_factor or 0) <= _PRIORITY_FACTOR_MAX:
             problem = f"priority factor {change.priority_factor}: from 0 to {_PRIORITY_FACTOR_MAX}"
-        if problem is None and (change.slow_broker_id or 0) < 0:
+        if problem is None and not 0 <= (change.slow_broker_id or 0) < 1 << 31:
             problem = f"slow broker id {change.slow_broker_id}: 0 is the master itself, others are slaves"
         unknown = sorted(change.attributes.keys() - GROUP_ATTRIBUTES.keys())
         if problem is None and unknown:

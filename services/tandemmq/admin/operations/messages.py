@@ -22,6 +22,8 @@ from tandemmq.admin.operations.questions import (
     Members,
     OperationFailed,
     Questions,
+    check_offset,
+    check_queue,
     each_once,
     query_request,
     unseen_of,
@@ -216,22 +218,23 @@ class MessageOperations:
 
     async def at_physical(self, broker_name: str, physical_offset: int, *, body_bytes: int) -> MessageDetail:
         """The message whose record begins there."""
-        _check_offset(physical_offset)
+        check_offset(physical_offset)
         request = pb.GetMessageRequest(physical_offset=physical_offset, body_bytes=_body_limit(body_bytes))
         return await self._detail(broker_name, request, f"no message begins at {physical_offset:,} on {broker_name}")
 
     async def at_queue(
         self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int
     ) -> MessageDetail:
-        _check_offset(queue_offset)
-        if not 0 <= queue_id < 1 << 31:
-            raise OperationFailed(FailureKind.INVALID, f"{queue_id} is no queue", remedy="give a number from 0 on")
+        check_offset(queue_offset)
+        check_queue(queue_id)
         place = pb.QueuePlace(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
         request = pb.GetMessageRequest(queue=place, body_bytes=_body_limit(body_bytes))
         problem = f"queue {queue_id} of {topic} on {broker_name} has no message {queue_offset:,}"
         return await self._detail(broker_name, request, problem)
 
     async def _detail(self, broker_name: str, request: pb.GetMessageRequest, not_found: str) -> MessageDetail:
+        # The group by its name: without one, readers are those of all groups.
+        members = self._members.of_group(broker_name)
         readers = self._members.readers(broker_name)
         [reader] = readers.brokers
         [answer] = await self._questions.brokers([reader], lambda broker: broker.messages.message(request))
@@ -241,9 +244,7 @@ class MessageOperations:
             raise answer.failure.failed(answer.subject, not_found if is_absent else "the message cannot be read")
         message = as_value(Message, answer.value, broker_name=broker_name)
         copies, (consumption, unseen) = await asyncio.gather(
-            copies_of(
-                self._questions, self._members.of_group(broker_name), message.physical_offset, message.record_bytes
-            ),
+            copies_of(self._questions, members, message.physical_offset, message.record_bytes),
             self._consumption(message),
         )
         return MessageDetail(message, copies, consumption, each_once(readers.unseen, unseen))
@@ -329,11 +330,6 @@ def _standing(progress: Progress | None, queue_offset: int) -> str:
 
 def _body_limit(body_bytes: int) -> int:
     return min(max(0, body_bytes), BODY_BYTES_MAX)
-
-
-def _check_offset(offset: int) -> None:
-    if not 0 <= offset < 1 << 63:
-        raise OperationFailed(FailureKind.INVALID, f"{offset} is no offset", remedy="give a number from 0 on")
 
 
 # Sends a message as a client would, and finds out in which queue it lies.
@@ -560,6 +556,8 @@ class TransactionOperations:
                 "which message is to be verified?",
                 remedy="name its broker group, topic, queue and offset; the client must be connected to that group",
             )
+        check_queue(queue_id)
+        check_offset(queue_offset)
         brokers = self._members.masters_to_change([broker_name]) if broker_name else self._members.answering()[0]
         request = operations_pb.CommandClientRequest(
             client_id=client_id,

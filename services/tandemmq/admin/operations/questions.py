@@ -418,6 +418,18 @@ def _silent(broker: BrokerState) -> Unseen:
     return Unseen(broker.key, f"does not answer at {broker.metadata_endpoint} ({broker.error})")
 
 
+def check_offset(offset: int) -> None:
+    """INVALID: no file has such a place."""
+    if not 0 <= offset < 1 << 63:
+        raise OperationFailed(FailureKind.INVALID, f"{offset} is no offset", remedy="give a number from 0 on")
+
+
+def check_queue(queue_id: int) -> None:
+    """INVALID: no topic has such a queue."""
+    if not 0 <= queue_id < 1 << 31:
+        raise OperationFailed(FailureKind.INVALID, f"{queue_id} is no queue", remedy="give a number from 0 on")
+
+
 def _no_group(name: str, known: Sequence[str]) -> OperationFailed:
     return OperationFailed(
         FailureKind.NOT_FOUND,

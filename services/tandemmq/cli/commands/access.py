@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import secrets
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -263,10 +263,13 @@ def _password(file: str) -> str:
     """From a file's first line, or typed twice. CommandError when there is none."""
     if file:
         try:
-            text = standard_input().readline() if file == "-" else Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise _no_password(f"{file}: {error}") from error
-        lines = text[: _SECRET_CHARACTERS_MAX + 2].splitlines()
+            with contextlib.nullcontext(standard_input()) if file == "-" else open(file, encoding="utf-8") as source:
+                text = source.readline(_SECRET_CHARACTERS_MAX + 2)
+        except OSError as error:
+            raise _no_password(f"{file}: {error.strerror}") from error
+        except ValueError as error:
+            raise _no_password(f"{file} is no text in UTF-8") from error
+        lines = text.splitlines()
         if not lines or not lines[0]:
             raise _no_password("its first line is empty")
         return lines[0]

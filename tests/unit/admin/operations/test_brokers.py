@@ -84,3 +84,12 @@ async def test_the_master_is_asked_and_not_broker_0_which_follows_it() -> None:
     )
     await operations.accept_loss("broker-a", names=["d1"])
     assert replica.given_up == ["d1"]
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63])
+async def test_a_dead_letter_at_no_offset_is_refused(offset: int) -> None:
+    with pytest.raises(OperationFailed) as refused:
+        await _operations(_Replica(pb.AcceptLossResponse())).resend_dead_letters(
+            "g", "broker-a", [offset], dry_run=True
+        )
+    assert refused.value.kind is FailureKind.INVALID

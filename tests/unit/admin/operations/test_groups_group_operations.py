@@ -161,9 +161,10 @@ async def test_groups_are_listed_with_their_lag_and_without_the_systems() -> Non
 async def test_who_reads_what_lies_far_behind_is_told_and_has_bounds() -> None:
     result = await _groups(Master("g"), Master("g")).put_group(GroupChange("g", slow_broker_id=2), dry_run=True)
     assert {change.what for change in result.changes} == {"far reads by broker 0 → 2"}
-    with pytest.raises(OperationFailed) as refused:
-        await _groups(Master("g"), Master("g")).put_group(GroupChange("g", slow_broker_id=-1), dry_run=False)
-    assert refused.value.kind is FailureKind.INVALID
+    for broker_id in (-1, 1 << 31):
+        with pytest.raises(OperationFailed) as refused:
+            await _groups(Master("g"), Master("g")).put_group(GroupChange("g", slow_broker_id=broker_id), dry_run=False)
+        assert refused.value.kind is FailureKind.INVALID
 
 
 async def test_a_priority_factor_is_told_and_has_bounds() -> None:

@@ -13,7 +13,7 @@ from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.groups import GroupOperations
-from tandemmq.admin.operations.messages import MessageOperations
+from tandemmq.admin.operations.messages import MessageOperations, TransactionOperations
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
 from tandemmq.core.message.record import Host, offset_message_id
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
@@ -164,4 +164,25 @@ async def test_where_no_message_is_none_is_shown(offset: int, kind: FailureKind)
 async def test_a_queue_beyond_all_numbers_of_queues_is_none() -> None:
     with pytest.raises(OperationFailed) as failed:
         await _operations(Replica(), Replica()).at_queue("broker-a", "orders", 1 << 31, 0, body_bytes=0)
+    assert failed.value.kind is FailureKind.INVALID
+
+
+async def test_a_place_without_its_broker_group_is_refused_with_those_there_are() -> None:
+    with pytest.raises(OperationFailed) as failed:
+        await _operations(Replica(), Replica()).at_queue("", "orders", 0, 0, body_bytes=0)
+    assert (failed.value.kind, failed.value.remedy) == (FailureKind.NOT_FOUND, "choose one of broker-a")
+
+
+@pytest.mark.parametrize(("queue_id", "queue_offset"), [(1 << 31, 0), (-1, 0), (0, 1 << 63), (0, -1)])
+async def test_a_client_is_not_told_of_a_message_at_no_place(queue_id: int, queue_offset: int) -> None:
+    members = Members(healthy_cluster)
+    with pytest.raises(OperationFailed) as failed:
+        await TransactionOperations(members, FakeQuestions({})).command_client(
+            "c@1",
+            "verify-message",
+            broker_name="broker-a",
+            topic="orders",
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+        )
     assert failed.value.kind is FailureKind.INVALID

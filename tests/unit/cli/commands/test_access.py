@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,18 @@ def test_a_secret_is_read_from_a_file_or_standard_input(tmp_path: Path) -> None:
     assert "planted" not in cluster.run("user", "create", "ann", "--type", "Super", "--password-file", str(file))
     assert cluster.operations.users_by_name["ann"].user_type == "Super"
     cluster.run("user", "update", "ann", "--password-file", "-", stdin="another-secret\n")
-    for wrong in (str(tmp_path / "none"), "-"):
-        failure = cluster.failure("user", "update", "ann", "--password-file", wrong)
+    (tmp_path / "binary").write_bytes(b"\xff\n")
+    for wrong in (tmp_path / "none", tmp_path, tmp_path / "binary", "-"):
+        failure = cluster.failure("user", "update", "ann", "--password-file", str(wrong))
         assert failure.exit_code == EXIT_REFUSED
         assert "--password-file" in failure.remedy
+        assert not re.search("Errno|codec", failure.cause)
+
+
+@pytest.mark.timeout(20)
+def test_a_secret_is_not_read_without_an_end() -> None:
+    cluster = FakeCluster()
+    cluster.run("user", "create", "ann", "--password-file", "/dev/zero")
 
 
 def test_a_user_is_disabled_and_deleted() -> None:
