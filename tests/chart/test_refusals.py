@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import yaml
 
-from chart.rendering import refusal, render
+from chart.rendering import CHART, refusal, render
 
 
 def _set(**values: object) -> tuple[str, ...]:
@@ -363,3 +367,44 @@ def test_what_differs_by_nothing_but_its_spelling_is_taken() -> None:
     render(*_set(brokers__settings={"diskMaxUsedSpaceRatio": 0.9, "diskSpaceCleanForciblyRatio": 0.9}))
     render(*_set(brokers__settings={"deleteWhen": "04; 16", "messageDelayLevel": "1s 2m"}))
     render(*_set(brokers__pod__extraEnv=[{"name": "TZ", "value": "UTC"}]))
+
+
+def _leaves(values: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each value of values.yaml that has none below it."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+_LEAVES = list(_leaves(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))))
+# Handed on to Kubernetes as they are, or of any length.
+_FREE = re.compile(r"/pod/(securityContext|containerSecurityContext)/|/monitoring/(runbookUrl|dashboards/labels)")
+_WHOLE = re.compile(r"/monitoring/prometheusRule/(lagSeconds|sendSeconds)Max")
+# Refused where the values are judged together, and not by the schema, which comes first.
+_TOGETHER = re.compile(r"/podDisruptionBudget/maxUnavailable|/minInSyncReplicas|/prometheusRule/")
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "but"),
+    [
+        (int, -1, _FREE),
+        (int, 10**18, re.compile(f"{_FREE.pattern}|{_TOGETHER.pattern}")),
+        (int, 1.5, re.compile(f"{_FREE.pattern}|{_WHOLE.pattern}")),
+        (int, "12", re.compile(f"{_FREE.pattern}|{_WHOLE.pattern}")),
+        (str, "a\"b'c {{ .Values }}", _FREE),
+        (str, "x\ny: z", re.compile("/pod/securityContext/")),
+        (bool, "true", _FREE),
+        (list, "x", _FREE),
+        (dict, "x", _FREE),
+    ],
+    ids=str,
+)
+def test_every_value_of_a_wrong_kind_is_named(kind: type, bad: object, but: re.Pattern[str]) -> None:
+    """All at once: what helm refuses it names, each."""
+    wrong = [path for path, value in _LEAVES if type(value) is kind]
+    said = refusal(*(word for path in wrong for word in ("--set-json", f"{'.'.join(path)}={json.dumps(bad)}")))
+    named = {f"/{'/'.join(path)}" for path in wrong}
+    told = set(re.findall(r"at '(/[^']*)'", said))
+    assert {path for path in named if path not in told and not but.search(path)} == set()

@@ -56,6 +56,14 @@ def test_settings_of_the_compose_file_are_known_and_fit_together(name: str) -> N
         assert settings.broker_ip1 == name, "the name that other containers reach it by"
 
 
+@pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.stem)
+def test_a_broker_with_wrong_settings_is_not_started_again_and_again(unit: Path) -> None:
+    """RestartPreventExitStatus looks at the main process alone: what refuses before it is tried for ever."""
+    text = unit.read_text()
+    assert "ExecStartPre=" not in text
+    assert ("RestartPreventExitStatus=2" in text) == ("broker" in unit.name)
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 @pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.stem)
 def test_units_are_whole(unit: Path, tmp_path: Path) -> None:

@@ -367,8 +367,8 @@ class ClusterFolder:
             self._discard()
             raise CommandError(
                 f"the data folder {self.root} cannot be used",
-                cause=f"{error.strerror}: {error.filename}" if error.filename else str(error),
-                remedy="choose a folder you may write to with --data",
+                cause=f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error),
+                remedy="choose a folder with room that you may write to: --data DIR",
                 exit_code=EXIT_REFUSED,
             ) from error
         except BaseException:
