@@ -258,6 +258,20 @@ def test_a_kill_is_one_whatever_is_gone_of_its_marks(gone: str, expected: set[st
     assert got == set(range(ACKNOWLEDGED, MESSAGES + 1))
 
 
+def _why_it_waits(folder: Path) -> str:
+    """Of a master on this disk, with nobody else there; its log tells of the damage."""
+
+    async def start() -> str:
+        async with _Run(folder) as run:
+            assert run.parts.role.recovery.waiting is not None
+            return str(run.parts.role.recovery.waiting.reason)
+
+    with capture_logs() as lines:
+        reason = asyncio.run(start())
+    assert "metadata_damaged" in {line["event"] for line in lines}
+    return reason
+
+
 def test_an_older_copy_of_all_tables_is_told_and_waited_with(made: Path, tmp_path: Path) -> None:
     """What somebody restores is `config/` with its `.bak` files, and nothing in it says that it is old."""
     folder, older = tmp_path / "store", tmp_path / "older"
@@ -267,16 +281,9 @@ def test_an_older_copy_of_all_tables_is_told_and_waited_with(made: Path, tmp_pat
     shutil.rmtree(folder / "config")
     shutil.copytree(older / "config", folder / "config")
 
-    async def start() -> str:
-        async with _Run(folder) as run:
-            assert run.parts.role.recovery.waiting is not None
-            return str(run.parts.role.recovery.waiting.reason)
-
-    with capture_logs() as lines:
-        reason = asyncio.run(start())
+    reason = _why_it_waits(folder)
     for file in (MetadataFile.TOPICS, MetadataFile.CONSUMER_OFFSETS):
         assert f"{file.value} (config/{file.value}: it is an older copy" in reason
-    assert "metadata_damaged" in {line["event"] for line in lines}
 
 
 @pytest.mark.parametrize("file", [file for file in ROCKETMQ_FILES if file is not MetadataFile.DELAY_OFFSETS])
@@ -290,13 +297,6 @@ def test_an_older_copy_of_one_table_is_told_and_waited_with(file: MetadataFile, 
     assert older not in (newest, before)
     path.write_text(older)
 
-    async def start() -> str:
-        async with _Run(folder) as run:
-            assert run.parts.role.recovery.waiting is not None
-            return str(run.parts.role.recovery.waiting.reason)
-
-    with capture_logs() as lines:
-        reason = asyncio.run(start())
+    reason = _why_it_waits(folder)
     assert f"{file.value} (config/{file.value}: it is an older copy" in reason
-    assert "metadata_damaged" in {line["event"] for line in lines}
     assert path.read_text() == older

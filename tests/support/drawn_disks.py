@@ -107,14 +107,12 @@ class Phase:
 class DrawnDisks:
     """See the module's docstring."""
 
-    def __init__(self, folder: Path, *, fails_over: bool, names_outlive: bool = True) -> None:
-        self.names_outlive = names_outlive
+    def __init__(self, folder: Path, *, fails_over: bool) -> None:
         self._folder = folder
         self.fails_over = self._fails_over_at_home = fails_over
         self.told = Told()
         self.cluster = ProcessCluster(folder / "live")
         self.brokers: list[ServiceProcess] = []
-        self.random = random.Random(str(folder))
         self._numbers = iter(range(1, 1 << 40))
 
     def __enter__(self) -> Self:
@@ -207,10 +205,9 @@ class DrawnDisks:
         for broker in reversed(self.brokers):
             broker.kill() if kills else broker.stop()
         for server in self.cluster.name_servers:
-            if self.names_outlive:
-                # It has heard that they are gone, and writes that down: it is a witness of where their logs ended.
-                time.sleep(2.0)
-            server.kill() if kills and not self.names_outlive else server.stop()
+            # It has heard that they are gone, and writes that down: it is a witness of where their logs ended.
+            time.sleep(2.0)
+            server.stop()
 
     def _keep(self, moment: str) -> None:
         for whose in ("0", "1", "names", "authority"):
@@ -479,7 +476,7 @@ class DrawnDisks:
                 path.write_bytes(data[: len(data) // 2])
             case "flipped":
                 used = len(data.rstrip(b"\0"))
-                at = self.random.randrange(max(1, used))
+                at = random.Random(path.name).randrange(max(1, used))
                 path.write_bytes(data[:at] + bytes((data[at] ^ 0x10,)) + data[at + 1 :] if data else b"x")
             case _:
                 assert source is not None

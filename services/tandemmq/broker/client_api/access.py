@@ -163,26 +163,24 @@ def _goodbye(request: pb.NotifyClientTerminationRequest) -> Sequence[Need]:
 
 
 def _published(messages: list[SentMessage]) -> Sequence[Need]:
-    # One mostly, and of few topics: making it anew would be half of what a known caller costs.
     if len(messages) == 1:
-        topic = messages[0].topic
-        needs = _published_to.get(topic)
-        return needs if needs is not None else _publishes([topic])
-    return _publishes({sent.topic for sent in messages})
+        return (_publishes(messages[0].topic),)
+    return [_publishes(topic) for topic in {sent.topic for sent in messages}]
 
 
-def _publishes(topics: Collection[str]) -> tuple[Need, ...]:
-    needs = tuple([_of_topic(topic, _PUB) for topic in topics])
-    if len(needs) == 1:
-        (topic,) = topics
+def _publishes(topic: str) -> Need:
+    """Remembered: making it anew would be half of what a known caller costs."""
+    need = _published_to.get(topic)
+    if need is None:
+        need = _of_topic(topic, _PUB)
         if len(topic) <= RESOURCE_CHARACTERS_MAX:  # What is longer is no name, and may be megabytes.
             if len(_published_to) >= _REMEMBERED_MAX:
                 _published_to.clear()
-            _published_to[topic] = needs
-    return needs
+            _published_to[topic] = need
+    return need
 
 
-_published_to: Final[dict[str, tuple[Need, ...]]] = {}
+_published_to: Final[dict[str, Need]] = {}
 
 
 def _consumed(request: Any) -> Sequence[Need]:

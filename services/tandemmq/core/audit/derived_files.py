@@ -713,9 +713,9 @@ def _is_passed_over(name: str) -> bool:
 
 def _is_plausible(file: IndexFile) -> bool:
     """Whether a header fits the entries of its file: wherever these lead, it is one."""
-    ends = [file.entries(number, number + 1)["offset"].tolist() for number in (1, file.next_entry - 1)]
     if file.begin_offset <= file.store.facts.end_offset:
         return 0 <= file.begin_offset <= file.end_offset
+    ends = [file.entries(number, number + 1)["offset"].tolist() for number in (1, file.next_entry - 1)]
     return ends == [[file.begin_offset], [file.end_offset]]
 
 

@@ -21,6 +21,7 @@ from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.consume_queue import ENTRY, QueueEntry, first_false
+from tandemmq.core.storage.disk import LOST_AND_FOUND
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def is_broker_id(name: str) -> bool:
 def is_of_others(name: str) -> bool:
     """Whether a name is none that a broker gives, but one of file systems and of people: lost+found, .snapshot, .nfs…,
     .DS_Store, @eaDir, copies of editors."""
-    return name in ("lost+found", "@eaDir") or name[0] in ".#" or name[-1] in "~#"
+    return name in (LOST_AND_FOUND, "@eaDir") or name[0] in ".#" or name[-1] in "~#"
 
 
 def shown_name(name: str) -> str:
@@ -207,8 +208,7 @@ class ReplicaStore:
     def queues(self) -> Iterator[tuple[str, int]]:
         """Topic and queue id of every ConsumeQueue that has a folder."""
         for topic in self.files.list_folder("consumequeue"):
-            # lost+found nobody but root may list.
-            if topic.is_folder and topic.name != "lost+found":
+            if topic.is_folder and topic.name != LOST_AND_FOUND:
                 for queue in self.files.list_folder(f"consumequeue/{topic.name}"):
                     if queue.is_folder and is_queue_id(queue.name):
                         yield topic.name, int(queue.name)

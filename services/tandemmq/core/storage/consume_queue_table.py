@@ -37,7 +37,7 @@ from tandemmq.core.storage.consume_queue import (
     file_path,
     first_false,
 )
-from tandemmq.core.storage.disk import Disk, DiskFull, SegmentSizeMismatch
+from tandemmq.core.storage.disk import LOST_AND_FOUND, Disk, DiskFull, SegmentSizeMismatch
 
 _QUEUE_FILE_SIZE: Final = (
     "set mappedFileSizeConsumeQueue back to what the store was created with; if nobody changed it, the file is "
@@ -419,9 +419,9 @@ class ConsumeQueueTable:
         other_lengths: list[tuple[ConsumeQueue, SegmentSizeMismatch]] = []
         self.damaged.clear()
         self._next_numbers.clear()
-        # What is no topic lies there as well, and lost+found is not even for us to read.
+        # What is no topic may lie there as well.
         folders = [found.name for found in self._disk.list_folder(CONSUME_QUEUE_FOLDER) if found.is_folder]
-        for topic in (name for name in folders if name != "lost+found"):
+        for topic in (name for name in folders if name != LOST_AND_FOUND):
             for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic}"):
                 if queue_id.is_folder and queue_id.name.isdecimal():
                     queue = self._new_queue(topic, int(queue_id.name))

@@ -20,6 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+LOST_AND_FOUND: Final = "lost+found"
+"""What some file systems have at their root; nobody but root may list it."""
+
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
