@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -141,13 +142,21 @@ class _Calls:
         return channel
 
     def spawn(self, work: Coroutine[Any, Any, None], call: Call | None = None) -> asyncio.Task[None]:
-        """Runs `work`; the end of `call` ends it."""
+        """Runs `work`; the end of `call` ends it. Should it fail, the call alone ends: nothing else depends on it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, call=call))
         if call is not None:
             call.on_cancel(lambda: _cancel(task))
         return task
+
+    def _ended(self, task: asyncio.Task[None], *, call: Call | None) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("call_not_passed_on", consequence="this call ends; its client tries again", exc_info=error)
+        if call is not None:
+            call.finish(grpc.StatusCode.UNAVAILABLE, "the group's master did not answer; try again")
 
     @property
     def now_ms(self) -> int:
@@ -509,6 +518,10 @@ class CallForwarder:
                 receive.failed()
             call.finish(grpc.StatusCode.UNAVAILABLE, "the group's master has changed; try again")
             raise
+        except Exception:
+            if receive is not None:
+                receive.failed()
+            raise
         else:
             call.finish()
 
@@ -548,7 +561,8 @@ class _ForwardedStream:
             while (message := await self._requests.get()) is not None:
                 await self._stream.write(message)
             await self._stream.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+        except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError, asyncio.CancelledError):
+            # InternalError: the call had ended when its last request was to be told.
             self._stream.cancel()
 
     async def _read(self) -> None:

@@ -723,7 +723,12 @@ class RecallHandler:
         return None
 
     async def _recall(self, handle: RecallHandle, call: Call) -> None:
-        found = await self._services.delayed.recall(handle.topic, handle.deliver_ms, handle.message_id)
+        try:
+            found = await self._services.delayed.recall(handle.topic, handle.deliver_ms, handle.message_id)
+        except Exception:
+            log.exception("handler_failed", path="RecallMessage")
+            _answer(call, Outcome(Code.INTERNAL_SERVER_ERROR, "the recall failed; the broker's log has the cause"))
+            return
         outcome = Outcome(Code.NOT_FOUND, str(found)) if isinstance(found, RecallRefusal) else PUT_OUTCOMES[found]
         _answer(call, outcome, handle.message_id if outcome is OK else "")
 

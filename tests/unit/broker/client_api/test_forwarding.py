@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import random
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +25,7 @@ from tandemmq.core.clock import Clock
 from tandemmq.http2 import frames
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.rpc import (
@@ -271,6 +274,80 @@ async def test_a_stream_both_ways_is_passed_on_and_ends_with_either_side() -> No
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stream.read()
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@asynccontextmanager
+async def nothing_is_left_unhandled() -> AsyncIterator[None]:
+    """A broker ends when its loop is told of an exception that nobody took."""
+    told: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    try:
+        yield
+        gc.collect()
+    finally:
+        loop.set_exception_handler(None)
+    assert told == []
+
+
+async def test_clients_that_end_their_streams_at_any_moment_do_not_end_the_member() -> None:
+    drawn = random.Random(1)  # 2 of these 1,800 ended it
+    async with (
+        nothing_is_left_unhandled(),
+        front("master", []) as (_, endpoint),
+        member(lambda: endpoint, []) as (channel, forwarder),
+    ):
+        open_stream = service_pb2_grpc.MessagingServiceStub(channel).Telemetry
+
+        async def client() -> None:
+            stream = open_stream()
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError, asyncio.InvalidStateError):
+                for _ in range(drawn.randrange(3)):
+                    await stream.write(pb.TelemetryCommand())
+                    await asyncio.sleep(drawn.choice((0, drawn.random() / 100)))
+                if drawn.random() < 0.7:
+                    await stream.done_writing()
+                await asyncio.sleep(drawn.choice((0, drawn.random() / 200)))
+                stream.cancel()
+
+        for number in range(60):
+            await asyncio.gather(*(client() for _ in range(30)))
+            if number % 10 == 5:
+                await forwarder.close()  # as at a change of master
+
+
+@pytest.mark.parametrize("side", ["_read", "_write"])
+async def test_whatever_fails_in_a_stream_that_is_passed_on_ends_no_other_call(side: str) -> None:
+    async def fails(_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    async with (
+        nothing_is_left_unhandled(),
+        front("master", []) as (_, endpoint),
+        member(lambda: endpoint, []) as (channel, _),
+    ):
+        with patch.object(forwarding._ForwardedStream, side, fails):
+            stream = service_pb2_grpc.MessagingServiceStub(channel).Telemetry()
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await stream.write(pb.TelemetryCommand())
+                if side == "_read":
+                    assert not isinstance(await stream.read(), pb.TelemetryCommand)
+            stream.cancel()
+        assert await heartbeat(channel) == "master"
+
+
+async def test_a_call_whose_passing_on_fails_is_answered() -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    async with (
+        nothing_is_left_unhandled(),
+        front("master", []) as (_, endpoint),
+        member(lambda: endpoint, []) as (channel, _),
+    ):
+        with patch.object(forwarding, "_answers", fails), pytest.raises(grpc.aio.AioRpcError, match="try again"):
+            await heartbeat(channel)
+        assert await heartbeat(channel) == "master"
 
 
 async def test_a_master_that_is_gone_is_told_at_once() -> None:
