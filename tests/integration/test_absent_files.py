@@ -43,6 +43,8 @@ _TOLD: Final[dict[str, dict[str, str]]] = {
     "logEnd": {"gone": "log_end_mark_missing"},
     "replica.json": dict.fromkeys(("gone", "empty", "zeros"), "replica_record_damaged"),
     **{path: dict.fromkeys(("gone", "empty", "zeros"), event) for path, event in _TABLES.items()},
+    # As tableVersions.json has it nobody ever changed this one.
+    "config/delayOffset.json": dict.fromkeys(("gone", "empty", "zeros"), "metadata_missing"),
 }
 """What is told above the level of information. Of the others nothing is lost: they are made again."""
 _SILENT: Final = (

@@ -246,7 +246,7 @@ class Cluster:
         for second in self.second_masters:
             self.end_second_master(second)
         self.start_name_server()
-        self.authority.late_share, self.authority.takes_writes = 0, True
+        self.authority.late_share, self.authority.takes_writes, self.authority.old_share = 0, True, 0
         if self.settings.failover:
             self.start_authority()
             self.seed_authority()
@@ -574,6 +574,8 @@ class Cluster:
             return "the authority is away, or was put back and nobody has seen to it"
         if not self.authority.takes_writes:
             return "the authority's disk is full"
+        if self.authority.old_share:
+            return "the authority gives old answers"
         if not claimants:
             return "no member of the in-sync set is up and reaches the authority; an operator may name another"
         nodes = [member.node for member in claimants]

@@ -100,6 +100,8 @@ class FaultInjector:
                 self._cut_master_from_authority: 2,
                 self._forge_end_of_master: 0,
             })  # fmt: skip
+        if "age_authority" in dict(cluster.settings.fault_weights) and cluster.settings.failover:
+            kinds[self._age_authority] = 0
         if cluster.settings.few_faults:
             kinds = _some_of(kinds, random.Random(f"few kinds {cluster.settings.seed}"))
         weights = dict(cluster.settings.fault_weights)
@@ -514,6 +516,17 @@ class FaultInjector:
 
         self._later(full_ms, make_room)
         return f"the disk of the authority is full for {full_ms} ms"
+
+    def _age_authority(self) -> str | None:
+        """Some of its answers are of a while ago; what is written is compared with what there is."""
+        authority, aged_ms = self._cluster.authority, self._rng.choice((3_000, 10_000, 30_000))
+        authority.old_share = self._rng.choice((0.1, 0.5, 0.9))
+
+        def hear_all() -> None:
+            authority.old_share = 0.0
+
+        self._later(aged_ms, hear_all)
+        return f"the authority gives old answers for {aged_ms} ms"
 
     def _put_back_authority(self) -> str | None:
         """A backup is restored; some time later an operator sees the alarm."""

@@ -20,6 +20,7 @@ METADATA_PORT: Final = 10_911
 FAILOVER_SEEDS: Final = (2, 4)
 """Of five seeds those whose group fails over."""
 _ALONE: Final = (("put_back_slave_disk_alone", 6),)
+_AGED: Final = (("age_authority", 8),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,9 @@ class RunSettings:
         settings = cls._draw_fixed(seed)
         if seed % 5 in FAILOVER_SEEDS:
             settings = settings.with_failover()
-        # A story that came later, for some seeds only: all others are kept as they were.
-        return settings if seed % 20 not in (12, 14) else replace(settings, fault_weights=_ALONE)
+        # Stories that came later, for some seeds only: all others are kept as they were.
+        weights = _ALONE if seed % 20 in (12, 14) else _AGED if seed % 40 == 17 else ()
+        return replace(settings, fault_weights=weights)
 
     def with_failover(self) -> RunSettings:
         """The same in a group that fails over."""

@@ -19,6 +19,9 @@ AUTHORITY: Final = "authority"
 LATE_MS: Final = (200, 9_000)
 """Also after the call's second, and after a lease."""
 
+OLD_BY: Final = (1, 1, 2, 5, 30)
+"""Versions: up to most of a minute."""
+
 AnswerT = TypeVar("AnswerT")
 
 
@@ -58,6 +61,8 @@ class AuthorityState:
         """Of swaps: applied, or lost, long after they were sent."""
         self.takes_writes = True
         """False: it answers who asks, and its disk is full."""
+        self.old_share = 0.0
+        """Of reads: answered with a version that is not the newest any more, as by a replica that has not heard yet."""
         self.when_grown: Callable[[GroupRecord], None] | None = None
         """Is told once of an in-sync set that has grown, before anybody else is."""
 
@@ -98,6 +103,10 @@ class AuthorityState:
         self.restores += 1
         return True
 
+    def older(self, versions: int) -> Written | None:
+        """What was in force so many versions ago; None: nothing was yet."""
+        return self._versions[-1 - versions] if len(self._versions) > versions else None
+
     def greatest(self) -> GroupRecord:
         """Of all that ever were: what an operator seeds a restored authority from."""
         return GroupRecord.from_text(max(self._versions, key=_progress).text)
@@ -119,6 +128,8 @@ class AuthorityHost:
         self._network.serve(self._process, AUTHORITY_PLANE, self)
 
     async def read(self) -> Written | None:
+        if self._state.old_share and self._rng.random() < self._state.old_share:
+            return self._state.older(self._rng.choice(OLD_BY))
         return self._state.newest
 
     async def swap(self, before: str, text: str) -> str:

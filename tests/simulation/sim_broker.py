@@ -91,6 +91,7 @@ class _Parts:
         self.is_sync_flush: Final = settings.sync_flush
         self.refusal: str | None = "the broker is starting"
         self.master_left: MasterLeft
+        self.reads_begun: Callable[[], None]
         self.failure: str | None = None
         self.stopping: Final = asyncio.Event()
         self.is_whole = False
@@ -275,6 +276,7 @@ class SimBroker:
         )
         self.parts.tables.spread = self.failover.spread
         self.parts.master_left = self.failover.master_left
+        self.parts.reads_begun = self.failover.poke
         self.parts.take_role(SlaveRole(self._roles_parts))
         self._door = SimDeliveryDoor(
             process=process,

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.journal import LeaseReplay, read_frames
+from tandemmq.core.delivery.journal import LeaseReplay, is_beginning_of_frame, read_frames
+from tandemmq.core.delivery.queue_progress import RestoreReport
 from tandemmq.core.metadata.offset_tables import OperatorActs
 from tandemmq.core.storage.disk import AppendFile, Disk
 
 if TYPE_CHECKING:
     from tandemmq.core.delivery.lease_table import LeaseTable
-    from tandemmq.core.delivery.queue_progress import RestoreReport
 
 
 # The files of the leases, and a slave's copy of its master's.
@@ -128,6 +128,23 @@ class LeaseFiles:
         if snapshot:
             return read_frames(snapshot)[1] < len(snapshot)
         return not LeaseReplay.of_files(b"", self._journals_since(generation)).subscriptions
+
+    @property
+    def is_damaged(self) -> bool:
+        """There is less in the files than was written. Blocks."""
+        snapshots, journals = self._files()
+        generation = max(snapshots, default=0)
+        snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
+        journal = self._journals_since(generation)
+        journal_bytes = read_frames(journal)[1]
+        report = RestoreReport(
+            snapshot_valid=read_frames(snapshot)[1] == len(snapshot),
+            journal_bytes=journal_bytes,
+            torn_bytes=len(journal) - journal_bytes,
+            is_torn=is_beginning_of_frame(journal[journal_bytes:]),
+            orphan_count=LeaseReplay.of_files(snapshot, journal).orphan_count,
+        )
+        return not report.snapshot_valid or bool(_missing(generation, journals, report))
 
     @property
     def is_ahead(self) -> bool:

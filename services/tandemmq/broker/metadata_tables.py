@@ -228,8 +228,8 @@ class MetadataTables:
                 source = self._files.load(file, table, accepts_backup=not was_used and file not in _ACCESS)
                 is_missed = was_used and file in ROCKETMQ_FILES
                 if file is MetadataFile.USERS:
-                    is_missed = self._files.read(MetadataFile.ACLS) is not None and not self._files.is_untouched(file)
-                if source is LoadedFrom.NOWHERE and is_missed:
+                    is_missed = self._files.read(MetadataFile.ACLS) is not None
+                if source is LoadedFrom.NOWHERE and is_missed and not self._files.is_untouched(file):
                     raise MetadataCorrupt(f"{FOLDER}/{file.value}: the file is gone")
             except MetadataCorrupt as error:
                 self.damaged[file] = str(error)

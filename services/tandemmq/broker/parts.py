@@ -368,6 +368,8 @@ class BrokerParts:
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
         self.master_left: MasterLeft = lambda epoch, listens: None
         """Of a slave in a group that fails over; see `Follower`."""
+        self.reads_begun: Callable[[], None] = lambda: None
+        """The same: it gives messages from now on. It may have sent its clients to others; see `TurnedAway`."""
         self.failure: str | None = None
         """Why the broker stops with exit code 1."""
         self.stopping: Final = asyncio.Event()

@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,7 +20,14 @@ from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
-from tandemmq.broker.master.group_recovery import recover_leases, recover_metadata
+from tandemmq.broker.master import group_recovery
+from tandemmq.broker.master.group_recovery import (
+    MetadataSource,
+    fetch_metadata,
+    merge_leases,
+    recover_leases,
+    recover_metadata,
+)
 from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.clock import Clock
@@ -606,6 +615,77 @@ def test_a_starting_master_takes_a_copy_when_it_has_nothing_or_is_told_to() -> N
         assert asyncio.run(recover_leases(cast(Any, slave), tables, new_storage, replace=replace)) is taken
         new_storage.load()
         assert new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=2_000)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("what", ["whole", "torn", "zeros", "gone", "snapshot gone", "shorter", "damaged within"])
+def test_a_master_whose_leases_lost_something_takes_in_its_slaves_copy(
+    what: str, *, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight messages five are acknowledged, which the slave knows as well, and then one more, which it does not."""
+    disk, slave, queues = SimulatedDisk(random.Random(1)), Slave(2), queues_with(8)
+    table, storage = loaded(disk, queues)
+    receive(table, now_ms=900, batch_size=1)
+    storage.close()
+    table, storage = loaded(disk, queues)
+    handles = receive(table, now_ms=1_000)
+    storage.persist()
+    for handle in handles[:5]:
+        table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_500)
+        storage.persist()
+    follow(slave.leases_held, storage)
+    table.acknowledge(group=GROUP, topic=TOPIC, handle=handles[5], now_ms=1_500)
+    storage.persist()
+    disk.crash(power_loss=False)
+
+    name = max(entry.name for entry in disk.list_folder("config") if entry.name.endswith(".journal"))
+    path = f"config/{name}"
+    journal = disk.read_file(path) or b""
+    frames = [at for at in range(len(journal)) if journal[at:] and _is_frame_start(journal, at)]
+    match what:
+        case "torn":
+            disk.write_file(path, journal + journal[: 3 + frames[1] // 2])
+        case "zeros":
+            disk.write_file(path, bytes(len(journal)))
+        case "gone":
+            disk.remove(path)
+        case "snapshot gone":
+            disk.remove(path.replace("journal", "snapshot"))
+        case "shorter":
+            disk.write_file(path, journal[: frames[2]])
+        case "damaged within":
+            disk.write_file(path, journal[: frames[2] + 9] + b"#" + journal[frames[2] + 10 :])
+
+    @asynccontextmanager
+    async def peer_client(_endpoint: str) -> AsyncIterator[object]:
+        yield slave
+
+    async def log() -> object:
+        return SimpleNamespace(extent=SimpleNamespace(min_offset=0))
+
+    async def leases_ahead() -> None:
+        pass
+
+    monkeypatch.setattr(group_recovery, "PeerClient", peer_client)
+    monkeypatch.setattr(slave, "log", log, raising=False)
+    monkeypatch.setattr(slave, "leases_ahead", leases_ahead, raising=False)
+    tables = MetadataTables(SimulatedDisk(random.Random(3)), ManualClock(), topics_changed=lambda: None)
+    table, storage = unloaded(disk, queues)
+    fetched = fetch_metadata([MetadataSource("slave:1")], tables, storage, is_behind=False, is_whole=is_whole)
+    ahead = asyncio.run(fetched)
+    storage.load()
+    assert merge_leases(ahead, table, now_ms=100_000) == (bool(ahead))
+    again = len(receive(table, now_ms=200_000))
+    if what in ("whole", "torn"):
+        assert again == 2
+    elif what == "shorter" and is_whole:
+        assert again == 7, "nobody can know"
+    else:
+        assert again == 3, "the one alone that the copy has not heard of"
+
+
+def _is_frame_start(journal: bytes, at: int) -> bool:
+    return at == len(journal) or read_frames(journal[at:])[1] == len(journal) - at
 
 
 class OperatedGroup:

@@ -365,11 +365,38 @@ def test_a_slave_has_its_damaged_table_from_its_master_though_nobody_ever_change
     disk = new_disk()
     started(disk)
     disk.remove(f"config/{file.value}")
+    disk.remove(VERSIONS_FILE)
     slave = started(disk, was_used=True)
     assert list(slave.damaged) == [file]
     assert follow(slave, started(new_disk()))
     assert not slave.damaged
     assert not started(disk, was_used=True).damaged
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{half a fi", b"\xff"])
+@pytest.mark.parametrize("file", ROCKETMQ_FILES)
+@pytest.mark.parametrize("tells", ["nobody", "the table before", "an older version"])
+def test_a_damaged_table_is_none_where_the_disk_says_that_nobody_ever_changed_it(
+    file: MetadataFile, content: bytes | None, tells: str
+) -> None:
+    """Nobody could give it again, since a replica's says as little, and an operator would be waited for."""
+    disk = new_disk()
+    started(disk)
+    path = f"config/{file.value}"
+    changed = b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":9}}'
+    if content is None:
+        disk.remove(path)
+    else:
+        disk.write_file(path, content)
+    if tells == "the table before":
+        disk.write_file(f"{path}.bak", changed)
+    elif tells == "an older version":
+        disk.remove(VERSIONS_FILE)
+    again = started(disk, was_used=True)
+    assert list(again.damaged) == ([] if tells == "nobody" else [file])
+    if tells == "nobody":
+        assert disk.read_file(f"{path}.damaged") == (content or None), "kept all the same"
+        assert not started(disk, was_used=True).damaged
 
 
 def test_an_operator_may_go_on_without_a_damaged_table(full: MetadataTables) -> None:
@@ -654,8 +681,9 @@ def test_a_table_that_goes_back_in_order_is_no_older_copy(file: MetadataFile, st
             case "damaged and follows":
                 tables.persist_all()
                 disk.write_file(path, b"{half")
+                is_untouched = file in ROCKETMQ_FILES and not tables.by_file[file].version.timestamp_ms
                 tables = started(disk, was_used=True)
-                assert list(tables.damaged) == [file]
+                assert list(tables.damaged) == ([] if is_untouched else [file])
                 follow(tables, older)
             case "restart":
                 tables.persist_all()

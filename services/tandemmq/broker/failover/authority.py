@@ -385,7 +385,7 @@ class EtcdAuthority:
         # The read looks at the certificates: the swap goes where it went, by the same channel.
         revision = int(before.version) if before is not None else 0
         found = await self._range(_SEARCH_LIMIT_S)
-        if _revision(found) != revision:
+        if _revision(found) != revision or not _is_same(_held(self._key, found), before):
             raise SwapLost(f"{self._key} in etcd is another version")
         key = self._key.encode()
         put = pb.PutRequest(key=key, value=record.to_text().encode())
@@ -463,6 +463,13 @@ class EtcdAuthority:
                 channel = grpc.aio.secure_channel(endpoint, self._credentials, options=_CHANNEL_OPTIONS)
             self._channels[endpoint] = channel
         return kv_pb2_grpc.KVStub(channel)
+
+
+def _is_same(held: Held | None, before: Held | None) -> bool:
+    """Of one revision: behind a backup that was put back, a revision comes a second time, with another record."""
+    if held is None or before is None:
+        return held is before
+    return held.record.to_text() == before.record.to_text()
 
 
 def _revision(found: pb.RangeResponse) -> int:

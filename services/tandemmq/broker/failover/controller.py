@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 import structlog
 
 from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, RecordSpoilt, SwapLost
+from tandemmq.broker.failover.turned_away import TurnedAway
 from tandemmq.broker.leases import LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
@@ -63,8 +64,6 @@ _SPREAD_LIMIT_MS: Final = 4_000
 _SPREAD_PAUSE_S: Final = 0.1
 _LEFT_TICK_S: Final = 0.1
 _TOLD_EACH_MS: Final = 60_000
-_DEAF_MS: Final = 2_000
-"""A member that hears nothing of a master that goes on to renew passes nothing on, and is not about to."""
 _CHANGE_MS: Final = 4_000
 """So much longer than the lease is a group without a master, when somebody can be."""
 _AUTHORITY_AWAY: Final = (
@@ -298,9 +297,7 @@ class Failover:
         self._refusal: str | None = None
         self._master_listens: Callable[[], Awaitable[bool | None]] | None = None
         """Looks again where the master that has left was; see `master_left`."""
-        self._deaf_since: tuple[int, str] | None = None
-        """Since when this member hears nothing of its master, and the record's version then."""
-        self._turns_away = False
+        self._turned_away = TurnedAway(host, lease_ms=options.lease_ms, now_ms=now_ms)
         self._stood_in_epoch = 0
         """In which the service was led here for a master that was silent."""
         self._is_unclean = False
@@ -374,7 +371,7 @@ class Failover:
         if role.is_master:
             return self.is_handing_over or not role.is_serving
         # Also where it is not in the in-sync set: who has just handed over is in none until it follows the next master.
-        is_deaf = not role.hears_master and not self._turns_away
+        is_deaf = not role.hears_master and not self._turned_away.is_on
         return record is not None and (record.successor != NO_SUCCESSOR or is_deaf)
 
     @property
@@ -497,10 +494,15 @@ class Failover:
             self._note_away(error)
             await self._ask_to_withhold()
         if self._member.epoch:
-            self._deaf_since = None  # A master that hands over begins to listen anew.
+            self._turned_away.look_as_master()
         else:
             self._stand_in_for_silent()
-            self._turn_clients_away(is_on=self._is_cut_off(), reason="it hears nothing of its master, and others may")
+            self._turned_away.look_as_member(
+                self._host.role,
+                version="" if self._held is None else self._held.version,
+                is_authority_away=self.is_authority_away,
+                is_lease_over=self._member.is_lease_over(self._now_ms()),
+            )
 
     def _stand_in_for_silent(self) -> None:
         """A machine that is gone refuses nobody: a client that dials it waits for 20 s. Once an epoch; a master that is
@@ -511,20 +513,6 @@ class Failover:
         if not self._host.role.hears_master and self._member.is_master_overdue(self._now_ms()):
             self._stood_in_epoch = record.epoch
             self._lead(lambda service: service.stand_in(record.epoch))
-
-    def _is_cut_off(self) -> bool:
-        """This member can pass nothing on to its master, and it is not that one that is away."""
-        role, now_ms = self._host.role, self._now_ms()
-        if role.is_master or role.hears_master or role.serves_reads:
-            self._deaf_since = None
-            return False
-        version = "" if self._held is None else self._held.version
-        if self._deaf_since is None:
-            self._deaf_since = now_ms, version
-        since_ms, version_then = self._deaf_since
-        if self.is_authority_away:
-            return now_ms - since_ms >= self._options.lease_ms
-        return now_ms - since_ms >= _DEAF_MS and version != version_then and not self._member.is_lease_over(now_ms)
 
     # As a member that is not master
 
@@ -583,7 +571,7 @@ class Failover:
         # Meanwhile the master may have been promised a lease.
         if self._member.is_vacant(self._now_ms()) and await self._swap_claim(record):
             steps.did("write the record")
-            self._turn_clients_away(is_on=False)
+            self._turned_away.take_again()
             await self._host.begin_master(self, holds_all=True)
             steps.did("begin the master's role")
             self._lead_clients()
@@ -626,7 +614,7 @@ class Failover:
 
     async def _start_to_recover(self, reason: str) -> None:
         log.info("master_starts", reason=reason)
-        self._turn_clients_away(is_on=False)
+        self._turned_away.take_again()
         await self._host.end_role("this broker asks its group whether it may be the master")
         self._starting = asyncio.create_task(self._recover())
         # The role is the broker's before anybody looks again.
@@ -660,7 +648,7 @@ class Failover:
         self._member.stepped_down(now_ms=self._now_ms())
         self._refusal = None
         await self._host.begin_slave()
-        self._turn_clients_away(is_on=False)
+        self._turned_away.take_again()
         steps.did("begin the slave's role")
         if self.record is not None:
             self._note_change(self.record, steps, is_master=False)
@@ -837,7 +825,7 @@ class Failover:
         if self._refusal is not None:
             log.info("master_acts_again")
             self._refusal = None
-            self._turn_clients_away(is_on=False)
+            self._turned_away.take_again()
             if self._host.role.is_serving and not self._host.is_stopping:
                 self._host.refuse(None)
         self._fence = asyncio.get_running_loop().call_later(left_ms / 1_000, self._arm_fence)
@@ -845,18 +833,7 @@ class Failover:
     def _lease_is_over(self) -> None:
         """For the others, too: one of the set may be master by now."""
         if self._member.epoch and self._refusal is not None and self._member.others:
-            self._turn_clients_away(is_on=True, reason="its lease is over, and another member may be the master")
-
-    def _turn_clients_away(self, *, is_on: bool, reason: str = "") -> None:
-        """Refused here, clients would stay for as long as their connections hold: they have other addresses."""
-        if is_on == self._turns_away or (is_on and self._host.is_stopping):
-            return
-        self._turns_away = is_on
-        if is_on:
-            log.warning("clients_turned_away", reason=reason)
-        else:
-            log.info("clients_taken_again")
-        self._host.turn_clients_away(is_on=is_on)
+            self._turned_away.turn_away("its lease is over, and another member may be the master")
 
     def _refuse(self, reason: str) -> None:
         if self._refusal is None:

@@ -622,11 +622,18 @@ class MetadataSource:
 
 
 async def fetch_metadata(
-    sources: Sequence[MetadataSource], tables: MetadataTables, leases: LeaseStorage, *, is_behind: bool
+    sources: Sequence[MetadataSource],
+    tables: MetadataTables,
+    leases: LeaseStorage,
+    *,
+    is_behind: bool,
+    is_whole: bool = True,
 ) -> list[LeasesAhead]:
     """Takes over what the replicas know better than we do; returns the leases that are to be merged into ours once they
-    are loaded. PeerUnavailable: what is needed cannot be had yet."""
+    are loaded. PeerUnavailable: what is needed cannot be had yet. `is_whole`: our disk lost nothing with the last run;
+    a journal that a loss of power made shorter looks like any other."""
     has_leases, ahead = False, list[LeasesAhead]()
+    is_less = bool(sources) and (not is_whole or await asyncio.to_thread(lambda: leases.is_damaged))
     for source in sources:
         try:
             async with PeerClient(source.endpoint) as peer:
@@ -645,9 +652,10 @@ async def fetch_metadata(
             has_leases = (
                 await _asked(source.endpoint, recover, attempts=attempts, effect="messages come again") or False
             )
-            if not has_leases and source.is_ahead and source.shares_history:
-                # Its copy may be older than what our disk kept beside the damaged log.
-                copied = partial(copied_leases, tables=tables)
+            if not has_leases and (is_less or (source.is_ahead and source.shares_history)):
+                # Its copy may be older than what our disk kept beside the damaged log, or in a damaged journal.
+                reason = "ours may have lost something" if is_less else "it had what this disk lacked"
+                copied = partial(copied_leases, tables=tables, reason=reason)
                 found = await _asked(source.endpoint, copied, attempts=attempts, effect="messages come again")
                 if found is not None:
                     ahead.append(found)
@@ -759,11 +767,11 @@ async def recover_leases(peer: PeerClient, tables: MetadataTables, storage: Leas
     return True
 
 
-async def copied_leases(peer: PeerClient, tables: MetadataTables) -> LeasesAhead:
+async def copied_leases(peer: PeerClient, tables: MetadataTables, *, reason: str) -> LeasesAhead:
     """A replica's copy of the leases, to be merged. PeerUnavailable when it has none, or went away."""
     acts = await _acts_unknown_to(peer, tables)
     change = await peer.leases(NO_LEASES, accept_copy=True)
-    return await _leases_of(peer, change, acts, reason="it had what this disk lacked")
+    return await _leases_of(peer, change, acts, reason=reason)
 
 
 async def leases_ahead(peer: PeerClient, tables: MetadataTables) -> LeasesAhead | None:

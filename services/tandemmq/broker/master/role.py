@@ -220,7 +220,10 @@ class MasterRole:
         return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
 
     async def _fetch_metadata(self, sources: Sequence[MetadataSource], is_behind: bool) -> None:
-        self._ahead = await fetch_metadata(sources, self._parts.tables, self.leases, is_behind=is_behind)
+        parts = self._parts
+        self._ahead = await fetch_metadata(
+            sources, parts.tables, self.leases, is_behind=is_behind, is_whole=parts.is_whole
+        )
 
     def _merge_progress(self) -> None:
         """What replicas know better: before anything is given here."""

@@ -543,8 +543,7 @@ class SlaveReads:
         self._storage, self._since_ms = storage, parts.clock.monotonic_ms()
         if parts.refusal == self._refusal:
             parts.refusal = READS_ONLY
-        # Who could pass nothing on may have sent them to others.
-        parts.client_plane.turn_away(is_on=False)
+        parts.reads_begun()
         parts.links.registration_changed()
         log.warning(
             "slave_serves_reads",

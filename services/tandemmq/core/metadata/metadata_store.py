@@ -109,7 +109,8 @@ class MetadataStore:
         where the main file is older than that, or than what was written here last.
 
         An unreadable table is no empty one, nor is a file of no bytes: with no topics and offsets every group would
-        start over at the tail. What is damaged is kept beside the file that takes its place: `<file>.damaged`.
+        start over at the tail. What is damaged is kept beside the file that takes its place: `<file>.damaged`. But one
+        that nobody ever changed was empty: NOWHERE.
         """
         problems: list[str] = []
         for path, source in ((_path(file), LoadedFrom.MAIN), (_backup_path(file), LoadedFrom.BACKUP)):
@@ -136,7 +137,7 @@ class MetadataStore:
             return source
         if not problems and not accepts_backup and file in self._known_versions() and not self.is_untouched(file):
             problems.append(f"{_path(file)}: the file is gone")
-        if problems:
+        if problems and not (file in ROCKETMQ_FILES and self.is_untouched(file)):
             raise MetadataCorrupt("; ".join(problems))
         return LoadedFrom.NOWHERE
 
@@ -167,9 +168,14 @@ class MetadataStore:
         return self._vouched
 
     def is_untouched(self, file: MetadataFile) -> bool:
-        """Nobody ever changed the table, as far as was written down: of its file nothing is lost."""
+        """Nobody ever changed the table, as far as was written down: of its file nothing is lost. A change is written
+        down before it is confirmed."""
         written = self._known_versions().get(file)
-        return written is not None and not written.timestamp_ms
+        if written is None or written.timestamp_ms:
+            return False
+        with suppress(MetadataCorrupt, UnicodeDecodeError):
+            return not _version_of(self._disk.read_file(_backup_path(file)) or b"{}").timestamp_ms
+        return True
 
     def vouch(self) -> None:
         """Writes down of which versions the tables are that were written, durably; after them."""

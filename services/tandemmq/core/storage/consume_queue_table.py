@@ -10,7 +10,8 @@ depends on the stop:
 Damage looks like an end, too. Where durable entries follow, or a file is missing or has another length than the rest,
 the queue ends before the damage, and the CommitLog gives the rest again. What is gone without a trace, a queue's first
 files, its last entries or all of it, is known from `consumequeue-ends`: where each queue began and ended when it was
-written. While that file is there queues only grow, so that every later start can hold them against it.
+written. While that file is there queues only grow, so that every later start can hold them against it. It is some
+seconds older than the checkpoint: what the log has between the two, each queue has to have as well.
 
 Entries up to the checkpoint's `logics_physical_offset` were synced before the checkpoint said so. After a kill or a
 power loss, entries of later records are dropped, the rest of the file is erased, and the CommitLog gives them again.

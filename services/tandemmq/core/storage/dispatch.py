@@ -456,6 +456,16 @@ class Dispatcher:
         self.batch_bytes_min: Final[int] = 1 if self.walk_bytes_max else batch_bytes_min
         """Fewer bytes are never made a batch."""
 
+    def without_index(self) -> Dispatcher:
+        """One that enters records into their ConsumeQueues alone."""
+        return Dispatcher(
+            self._queues,
+            None,
+            delay_levels_ms=self._delay_levels_ms,
+            batch_bytes_min=self._columns_bytes_min,
+            walk_bytes_max=self.walk_bytes_max,
+        )
+
     def checked_up_to(self, offset: int) -> None:
         """Records below `offset` were found sound: that may be spared where it is cheap to know."""
         self._walk.checked_offset = offset

@@ -207,6 +207,11 @@ def recover(
     )
     if not len(queues):  # The log has files, so that at least one had entries.
         damaged_from = log.files.first_offset
+    if written is not None and durable is not None and stop is not StopKind.CLEAN:
+        if damaged_from is None:
+            _make_again_behind_ends(log, queues, dispatcher.without_index(), written.durable_offset, durable)
+        else:
+            damaged_from = min(damaged_from, written.durable_offset)
     index_lost_from = None
     missing_index_files: list[MissingIndexFile] = []
     if index is not None:
@@ -396,6 +401,31 @@ def _with_room(done: BatchDone | None) -> BatchDone | None:
     if done is not None and done.no_room:
         raise DiskFull("no room for the ConsumeQueues and the index")
     return done
+
+
+def _make_again_behind_ends(
+    log: CommitLog, queues: ConsumeQueueTable, dispatcher: Dispatcher, ends_offset: int, durable: RecordFound
+) -> None:
+    """The checkpoint vouches for entries of all records up to `durable`, and where queues ended was written down only
+    at the record at `ends_offset`, some seconds before. A queue that lacks entries of records between is damaged, an
+    older copy of its files perhaps: it gets them here, or the walk would fill the gap with nothing."""
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
+    scan_log(
+        log.files,
+        max(log.files.first_offset, ends_offset),
+        file_bytes=log.file_bytes,
+        limit_offset=durable.physical_offset + durable.size,
+        check_crc=False,
+        on_record=dispatcher.dispatch,
+        on_many=lambda view, position, limit, physical_offset: _with_room(
+            dispatcher.dispatch_batch(view, position, limit, physical_offset=physical_offset, with_zeros=False)
+        ),
+    )
+    queues.damaged.extend(
+        (queue.topic, queue.queue_id, end)
+        for queue in queues
+        if queue.max_offset != (end := ends.get((queue.topic, queue.queue_id), 0))
+    )
 
 
 def _rebuild_index(

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from support.authority_places import EtcdPlace, FakeEtcd, etcd_place
 from support.group_records import RECORD
-from tandemmq.broker.failover.authority import AuthorityUnavailable, EtcdTls, open_authority
+from tandemmq.broker.failover.authority import AuthorityUnavailable, EtcdTls, SwapLost, open_authority
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
 from tandemmq.service.certificates import CertificateAuthority
 
@@ -47,6 +47,29 @@ async def test_next_endpoint_is_asked_where_one_is_away_or_mute(place: EtcdPlace
             await authority.swap(created, replace(RECORD, renewals=1))
         assert place.writes() == 2
         await authority.close()
+
+
+async def test_a_revision_that_comes_again_behind_a_backup_is_another_version(place: EtcdPlace) -> None:
+    """Who slept meanwhile would replace the record of another master, and be one beside it."""
+    sleeper, other = place.open(), place.open()
+    async with asyncio.timeout(_PATIENCE_S):
+        first = await sleeper.swap(None, RECORD)
+        backup = place.etcd.revision, dict(place.etcd.values)
+        slept = await sleeper.swap(first, replace(RECORD, renewals=RECORD.renewals + 1))
+        place.etcd.revision, place.etcd.values = backup[0], dict(backup[1])
+        theirs = replace(RECORD, epoch=RECORD.epoch + 7, nonce="another")
+        restored = await other.read()
+        assert restored is not None
+        again = await other.swap(restored, theirs)
+        assert again.version == slept.version
+        with pytest.raises(SwapLost):
+            await sleeper.swap(slept, replace(slept.record, renewals=slept.record.renewals + 1))
+        held = await sleeper.read()
+        assert held == again
+        renewed = await sleeper.swap(held, replace(theirs, renewals=theirs.renewals + 1))
+        assert await other.read() == renewed
+    await sleeper.close()
+    await other.close()
 
 
 async def test_key_names_prefix_cluster_and_group(place: EtcdPlace) -> None:

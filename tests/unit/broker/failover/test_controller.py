@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 
 from support.group_records import RECORD
-from tandemmq.broker.failover import controller
+from tandemmq.broker.failover import controller, turned_away
 from tandemmq.broker.failover.authority import AuthorityUnavailable, Held, SwapLost
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused, boot_time_ms
 from tandemmq.broker.metadata_tables import NotSpread
@@ -175,7 +175,7 @@ async def test_a_member_that_is_cut_off_turns_its_clients_away(
 ) -> None:
     """From a master that goes on to renew, or from all: not where the master itself is away, and not while it gives
     messages without one."""
-    monkeypatch.setattr(controller, "_DEAF_MS", 100)
+    monkeypatch.setattr(turned_away, "_DEAF_MS", 100)
     authority = MemoryAuthority()
     record = GroupRecord(1, ME, "there", frozenset({ME}), lease_ms=300)
     await authority.swap(None, record)

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import grpc
 import pytest
@@ -230,6 +230,9 @@ async def test_of_a_replica_that_followed_a_later_master_below_our_end_no_progre
         assert start.recovery._has_parted(answer) == parted
 
 
+_LEASES: Final[Any] = SimpleNamespace(is_damaged=False)
+
+
 def _peers(monkeypatch: pytest.MonkeyPatch, **questions: object) -> list[str]:
     """Peers that answer these questions alone; whoever is asked comes into the list."""
     peers = list[str]()
@@ -275,7 +278,7 @@ async def test_leases_are_taken_of_a_replica_that_is_ahead_once_it_opens_them(
     peers = _peers(monkeypatch, recover_leases=recover_leases)
     sources = [MetadataSource("best:1", is_ahead=True), MetadataSource("behind:1")]
     unused: Any = None
-    await group_recovery.fetch_metadata(sources, unused, unused, is_behind=True)
+    await group_recovery.fetch_metadata(sources, unused, _LEASES, is_behind=True)
     assert (calls, took) == (asked, [taken] if taken else [])
 
 
@@ -289,13 +292,13 @@ async def test_leases_of_who_shares_our_history_are_merged_and_replace_none_of_o
         replaced.append(replace)
         return False
 
-    async def copied_leases(peer: object, *, tables: object) -> LeasesAhead:
+    async def copied_leases(peer: object, *, tables: object, reason: str) -> LeasesAhead:
         return found
 
     _peers(monkeypatch, recover_leases=recover_leases, copied_leases=copied_leases)
     sources = [MetadataSource("best:1", is_ahead=True, shares_history=True), MetadataSource("behind:1")]
     unused: Any = None
-    assert await group_recovery.fetch_metadata(sources, unused, unused, is_behind=True) == [found]
+    assert await group_recovery.fetch_metadata(sources, unused, _LEASES, is_behind=True) == [found]
     assert replaced == [False, False]
 
 
