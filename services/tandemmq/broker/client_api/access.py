@@ -476,7 +476,9 @@ class ClientAccess:
     def _vouched(self, text: str, call: Call) -> str | None:
         head, _, mark = text.rpartition(" ")
         address, _, at_text = head.partition(" ")
-        if not at_text.isdigit() or len(at_text) > 15 or abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
+        if not (at_text.isascii() and at_text.isdigit()) or len(at_text) > 15:  # int() takes no other digits
+            return None
+        if abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
             return None
         return address if self._keys.is_link_mark(_marked(head, call), mark) else None
 

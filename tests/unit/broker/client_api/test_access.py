@@ -274,7 +274,8 @@ def test_an_address_is_believed_only_with_a_broker_s_mark(guarded: GuardedBroker
     broker_peer = "ipv4:10.9.0.1:5000"
     assert guarded.send_code({**headers, CALLER_HEADER: vouched}, peer=broker_peer) == definition.OK
     forged = vouched.replace("10.1.2.3", "10.1.2.4")
-    for text in (forged, "10.1.2.3", "10.1.2.3 1 mark", " ", vouched + "x"):
+    unusual = ("10.1.2.3 \u00b2 mark", "10.1.2.3 \u0663 m\u00e4rk", f"10.1.2.3 {'9' * 5_000} mark", "\u00ff" * 3)
+    for text in (forged, "10.1.2.3", "10.1.2.3 1 mark", " ", vouched + "x", *unusual):
         assert guarded.send_code({**headers, CALLER_HEADER: text}, peer=broker_peer) == UNAUTHORIZED
     other = guarded.headers(off_ms=1_000)
     assert guarded.send_code({**other, CALLER_HEADER: vouched}, peer=broker_peer) == UNAUTHORIZED, "another call's"
