@@ -492,7 +492,7 @@ class AssignmentHandler:
     def _answer(
         self, request: service.QueryAssignmentRequest, metadata: Mapping[str, str]
     ) -> service.QueryAssignmentResponse:
-        rows = client_id_problem(metadata) or rows_or_problem(self._route, request.topic.name)
+        rows = client_id_problem(metadata) or rows_or_problem(self._route, request.topic)
         if isinstance(rows, definition.Status):
             return service.QueryAssignmentResponse(status=rows)
         group_problem = group_name_problem(request.group.name)

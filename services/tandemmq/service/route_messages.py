@@ -366,6 +366,7 @@ def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
 
 _LANGUAGE_HEADER: Final = "x-mq-language"
 _ONE_ADDRESS_LANGUAGE: Final = "HTTP"
+_ECHOED_BYTES_MAX: Final = 512
 
 _Code = definition.Code
 
@@ -400,7 +401,7 @@ class RouteQueryHandler:
         rows = (
             client_id_problem(metadata)
             or _endpoints_problem(request.endpoints)
-            or rows_or_problem(self._route, request.topic.name)
+            or rows_or_problem(self._route, request.topic)
         )
         if isinstance(rows, definition.Status):
             return service.QueryRouteResponse(status=rows)
@@ -417,9 +418,21 @@ def client_id_problem(metadata: Mapping[str, str]) -> definition.Status | None:
     return definition.Status(code=_Code.CLIENT_ID_REQUIRED, message=f"the request has no {CLIENT_ID_HEADER} header")
 
 
-def rows_or_problem(route: Callable[[str], TopicRoute | None], topic: str) -> list[QueueRow] | definition.Status:
+def echo_problem(topic: definition.Resource) -> str | None:
+    """Why a topic, as it is written in a request, cannot be told again with each of its queues: it would be an answer
+    of gigabytes to a request of megabytes, from anybody. What it holds besides its name nobody has looked at."""
+    size = topic.ByteSize()
+    if size <= _ECHOED_BYTES_MAX:
+        return None
+    return f"topic: with its namespace it has {size} bytes, the limit is {_ECHOED_BYTES_MAX}"
+
+
+def rows_or_problem(
+    route: Callable[[str], TopicRoute | None], wanted: definition.Resource
+) -> list[QueueRow] | definition.Status:
     """Rows of a topic, at least one; or why there are none."""
-    problem = topic_name_problem(topic)
+    topic = wanted.name
+    problem = topic_name_problem(topic) or echo_problem(wanted)
     if problem is not None:
         return definition.Status(code=_Code.ILLEGAL_TOPIC, message=problem)
     found = route(topic)

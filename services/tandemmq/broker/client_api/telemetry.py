@@ -25,7 +25,7 @@ from tandemmq.core.routing.route_table import QueueRow, queue_rows
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.route_messages import message_queue, takes_one_address
+from tandemmq.service.route_messages import echo_problem, message_queue, takes_one_address
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call, StatusCode
 
 if TYPE_CHECKING:
@@ -349,6 +349,8 @@ class AssignmentHandler:
         refused = check_client_id(call) or check_topic(topic) or check_group(request.group.name)
         if refused:
             return refused
+        if problem := echo_problem(request.topic):
+            return Outcome(Code.ILLEGAL_TOPIC, problem)
         route = self._route(topic)
         rows = queue_rows(route) if route is not None else []
         if not rows:
