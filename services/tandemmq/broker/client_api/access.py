@@ -26,7 +26,13 @@ from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.sessions import ClientOwners
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
-from tandemmq.broker.client_api.validation import CLIENT_ID_CHARACTERS_MAX, Code, Outcome, status_of
+from tandemmq.broker.client_api.validation import (
+    CLIENT_ID_CHARACTERS_MAX,
+    Code,
+    Outcome,
+    check_settings_size,
+    status_of,
+)
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.signature import DATE_WINDOW_MS, SignInLimit, date_problem, is_signed, parse_authorization
 from tandemmq.core.access.users_and_policies import (
@@ -196,10 +202,12 @@ def _queue(actions: tuple[Action, ...], *, with_group: bool = True) -> Needs:
 
 
 def _settings(command: pb.TelemetryCommand) -> Sequence[Need] | None:
-    """None: no settings. Answers of clients to what they were asked need nothing."""
+    """None: no settings. Answers of clients to what they were asked need nothing, nor does what the stream refuses."""
     if command.WhichOneof("command") != "settings":
         return None
     settings = command.settings
+    if check_settings_size(settings) is not None:
+        return ()
     if settings.WhichOneof("pub_sub") == "publishing":
         return [_of_topic(topic.name, _PUB) for topic in settings.publishing.topics]
     subscription = settings.subscription

@@ -119,8 +119,18 @@ def common_status(outcomes: Iterable[Outcome]) -> definition.Status:
     return status_of(first)
 
 
+def check_settings_size(settings: definition.Settings) -> Outcome | None:
+    """Before anything else is looked at."""
+    count = max(len(settings.publishing.topics), len(settings.subscription.subscriptions))
+    if count <= SETTINGS_TOPICS_MAX:
+        return None
+    return Outcome(Code.BAD_REQUEST, f"settings: {count} topics, the limit is {SETTINGS_TOPICS_MAX}; use more clients")
+
+
 CLIENT_ID_CHARACTERS_MAX: Final = 1_024
 """Official clients' have about 60. A broker remembers 100,000 of them."""
+SETTINGS_TOPICS_MAX: Final = 16_384
+"""That a client publishes or subscribes to. Each takes two bytes of a request, and is looked at by the loop."""
 _PROPERTY_COUNT_MAX: Final = 128
 _PROPERTY_BYTES_MAX: Final = 16_384
 _MESSAGE_GROUP_BYTES_MAX: Final = 63
