@@ -367,6 +367,7 @@ def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
 _LANGUAGE_HEADER: Final = "x-mq-language"
 _ONE_ADDRESS_LANGUAGE: Final = "HTTP"
 _ECHOED_BYTES_MAX: Final = 512
+_ADDRESSES_MAX: Final = 1_024
 
 _Code = definition.Code
 
@@ -471,7 +472,9 @@ def message_queue(row: QueueRow, topic: definition.Resource, *, one_address: boo
 
 def _endpoints_problem(endpoints: definition.Endpoints) -> definition.Status | None:
     """The access point as the client wrote it. Only its form matters: the answer depends on the topic alone."""
-    if endpoints.scheme not in _SCHEMES.values():
+    if len(endpoints.addresses) > _ADDRESSES_MAX:
+        reason = f"the access point has {len(endpoints.addresses)} addresses, the limit is {_ADDRESSES_MAX}"
+    elif endpoints.scheme not in _SCHEMES.values():
         reason = "the access point has no address scheme"
     elif not endpoints.addresses:
         reason = "the access point has no address"

@@ -18,7 +18,7 @@ from tandemmq.core.routing.values import (
     ReplicaMemory,
     TopicRoute,
 )
-from tandemmq.nameserver.name_server import AssignmentHandler
+from tandemmq.nameserver.name_server import AssignmentHandler, client_api
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
@@ -32,7 +32,7 @@ from tandemmq.service.route_messages import (
     route_message,
     route_value,
 )
-from tandemmq.service.rpc import StatusCode
+from tandemmq.service.rpc import RequestTooLong, StatusCode
 
 ACCESS_POINT = definition.Endpoints(scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=9876)])
 ROUTE = TopicRoute(
@@ -166,6 +166,19 @@ def test_what_anybody_writes_beside_a_topic_s_name_is_not_told_again_with_each_q
         for answer in call.sent:
             assert answer.status.code == (definition.ILLEGAL_TOPIC if is_refused else definition.OK)
             assert len(answer.SerializeToString()) < 1_000 + 600 * queue_count
+
+
+def test_an_access_point_has_few_addresses() -> None:
+    for count, code in ((1_024, definition.OK), (1_025, definition.ILLEGAL_ACCESS_POINT)):
+        addresses = [definition.Address(host="127.0.0.1", port=9876)] * count
+        assert query(endpoints=definition.Endpoints(scheme=definition.IPv4, addresses=addresses)).status.code == code
+
+
+def test_anybody_asks_a_name_server_shortly() -> None:
+    for method in client_api(lambda _: None).methods.values():
+        assert method.request_type.FromString(bytes(0)) is not None
+        with pytest.raises(RequestTooLong):
+            method.request_type.FromString(bytes((64 << 10) + 1))
 
 
 def _varint(number: int) -> bytes:

@@ -976,7 +976,7 @@ def test_what_a_client_says_of_itself_at_length_is_cut(guarded: GuardedBroker) -
     fake, stream = open_stream(guarded)
     command = consumer_settings("group", "orders")
     command.settings.user_agent.version = "1" * 100_000
-    command.settings.subscription.subscriptions[0].expression.expression = "||".join(["tag"] * 50_000)
+    command.settings.subscription.subscriptions[0].expression.expression = "||".join(["tag"] * 10_000)
     stream.message(command)
     session = guarded.broker.sessions.get("client@1")
     assert session is not None
