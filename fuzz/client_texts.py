@@ -10,15 +10,21 @@ The first byte names the reader, the rest is the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
+
+import structlog.testing
 
 from fuzz.source import Source, any_bytes, run_all
+from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.send import RecallHandle
+from tandemmq.core.access.sealed_secrets import SecretKeys
 from tandemmq.core.access.signature import date_problem, is_signed, parse_authorization
+from tandemmq.core.access.users_and_policies import AclTable, UserTable
 from tandemmq.core.delivery.lease_terms import broker_of_handle, read_handle
 from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.quotas import address_of_peer, parse_quotas
+from tandemmq.service.event_loop import SystemClock
 
 INPUT_BYTES_MAX: Final = 300
 _ZONES: Final = (-480, 0, 60, 330)
@@ -46,6 +52,41 @@ def _authorization(text: str) -> None:
 
 def _date(text: str) -> None:
     date_problem(text, now_ms=1_700_000_000_000, zones=_ZONES)
+
+
+class _HeadersOnly:
+    """A call as far as the guard looks at it before it knows who calls."""
+
+    peer: Final = "ipv4:10.0.0.7:5000"
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        self._headers = headers
+
+    def header(self, name: str) -> str:
+        return self._headers.get(name, "")
+
+
+def _guard(text: str) -> None:
+    """The headers of a call, each on a line of its own: a stranger's, wherever it says that it is from."""
+    headers = dict(zip(_GUARD_HEADERS, text.split("\n"), strict=False))
+    call: Any = _HeadersOnly(headers)
+    access = ClientAccess(
+        users=UserTable(),
+        acls=AclTable(),
+        keys=SecretKeys([b"k" * 32]),
+        authorizes=True,
+        zones=SignatureZones(_ZONES, with_local=False),
+        clock=SystemClock(),
+        timers=_NO_TIMERS,
+        revoked=lambda: None,
+    )
+    assert access.source(call) == "10.0.0.7", text
+    with structlog.testing.capture_logs():
+        assert access.refusal(call, "Heartbeat", ()) is not None, text
+
+
+_GUARD_HEADERS: Final = ("x-tandemmq-caller", "authorization", "x-mq-date-time", "x-mq-client-id")
+_NO_TIMERS: Final[Any] = None
 
 
 def _receipt_handle(text: str) -> None:
@@ -87,10 +128,12 @@ _READERS: Final[tuple[Callable[[str], None], ...]] = (
     _sql,
     _peer,
     _quotas,
+    _guard,
 )
 _SEEDS: Final = (
     (_authorization, "MQv2-HMAC-SHA1 Credential=ann/region, SignedHeaders=x-mq-date-time, Signature=00ff"),
     (_date, "20261125T153000Z"),
+    (_guard, f"10.1.2.3 1700000000000 {'0' * 64}\nMQv2-HMAC-SHA1 Credential=ann, Signature=00\n20261125T153000Z\nc@1"),
     (_recall_handle, RecallHandle("orders", "broker-a", 1_700_000_000_000, "01F5").encode()),
     (_sql, "a > 1 AND (b IN ('text', 'x') OR NOT c) AND d BETWEEN -1 AND 0.5 AND e IS NOT NULL"),
     (_peer, "ipv6:%5B2001:db8::1%5D:5000"),

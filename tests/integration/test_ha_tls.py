@@ -17,20 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from support.certificates import ADMIN, TestCertificates, broker
+from support.certificates import ADMIN, TestCertificates, broker, now
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options
 from tandemmq.broker import ha_transport
-from tandemmq.broker.ha_transport import HaTls
+from tandemmq.broker.ha_transport import ConnectionBearers, HaTls
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.slave.ha_connection import HaConnection
 from tandemmq.core.access.identity import AdminLevel
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.routing.values import connection_end
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.http2.errors import TlsMode
-from tandemmq.service.certificates import CertificateFolder
+from tandemmq.service.certificates import CertificateAuthority, CertificateFolder
 from tandemmq.service.event_loop import SystemClock
 
 LIMIT_S = 30.0
@@ -46,6 +47,7 @@ class Link:
         *,
         takes_plain: Callable[[str], bool] = lambda _: False,
         written_apart_bytes_min: int = 1 << 20,
+        bearers: ConnectionBearers | None = None,
     ) -> None:
         self.told: list[MutableMapping[str, Any]] = []
         self.masters, self.slaves = (new_store(SimulatedDisk(random.Random(seed)), options=OPTIONS) for seed in (1, 2))
@@ -60,6 +62,7 @@ class Link:
             after_input=self.heard.set,
             tls=tls,
             takes_plain=takes_plain,
+            bearers=bearers,
         )
         self.listener.start(host="127.0.0.1", port=0)
         self.connection = HaConnection(
@@ -277,6 +280,56 @@ async def test_a_renewed_certificate_counts_for_the_next_connection_and_ends_non
         link.check_equal()
         link.connection.drop("enough")
         assert await following == "enough"
+
+
+class _LaterClock(SystemClock):
+    hours = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.hours * 3_600_000
+
+
+@pytest.mark.parametrize("judge", ["the master, by TLS", "the master, by the proof", "the slave"])
+@pytest.mark.parametrize("change", ["it expires", "its CA is not believed any more", "a renewed one comes beside it"])
+async def test_an_open_connection_ends_with_its_certificate(
+    certificates: TestCertificates, judge: str, change: str
+) -> None:
+    """The one that judges has a certificate of the next CA already; the other's is old."""
+    clock, following_ca = _LaterClock(), CertificateAuthority.new("next CA", now=now(), days=30)
+    both = certificates.authority.pem + following_ca.pem
+    judges, other = (broker(1), broker(0)) if judge == "the slave" else (broker(0), broker(1))
+    folder = certificates.issue(judges, by=following_ca, believes=both)
+    old = certificates.issue(other, folder="old", days=1, believes=both)
+    judging = CertificateFolder(folder, clock=clock)
+    tls = {judges: HaTls(TlsMode.ENFORCING, judging), other: _tls(old)}
+    is_plain = judge == "the master, by the proof"
+    bearers = ConnectionBearers(judging.caller_problem) if is_plain else None
+    with linked(None if is_plain else tls[broker(0)], bearers=bearers) as link:
+        link.put(1_000)
+        sock = await link.connect(None if is_plain else tls[broker(1)])
+        if bearers is not None:
+            bearers.note(connection_end(*sock.getsockname()[:2]), (old / "tls.crt").read_bytes())
+        following = asyncio.create_task(link.connection.follow(sock))
+        await link.acknowledged()
+        if change == "it expires":
+            clock.hours = 25
+        elif change == "its CA is not believed any more":
+            certificates.issue(judges, by=following_ca, believes=following_ca.pem)
+        else:
+            certificates.issue(judges, by=following_ca, believes=both)
+            certificates.issue(other, folder="old", believes=both)
+            await asyncio.sleep(2.5)
+            assert not following.done()
+            link.connection.drop("enough")
+        async with asyncio.timeout(LIMIT_S):
+            told = await following
+        if judge != "the slave" and told != "enough":
+            assert told == "closed by the master"
+            told = await link.departed()
+            assert link.told[-1]["event"] == "replication_refused"
+            assert not link.replica.slaves()
+        words = {"it expires": "has expired at", "its CA is not believed any more": "is of another CA, CN=test CA"}
+        assert words.get(change, "enough") in told
 
 
 def _serial(sock: socket.socket) -> str:

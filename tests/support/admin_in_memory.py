@@ -13,7 +13,7 @@ from support.admin_readings import cached
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.trace_samples import FakeTraces
-from tandemmq.admin.api.access import Access, AccessRules, RefusedTokens, SessionTable
+from tandemmq.admin.api.access import Access, AccessRules, SessionTable, TokenGuesses
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.answers import AddPages
@@ -61,7 +61,7 @@ async def admin_in_memory(
             settings.admin_token,
             AccessRules.of(settings),
             SessionTable(clock=clock),
-            token_refused=RefusedTokens(audit_log, clock=clock).note,
+            guesses=TokenGuesses(audit_log, clock=clock),
         ),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
         templates=_TEMPLATES,

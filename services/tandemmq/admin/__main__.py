@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from structlog.typing import FilteringBoundLogger
 
-from tandemmq.admin.api.access import Access, AccessRules, RefusedTokens, SessionTable
+from tandemmq.admin.api.access import Access, AccessRules, SessionTable, TokenGuesses
 from tandemmq.admin.api.cluster_grpc import ClusterServicer, ConsistencyServicer
 from tandemmq.admin.api.shared_port import GrpcSide, SharedPort
 from tandemmq.admin.audit_log import AuditLog
@@ -105,7 +105,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
         settings.admin_token,
         AccessRules.of(settings),
         SessionTable(clock=clock),
-        token_refused=RefusedTokens(audit_log, clock=clock).note,
+        guesses=TokenGuesses(audit_log, clock=clock),
     )
     secret_key = settings.secret_key.get_secret_value()
     credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None

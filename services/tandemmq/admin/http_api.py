@@ -146,7 +146,7 @@ def http_app(
         usage=usage or UsageHistory(),
     )
     if access.sessions is not None:
-        add_login(app, access, access.sessions, templates, audit_log=desk.audit_log, clock=clock)
+        add_login(app, access, access.sessions, templates, audit_log=desk.audit_log)
     for add in add_pages:
         add(app, pages)
     _add_problems(app, pages)

@@ -60,7 +60,6 @@ from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED,
 from tandemmq.service.logging import EventMemory, LevelSwitch
 from tandemmq.service.metrics import MetricExports
 from tandemmq.service.name_server_link import NameServerLinks
-from tandemmq.service.service_tls import server_tls_of
 
 log = structlog.get_logger(__name__)
 
@@ -262,7 +261,7 @@ class Broker:
             settings.bind_address,
             settings.listen_port,
             clock=self._clock,
-            tls=server_tls_of(settings, clock=self._clock, group=settings.broker_name),
+            tls=parts.server_tls,
             open_port=settings.open_listen_port,
             records_changes=True,
             probes={

@@ -13,7 +13,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tandemmq.core.access.identity import IdentityUnusable, Role, group_server_name, identity_of
@@ -114,6 +115,7 @@ TLS_HANDSHAKE_BYTE: Final = b"\x16"
 HANDSHAKE_LIMIT_S: Final = 5.0
 # What one record holds.
 _RECORD_BYTES: Final = 16 << 10
+_BEARERS_MAX: Final = 1_024
 _WAITS: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -121,7 +123,8 @@ _WAITS: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class HaTls:
-    """A broker's certificate on this plane, as both ends use it. A renewed one counts for new connections."""
+    """A broker's certificate on this plane, as both ends use it. A renewed one counts for new connections; those of the
+    old one end with it (`certificate_problem`)."""
 
     def __init__(self, mode: TlsMode, folder: CertificateFolder) -> None:
         """`mode` is not disabled. ssl.SSLError when the files cannot be used."""
@@ -134,14 +137,19 @@ class HaTls:
     def take(self, sock: socket.socket) -> SecureSocket:
         """A slave's connection, which began a handshake; `sock` is used up."""
         self._look()
-        return _secured(self._server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
+        return self._secured(self._server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
 
     def begin(self, sock: socket.socket) -> SecureSocket:
         """A connection to a master of our group; `sock` is used up."""
         self._look()
         identity = self._certificates.identity
         name = group_server_name(identity.cluster, identity.group)
-        return _secured(self._client.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False))
+        return self._secured(self._client.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False))
+
+    def _secured(self, sock: ssl.SSLSocket) -> SecureSocket:
+        assert isinstance(sock, SecureSocket), "the context makes such sockets"
+        sock._lock, sock._problem_of, sock._leaf = threading.Lock(), self._folder.caller_problem, b""
+        return sock
 
     def problem_of(self, sock: ssl.SSLSocket) -> str:
         """Why who connected, after the handshake, is no member of our group, in words; empty: it is one."""
@@ -193,6 +201,14 @@ class SecureSocket(ssl.SSLSocket):
     """
 
     _lock: threading.Lock
+    _problem_of: Callable[[bytes], str | None]
+    _leaf: bytes
+
+    def certificate_problem(self) -> str:
+        """Why no handshake would take the other end's certificate now, in words; empty: one would, or none has been."""
+        if not self._leaf and (shown := self.getpeercert(binary_form=True)):
+            self._leaf = ssl.DER_cert_to_PEM_cert(shown).encode()
+        return (self._leaf and self._problem_of(self._leaf)) or ""
 
     def send(self, data: Buffer, flags: int = 0) -> int:
         """One record at most. After BlockingIOError the same bytes have to come first."""
@@ -243,6 +259,39 @@ class SecureSocket(ssl.SSLSocket):
         return filled
 
 
+class ConnectionBearers:
+    """Under which certificate each connection of a slave was proven on the metadata plane, by its end host:port. A
+    connection lives for days: it ends when its certificate does, or when nobody believes the CA of that any more."""
+
+    def __init__(self, problem_of: Callable[[bytes], str | None]) -> None:
+        """`problem_of` a certificate, PEM: why it would not be taken now."""
+        self._problem_of = problem_of
+        self._leaves: OrderedDict[str, bytes] = OrderedDict()
+
+    def note(self, connection: str, leaf: bytes) -> None:
+        self._leaves[connection] = leaf
+        self._leaves.move_to_end(connection)
+        # Proofs of connections that never came, for the most part.
+        while len(self._leaves) > _BEARERS_MAX:
+            self._leaves.popitem(last=False)
+
+    def problem(self, connection: str) -> str:
+        """Why it must not go on, in words; empty: it may, or was not proven so."""
+        leaf = self._leaves.get(connection)
+        if leaf is None:
+            return ""
+        self._leaves.move_to_end(connection)
+        return self._problem_of(leaf) or ""
+
+    def gone(self, connection: str) -> None:
+        self._leaves.pop(connection, None)
+
+
+def certificate_problem(sock: socket.socket) -> str:
+    """Why the other end of a connection would not be let in now, in words; empty: it would, or there is no TLS."""
+    return sock.certificate_problem() if isinstance(sock, SecureSocket) else ""
+
+
 async def handshake(sock: SecureSocket) -> None:
     """Ends it, with either end. OSError, TimeoutError."""
     loop = asyncio.get_running_loop()
@@ -275,12 +324,6 @@ def why_refused(error: OSError) -> str:
             return "it shows no certificate"
         return f"no TLS comes about: {error.reason or error}"
     return "its handshake takes too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-
-
-def _secured(sock: ssl.SSLSocket) -> SecureSocket:
-    assert isinstance(sock, SecureSocket), "the context makes such sockets"
-    sock._lock = threading.Lock()
-    return sock
 
 
 def _set(ready: asyncio.Future[None]) -> None:

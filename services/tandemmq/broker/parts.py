@@ -28,7 +28,7 @@ from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.ha_transport import HaTls
+from tandemmq.broker.ha_transport import ConnectionBearers, HaTls
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.message_group_homes import MessageGroupHomes
@@ -66,10 +66,10 @@ from tandemmq.core.storage.index_table import PagesAheadJob
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.http2.errors import TlsMode
-from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.metrics import MetricSamples
 from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.service_tls import ServerTls, server_tls_of
 
 if TYPE_CHECKING:
     # Both are built on this module.
@@ -376,7 +376,11 @@ class BrokerParts:
         self._spreading: Final[set[asyncio.Task[None]]] = set()
         self.ports: Final = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
         """Those that are open, by setting; 0 before."""
-        self.ha_tls: Final = _ha_tls(settings, clock)
+        self.server_tls: Final = server_tls_of(settings, clock=clock, group=settings.broker_name)
+        self.ha_tls: Final = _ha_tls(settings, self.server_tls)
+        self.ha_bearers: Final = (
+            None if self.server_tls is None else ConnectionBearers(self.server_tls.folder.caller_problem)
+        )
         self.is_whole: bool = False
         """The last run of this disk lost nothing that its log held, as far as the disk knows."""
         self.log_damage: LogDamage | None = None
@@ -672,7 +676,8 @@ class BrokerParts:
         self.stopping.set()
 
 
-def _ha_tls(settings: BrokerSettings, clock: Clock) -> HaTls | None:
+def _ha_tls(settings: BrokerSettings, server_tls: ServerTls | None) -> HaTls | None:
     if settings.ha_tls_mode is TlsMode.DISABLED:
         return None
-    return HaTls(settings.ha_tls_mode, CertificateFolder(Path(settings.service_tls_path), clock=clock))
+    assert server_tls is not None, "the settings say so: haTlsMode needs serviceTlsMode"
+    return HaTls(settings.ha_tls_mode, server_tls.folder)

@@ -44,7 +44,7 @@ from tandemmq.service.route_messages import (
     snapshot_message,
     takes_one_address,
 )
-from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
+from tandemmq.service.rpc import Call, MethodTable, ShortRequests, UnaryMethod
 from tandemmq.service.service_tls import caller_of, claim_problem_of, peer_of, server_tls_of
 from tandemmq.service.settings import VERSION
 
@@ -459,6 +459,8 @@ _Code = definition.Code
 
 # In an assignment: any queue of that broker.
 _ANY_QUEUE: Final = -1
+_QUESTION_BYTES_MAX: Final = 64 << 10
+"""Names of a topic and a group, and an access point, from anybody."""
 
 
 def client_api(route: Callable[[str], TopicRoute | None]) -> MethodTable:
@@ -466,8 +468,13 @@ def client_api(route: Callable[[str], TopicRoute | None]) -> MethodTable:
     return MethodTable(
         "apache.rocketmq.v2.MessagingService",
         {
-            "QueryRoute": UnaryMethod(RouteQueryHandler(route).query_route, service.QueryRouteRequest),
-            "QueryAssignment": UnaryMethod(AssignmentHandler(route).query_assignment, service.QueryAssignmentRequest),
+            "QueryRoute": UnaryMethod(
+                RouteQueryHandler(route).query_route, ShortRequests(service.QueryRouteRequest, _QUESTION_BYTES_MAX)
+            ),
+            "QueryAssignment": UnaryMethod(
+                AssignmentHandler(route).query_assignment,
+                ShortRequests(service.QueryAssignmentRequest, _QUESTION_BYTES_MAX),
+            ),
         },
         otherwise="a NameServer answers QueryRoute and QueryAssignment only; send this call to a broker of the "
         "route, or use a broker's client port as access point",
@@ -492,7 +499,7 @@ class AssignmentHandler:
     def _answer(
         self, request: service.QueryAssignmentRequest, metadata: Mapping[str, str]
     ) -> service.QueryAssignmentResponse:
-        rows = client_id_problem(metadata) or rows_or_problem(self._route, request.topic.name)
+        rows = client_id_problem(metadata) or rows_or_problem(self._route, request.topic)
         if isinstance(rows, definition.Status):
             return service.QueryAssignmentResponse(status=rows)
         group_problem = group_name_problem(request.group.name)

@@ -366,6 +366,8 @@ def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
 
 _LANGUAGE_HEADER: Final = "x-mq-language"
 _ONE_ADDRESS_LANGUAGE: Final = "HTTP"
+_ECHOED_BYTES_MAX: Final = 512
+_ADDRESSES_MAX: Final = 1_024
 
 _Code = definition.Code
 
@@ -400,7 +402,7 @@ class RouteQueryHandler:
         rows = (
             client_id_problem(metadata)
             or _endpoints_problem(request.endpoints)
-            or rows_or_problem(self._route, request.topic.name)
+            or rows_or_problem(self._route, request.topic)
         )
         if isinstance(rows, definition.Status):
             return service.QueryRouteResponse(status=rows)
@@ -417,9 +419,21 @@ def client_id_problem(metadata: Mapping[str, str]) -> definition.Status | None:
     return definition.Status(code=_Code.CLIENT_ID_REQUIRED, message=f"the request has no {CLIENT_ID_HEADER} header")
 
 
-def rows_or_problem(route: Callable[[str], TopicRoute | None], topic: str) -> list[QueueRow] | definition.Status:
+def echo_problem(topic: definition.Resource) -> str | None:
+    """Why a topic, as it is written in a request, cannot be told again with each of its queues: it would be an answer
+    of gigabytes to a request of megabytes, from anybody. What it holds besides its name nobody has looked at."""
+    size = topic.ByteSize()
+    if size <= _ECHOED_BYTES_MAX:
+        return None
+    return f"topic: with its namespace it has {size} bytes, the limit is {_ECHOED_BYTES_MAX}"
+
+
+def rows_or_problem(
+    route: Callable[[str], TopicRoute | None], wanted: definition.Resource
+) -> list[QueueRow] | definition.Status:
     """Rows of a topic, at least one; or why there are none."""
-    problem = topic_name_problem(topic)
+    topic = wanted.name
+    problem = topic_name_problem(topic) or echo_problem(wanted)
     if problem is not None:
         return definition.Status(code=_Code.ILLEGAL_TOPIC, message=problem)
     found = route(topic)
@@ -458,7 +472,9 @@ def message_queue(row: QueueRow, topic: definition.Resource, *, one_address: boo
 
 def _endpoints_problem(endpoints: definition.Endpoints) -> definition.Status | None:
     """The access point as the client wrote it. Only its form matters: the answer depends on the topic alone."""
-    if endpoints.scheme not in _SCHEMES.values():
+    if len(endpoints.addresses) > _ADDRESSES_MAX:
+        reason = f"the access point has {len(endpoints.addresses)} addresses, the limit is {_ADDRESSES_MAX}"
+    elif endpoints.scheme not in _SCHEMES.values():
         reason = "the access point has no address scheme"
     elif not endpoints.addresses:
         reason = "the access point has no address"

@@ -6,10 +6,11 @@ by them. The callers' side is `service_channels`.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +44,8 @@ log = structlog.get_logger(__name__)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _STRANGERS_TOLD_MAX: Final = 1_000
 _REFUSAL_PAUSE_MS: Final = 10_000
+_LOOK_EVERY_S: Final = 1.0
+"""At the certificate of a call that goes on."""
 
 
 class ServiceTlsSettings(ServiceSettings):
@@ -158,10 +161,10 @@ class ServerTls:
 
         return grpc.dynamic_ssl_server_credentials(_configuration(latest), fetch, require_client_authentication=True)
 
-    def connection_problem(self, context: _Context) -> str | None:
-        """Why the caller's connection, which may be old, would not be taken now; None: it would, or has no TLS."""
-        leaf = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
-        problem = None if leaf is None else self.folder.caller_problem(leaf)
+    def connection_problem(self, leaf: bytes) -> str | None:
+        """Why the connection of a caller with that certificate, which may be old, would not be taken now; None: it
+        would, or has no TLS."""
+        problem = self.folder.caller_problem(leaf) if leaf else None
         return problem and f"this connection's certificate is not taken any more: {problem}"
 
 
@@ -225,7 +228,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         known = self._guarded.get(path)
         if known is not None and known[0] is handler:
             return known[1]
-        guarded = _guard(handler, path, self._check)
+        guarded = _guard(handler, path, self._check, self._lasting)
         self._guarded[path] = handler, guarded
         return guarded
 
@@ -238,7 +241,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
             self.refused["unusable_certificate"] += 1
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
             return
-        if problem := self._tls.connection_problem(context):
+        if problem := self._tls.connection_problem(certificate_of(context)):
             self.refused["unusable_certificate"] += 1
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, problem)
             return
@@ -250,6 +253,35 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
             code = grpc.StatusCode.UNAUTHENTICATED if identity is None else grpc.StatusCode.PERMISSION_DENIED
             self.refused["no_certificate" if identity is None else "not_permitted"] += 1
             await self._refuse(path, context, code, reason)
+
+    @asynccontextmanager
+    async def _lasting(self, path: str, context: _Context) -> AsyncIterator[None]:
+        """Around a call that may go on for long: it ends with its connection's certificate, wherever it waits."""
+        leaf, task = certificate_of(context), asyncio.current_task()
+        if self._tls is None or not leaf or task is None:
+            yield
+            return
+        tls, loop = self._tls, asyncio.get_running_loop()
+        problem, timer = "", loop.call_later(_LOOK_EVERY_S, lambda: look())
+
+        def look() -> None:
+            nonlocal problem, timer
+            problem = tls.connection_problem(leaf) or ""
+            if problem:
+                task.cancel()
+            else:
+                timer = loop.call_later(_LOOK_EVERY_S, look)
+
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not problem:
+                raise
+            task.uncancel()
+            self.refused["unusable_certificate"] += 1
+            await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, problem)
+        finally:
+            timer.cancel()
 
     async def _refuse(self, path: str, context: _Context, code: grpc.StatusCode, reason: str) -> None:
         self._tell_refusal(path, peer_of(context), reason)
@@ -301,6 +333,11 @@ def peer_of(context: _Context) -> str:
     return peer.rpartition("/")[2] if peer.startswith("unix:") else peer
 
 
+def certificate_of(context: _Context) -> bytes:
+    """The certificate of whoever calls, PEM; empty: a call without TLS. Not once the call has ended."""
+    return next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+
+
 def caller_of(context: _Context) -> Identity | None:
     """Who calls; None: a call without TLS. Raises IdentityUnusable."""
     names = context.auth_context()
@@ -314,8 +351,13 @@ def _identity(uris: tuple[bytes, ...]) -> Identity:
     return identity_of([uri.decode("utf-8", "replace") for uri in uris])
 
 
-def _guard(handler: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:
-    """The handler, which `check` may end before it begins."""
+_Check: TypeAlias = Callable[[str, _Context], Awaitable[None]]
+_Lasting: TypeAlias = Callable[[str, _Context], AbstractAsyncContextManager[None]]
+
+
+def _guard(handler: Any, path: str, check: _Check, lasting: _Lasting) -> Any:
+    """The handler, which `check` may end before it begins, and `lasting` while it goes on."""
+    is_stream = handler.request_streaming or handler.response_streaming
     makers = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
         (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
@@ -324,17 +366,20 @@ def _guard(handler: Any, path: str, check: Callable[[str, _Context], Awaitable[N
     }
     make, behavior = makers[(handler.request_streaming, handler.response_streaming)]
     return make(
-        _guarded_stream(behavior, path, check)
+        _guarded_stream(behavior, path, check, lasting)
         if inspect.isasyncgenfunction(behavior)
-        else _guarded_call(behavior, path, check),
+        else _guarded_call(behavior, path, check, lasting if is_stream else None),
         handler.request_deserializer,
         handler.response_serializer,
     )
 
 
-def _guarded_call(behavior: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:
+def _guarded_call(behavior: Any, path: str, check: _Check, lasting: _Lasting | None) -> Any:
     async def guarded(request: Any, context: _Context) -> Any:
         await check(path, context)
+        if lasting is not None:
+            async with lasting(path, context):
+                return await behavior(request, context)
         if path not in _CHANGES or getattr(request, "dry_run", False):
             return await behavior(request, context)
         # Now: of a call that was cut off gRPC does not know them any more.
@@ -387,10 +432,10 @@ def _named(value: Any) -> str:
     return value if isinstance(value, str) else ",".join(map(str, value)) if isinstance(value, Mapping) else ""
 
 
-def _guarded_stream(behavior: Any, path: str, check: Callable[[str, _Context], Awaitable[None]]) -> Any:
+def _guarded_stream(behavior: Any, path: str, check: _Check, lasting: _Lasting) -> Any:
     async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:
         await check(path, context)
-        async with aclosing(behavior(request, context)) as answers:
+        async with lasting(path, context), aclosing(behavior(request, context)) as answers:
             async for answer in answers:
                 yield answer
 

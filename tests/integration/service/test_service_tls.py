@@ -45,6 +45,7 @@ class Server:
         self.called: list[str] = []
         self.port = 0
         self.watch: Call | None = None
+        self.others: Callable[[GrpcServer], None] = lambda server: None
 
     @asynccontextmanager
     async def serving(
@@ -57,6 +58,7 @@ class Server:
         clock = clock or SystemClock()
         tls = ServerTls(mode, CertificateFolder(folder, clock=clock), CLUSTER, GROUP)
         server = GrpcServer(address, 0, clock=clock, tls=tls)
+        self.others(server)
         by_service: dict[str, list[str]] = {}
         for path in (*METHODS, "/tandemmq.broker.v1.ReplicaService/New"):
             _, service, method = path.split("/")
@@ -302,6 +304,86 @@ async def test_calls_on_an_open_connection_end_with_its_certificate(
         assert told.startswith("UNAUTHENTICATED this connection's certificate is not taken any more: tls.crt: ")
         assert ("has expired at" if change == "it expires" else "is of another CA, CN=test CA") in told
         assert await _call(renewed) == "here"
+
+
+def _SAME(data: bytes) -> bytes:
+    return data
+
+
+STREAMS = [
+    ("/tandemmq.admin.v1.BrokerAdminService/ProbePeers", "waits"),
+    ("/tandemmq.broker.v1.MetadataService/WatchMetadata", "waits"),
+    ("/tandemmq.broker.v1.MetadataService/WatchMetadata", "tells"),
+    ("/tandemmq.nameserver.v1.NameServerService/Heartbeat", "waits"),
+]
+
+
+class _Watched:
+    """Streams as generated servicers have them: one that tells or waits for ever, and one in both directions."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.pause_s = LIMIT_S
+
+    async def watch(self, request: StringValue, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b""
+                async with asyncio.timeout(2 * LIMIT_S):
+                    await asyncio.sleep(self.pause_s)
+        finally:
+            self.ended.append("watch")
+
+    async def beat(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        try:
+            async for each in requests:
+                yield each
+        finally:
+            self.ended.append("beat")
+
+    def serve_on(self, server: GrpcServer) -> None:
+        for service, method, handler in (
+            ("broker.v1.MetadataService", "WatchMetadata", grpc.unary_stream_rpc_method_handler(self.watch)),
+            ("nameserver.v1.NameServerService", "Heartbeat", grpc.stream_stream_rpc_method_handler(self.beat)),
+        ):
+            handlers = grpc.method_handlers_generic_handler(f"tandemmq.{service}", {method: handler})
+            server.aio_server.add_generic_rpc_handlers((handlers,))
+
+
+@pytest.mark.parametrize(("path", "pace"), STREAMS)
+@pytest.mark.parametrize("change", ["it expires", "its CA is not believed any more"])
+async def test_a_call_under_way_ends_with_its_certificate(
+    certificates: TestCertificates, path: str, pace: str, change: str
+) -> None:
+    clock, server, watched = LaterClock(), Server(), _Watched()
+    watched.pause_s = 0.05 if pace == "tells" else LIMIT_S
+    server.others = watched.serve_on
+    other = CertificateAuthority.new("next CA", now=now(), days=30)
+    both = certificates.authority.pem + other.pem
+    identity = ADMIN[AdminLevel.OPERATOR] if path == PROBES else broker(1)
+    folder = certificates.issue(broker(), by=other, believes=both)
+    certificates.issue(identity, folder="caller", days=1, believes=both)
+    async with server.serving(folder, clock=clock), server.caller(certificates.root / "caller") as channel:
+        if "Heartbeat" in path:
+            call: Any = channel.stream_stream(path, _SAME, _SAME)()  # type: ignore[call-arg]  # it is written to
+            await call.write(StringValue(value="here").SerializeToString())
+        else:
+            call = channel.unary_stream(path, _SAME, _SAME)(StringValue(value="here").SerializeToString())
+        await call.read()
+        await asyncio.sleep(1.5)
+        assert not call.done(), "a good certificate ends nothing"
+        if change == "it expires":
+            clock.hours = 25
+        else:
+            certificates.issue(broker(), by=other, believes=other.pem)
+        async with asyncio.timeout(LIMIT_S):
+            with suppress(grpc.aio.AioRpcError):
+                while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # grpc-stubs lacks it
+                    pass
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            told = await call.details()
+        assert told.startswith("this connection's certificate is not taken any more: tls.crt: ")
+        assert watched.ended == ([] if path == PROBES else ["beat" if "Heartbeat" in path else "watch"])
 
 
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00"], ids=["silent", "half a handshake"])

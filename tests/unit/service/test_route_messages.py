@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
@@ -17,6 +18,7 @@ from tandemmq.core.routing.values import (
     ReplicaMemory,
     TopicRoute,
 )
+from tandemmq.nameserver.name_server import AssignmentHandler, client_api
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
@@ -30,7 +32,7 @@ from tandemmq.service.route_messages import (
     route_message,
     route_value,
 )
-from tandemmq.service.rpc import StatusCode
+from tandemmq.service.rpc import RequestTooLong, StatusCode
 
 ACCESS_POINT = definition.Endpoints(scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=9876)])
 ROUTE = TopicRoute(
@@ -141,6 +143,50 @@ def test_topic_without_a_live_master_is_not_ok_with_no_rows() -> None:
     status = query(routes={"orders": TopicRoute("orders", ROUTE.queues, (group,))}).status
     assert status.code == definition.TOPIC_NOT_FOUND
     assert "no live master" in status.message
+
+
+@pytest.mark.parametrize("queue_count", [1, 1_000])
+@pytest.mark.parametrize("what", ["namespace", "unknown field"])
+def test_what_anybody_writes_beside_a_topic_s_name_is_not_told_again_with_each_queue(
+    what: str, queue_count: int
+) -> None:
+    """64 KiB, which a stranger may send, were 64 MB of one answer."""
+    routes = {"orders": TopicRoute("orders", (QueueData("broker-a", queue_count, queue_count, 6),), ROUTE.brokers)}
+    at_length = b"x" * 60_000
+    for text in (at_length, b"x" * 400):
+        extra = bytes([0x0A if what == "namespace" else 0x7A]) + _varint(len(text)) + text
+        topic = definition.Resource.FromString(definition.Resource(name="orders").SerializeToString() + extra)
+        is_refused = text is at_length
+        call: Any = FakeCall()
+        route = service.QueryRouteRequest(topic=topic, endpoints=ACCESS_POINT)
+        RouteQueryHandler(routes.get).query_route(route, call)
+        group = definition.Resource(name="billing")
+        AssignmentHandler(routes.get).query_assignment(service.QueryAssignmentRequest(topic=topic, group=group), call)
+        assert len(call.sent) == 2
+        for answer in call.sent:
+            assert answer.status.code == (definition.ILLEGAL_TOPIC if is_refused else definition.OK)
+            assert len(answer.SerializeToString()) < 1_000 + 600 * queue_count
+
+
+def test_an_access_point_has_few_addresses() -> None:
+    for count, code in ((1_024, definition.OK), (1_025, definition.ILLEGAL_ACCESS_POINT)):
+        addresses = [definition.Address(host="127.0.0.1", port=9876)] * count
+        assert query(endpoints=definition.Endpoints(scheme=definition.IPv4, addresses=addresses)).status.code == code
+
+
+def test_anybody_asks_a_name_server_shortly() -> None:
+    for method in client_api(lambda _: None).methods.values():
+        assert method.request_type.FromString(bytes(0)) is not None
+        with pytest.raises(RequestTooLong):
+            method.request_type.FromString(bytes((64 << 10) + 1))
+
+
+def _varint(number: int) -> bytes:
+    found = b""
+    while number > 127:
+        found += bytes([number & 127 | 128])
+        number >>= 7
+    return found + bytes([number])
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 128, "TBW102", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"])

@@ -52,6 +52,7 @@ class Refusal(Enum):
 
     TOKEN_MISSING = "send the admin token as 'Authorization: Bearer <token>', or come through kubectl port-forward"
     TOKEN_WRONG = "this is not the admin token"
+    TOO_MANY_TOKENS = "too many wrong tokens from your address; wait a minute"
     NO_TOKEN_SET = "come through kubectl port-forward; for callers from elsewhere set adminToken, or trustedProxies"
     HOST_NOT_LOCAL = "from this host, ask for localhost or an IP address, or send the admin token"
     PROXY_NAMES_NOBODY = "the proxy in between did not say who you are; it should ask you to log in"
@@ -111,11 +112,11 @@ class Access:
         rules: AccessRules = _DEFAULT_RULES,
         sessions: SessionTable | None = None,
         *,
-        token_refused: Callable[[str], None] = lambda _: None,
+        guesses: TokenGuesses | None = None,
     ) -> None:
-        """`token_refused` is told the address of each caller that is nobody and sent a token."""
+        """Without `guesses` nobody counts them."""
         self._rules = rules
-        self._token_refused = token_refused
+        self._guesses = guesses
         self.sessions: Final = sessions
         """Where those who log in are remembered; None: nobody can log in."""
         self._tokens = tuple(
@@ -138,13 +139,19 @@ class Access:
         authorization = request.header("authorization")
         found = self._found(request, authorization)
         is_nobody = isinstance(found, Refusal) or found.name == _ANONYMOUS
-        if is_nobody and authorization[: len(_BEARER)].lower() == _BEARER:
-            self._token_refused(request.peer_host)
+        if self._guesses is not None and is_nobody and authorization[: len(_BEARER)].lower() == _BEARER:
+            self._guesses.tell(request.peer_host)
+            if found is Refusal.TOKEN_WRONG and self._guesses.are_too_many(counted_host(request.peer_host)):
+                return Refusal.TOO_MANY_TOKENS
         return found
 
     def _found(self, request: Request, authorization: str) -> Actor | Refusal:
         if authorization[: len(_BEARER)].lower() == _BEARER:
-            actor = self.actor_with(authorization[len(_BEARER) :].strip(), address=request.peer_host)
+            token, whose = authorization[len(_BEARER) :].strip(), counted_host(request.peer_host)
+            if _holds(self._rules.trusted_proxies, request.peer_host) and (user := self._proxied(request)) is not None:
+                # Many come from a proxy's address, which may add a token of its own to what each of them sends.
+                whose = f"{whose} {user.name}"
+            actor = self.actor_with(token, address=request.peer_host, whose=whose)
             if actor is not None:
                 return actor
         if self.sessions is not None and request.session_id:
@@ -161,13 +168,21 @@ class Access:
             return self._unproven(request, Refusal.NO_TOKEN_SET)
         return self._unproven(request, Refusal.TOKEN_WRONG if authorization else Refusal.TOKEN_MISSING)
 
-    def actor_with(self, token: str, *, address: str) -> Actor | None:
-        """Whoever may use that token."""
-        sent = token.encode()
+    def actor_with(self, token: str, *, address: str, whose: str = "") -> Actor | None:
+        """Whoever may use that token; None also for one that is sent after too many guesses. They are counted as
+        `whose`, if not as the address's."""
+        sent, whose = token.encode(), whose or counted_host(address)
         for name, role, known in self._tokens:
             if hmac.compare_digest(sent, known):
-                return Actor(name, role, address)
+                is_taken = self._guesses is None or self._guesses.takes(whose, name)
+                return Actor(name, role, address) if is_taken else None
+        if self._guesses is not None:
+            self._guesses.failed(whose)
         return None
+
+    def is_guessing(self, address: str) -> bool:
+        """Whether too many wrong tokens came from there in the last minute."""
+        return self._guesses is not None and self._guesses.are_too_many(counted_host(address))
 
     def is_trusted_proxy(self, peer_host: str) -> bool:
         """Whether what it says of its own callers is believed."""
@@ -255,19 +270,59 @@ def operator_only(request: HttpRequest) -> Actor:
 
 _TOKEN_LINE_PAUSE_MS: Final = 60_000
 _TOKEN_HOSTS_MAX: Final = 1_000
+# A token has 16 characters or more and is not guessed at this pace; a person who mistypes it does not notice.
+_GUESSES_MAX: Final = 10
+_GUESSES_WINDOW_MS: Final = 60_000
+_GUESSERS_MAX: Final = 10_000
+_KNOWN_MS: Final = 600_000
+_KNOWN_MAX: Final = 1_000
 
 
-class RefusedTokens:
-    """Lines of the audit log about tokens that are none: one for each address (of IPv6 its /64) in a minute, with how
-    many it sent since the last; who guesses shall not push out what operators did."""
+class TokenGuesses:
+    """Tokens that are none, on the page and with requests alike. After ten in a minute no token is taken from their
+    address (of IPv6 its /64) until the minute is over, but one that was taken from there within ten minutes: a program
+    that guesses keeps out nobody who shares its address and is at work, and nobody elsewhere.
+
+    Of those with requests the audit log has one line for each address in a minute, with how many it sent since the
+    last: who guesses shall not push out what operators did.
+    """
 
     def __init__(self, audit_log: AuditLog, *, clock: Clock) -> None:
         self._audit_log = audit_log
         self._clock = clock
         # When the next line may be written, and those not told; the address that was told of longest ago first.
         self._hosts: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        # Wrong ones, and when their minute began; whose the last was longest ago first.
+        self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        # When a token was last taken from somewhere.
+        self._known: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    def note(self, host: str) -> None:
+    def are_too_many(self, whose: str) -> bool:
+        count, began_ms = self._counts.get(whose, (0, 0))
+        return count >= _GUESSES_MAX and self._clock.monotonic_ms() - began_ms < _GUESSES_WINDOW_MS
+
+    def takes(self, whose: str, token_name: str) -> bool:
+        """Whether a right token counts, which then is known there."""
+        now_ms = self._clock.monotonic_ms()
+        known_ms = self._known.get((whose, token_name))
+        if self.are_too_many(whose) and (known_ms is None or now_ms - known_ms >= _KNOWN_MS):
+            return False
+        self._known[whose, token_name] = now_ms
+        self._known.move_to_end((whose, token_name))
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        return True
+
+    def failed(self, whose: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        count, began_ms = self._counts.pop(whose, (0, now_ms))
+        if now_ms - began_ms >= _GUESSES_WINDOW_MS:
+            count, began_ms = 0, now_ms
+        if len(self._counts) >= _GUESSERS_MAX:
+            self._counts.popitem(last=False)
+        self._counts[whose] = (count + 1, began_ms)
+
+    def tell(self, host: str) -> None:
         host, now_ms = counted_host(host), self._clock.monotonic_ms()
         due_ms, count = self._hosts.get(host, (now_ms, 0))
         if now_ms < due_ms:
@@ -595,4 +650,6 @@ def _too_long(limit: int) -> str:
 def _refused(refusal: Refusal) -> Response:
     if refusal is Refusal.HOST_NOT_LOCAL:
         return problem_response(plain_problem(HTTPStatus.FORBIDDEN, refusal.value))
+    if refusal is Refusal.TOO_MANY_TOKENS:
+        return problem_response(plain_problem(HTTPStatus.TOO_MANY_REQUESTS, refusal.value), {"retry-after": "60"})
     return problem_response(plain_problem(HTTPStatus.UNAUTHORIZED, refusal.value), {"www-authenticate": "Bearer"})

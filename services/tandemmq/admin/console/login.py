@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from http import HTTPStatus
 from typing import Final
 
@@ -13,14 +12,8 @@ from tandemmq.admin.api.access import SESSION_COOKIE, SESSION_LIFE_S, Access, Se
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.console.answers import form_of
 from tandemmq.admin.console.frame import PageTemplates
-from tandemmq.core.clock import Clock
-from tandemmq.core.quotas import counted_host
 
 _NO_STORE: Final = {"cache-control": "no-store"}
-# A token has 16 characters or more and is not guessed at this pace; a person who mistypes it does not notice.
-_FAILURES_MAX: Final = 10
-_FAILURE_WINDOW_MS: Final = 60_000
-_HOSTS_MAX: Final = 1_000
 _NEXT_LENGTH_MAX: Final = 2_000
 
 
@@ -31,10 +24,8 @@ def add_login(
     templates: PageTemplates,
     *,
     audit_log: AuditLog,
-    clock: Clock,
 ) -> None:
     template = templates.get("login.html")
-    failures = _Failures(clock)
 
     def page(next_path: str, *, problem: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
         html = template.render(next=_own_path(next_path), problem=problem)
@@ -50,15 +41,15 @@ def add_login(
     async def login(request: Request) -> Response:
         form = await form_of(request)
         host = request.client.host if request.client is not None else ""
-        if failures.are_too_many(host):
+        is_guessing = access.is_guessing(host)
+        actor = access.actor_with(form.text("token"), address=host)
+        if actor is None and is_guessing:
             return page(
                 form.text("next"),
                 problem="Too many wrong tokens from your address; wait a minute.",
                 status=HTTPStatus.TOO_MANY_REQUESTS,
             )
-        actor = access.actor_with(form.text("token"), address=host)
         if actor is None:
-            failures.note(host)
             audit_log.record("login_refused", level="warning", fields={"address": host})
             return page(form.text("next"), problem="This is not the token.", status=HTTPStatus.UNAUTHORIZED)
         audit_log.record("login", fields={"who": actor.name, "role": actor.role.value, "address": host})
@@ -86,27 +77,3 @@ def _own_path(text: str) -> str:
     """`text` if it is a path of this service, else the first page: a link to us shall not end elsewhere."""
     is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
     return text if is_own and len(text) <= _NEXT_LENGTH_MAX and "\\" not in text else "/"
-
-
-class _Failures:
-    """Wrong tokens of the last minute by address (of IPv6 its /64); who failed longest ago is forgotten first."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        # Address -> count, and when its minute began.
-        self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()
-
-    def are_too_many(self, host: str) -> bool:
-        """True when this address has to wait."""
-        count, began_ms = self._counts.get(counted_host(host), (0, 0))
-        return count >= _FAILURES_MAX and self._clock.monotonic_ms() - began_ms < _FAILURE_WINDOW_MS
-
-    def note(self, host: str) -> None:
-        host = counted_host(host)
-        now_ms = self._clock.monotonic_ms()
-        count, began_ms = self._counts.pop(host, (0, now_ms))
-        if now_ms - began_ms >= _FAILURE_WINDOW_MS:
-            count, began_ms = 0, now_ms
-        while len(self._counts) >= _HOSTS_MAX:
-            self._counts.popitem(last=False)
-        self._counts[host] = (count + 1, began_ms)

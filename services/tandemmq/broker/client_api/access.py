@@ -26,7 +26,13 @@ from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.sessions import ClientOwners
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
-from tandemmq.broker.client_api.validation import CLIENT_ID_CHARACTERS_MAX, Code, Outcome, status_of
+from tandemmq.broker.client_api.validation import (
+    CLIENT_ID_CHARACTERS_MAX,
+    Code,
+    Outcome,
+    check_settings_size,
+    status_of,
+)
 from tandemmq.core.access.sealed_secrets import CannotOpen, SecretKeys
 from tandemmq.core.access.signature import DATE_WINDOW_MS, SignInLimit, date_problem, is_signed, parse_authorization
 from tandemmq.core.access.users_and_policies import (
@@ -196,10 +202,12 @@ def _queue(actions: tuple[Action, ...], *, with_group: bool = True) -> Needs:
 
 
 def _settings(command: pb.TelemetryCommand) -> Sequence[Need] | None:
-    """None: no settings. Answers of clients to what they were asked need nothing."""
+    """None: no settings. Answers of clients to what they were asked need nothing, nor does what the stream refuses."""
     if command.WhichOneof("command") != "settings":
         return None
     settings = command.settings
+    if check_settings_size(settings) is not None:
+        return ()
     if settings.WhichOneof("pub_sub") == "publishing":
         return [_of_topic(topic.name, _PUB) for topic in settings.publishing.topics]
     subscription = settings.subscription
@@ -476,7 +484,9 @@ class ClientAccess:
     def _vouched(self, text: str, call: Call) -> str | None:
         head, _, mark = text.rpartition(" ")
         address, _, at_text = head.partition(" ")
-        if not at_text.isdigit() or len(at_text) > 15 or abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
+        if not (at_text.isascii() and at_text.isdigit()) or len(at_text) > 15:  # int() takes no other digits
+            return None
+        if abs(self._clock.wall_ms() - int(at_text)) > DATE_WINDOW_MS:
             return None
         return address if self._keys.is_link_mark(_marked(head, call), mark) else None
 

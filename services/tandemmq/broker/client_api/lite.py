@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 SILENCE_MAX_MS: Final = 180_000
 """RocketMQ's: of a client that does not repeat its subscriptions for so long nothing is known any more."""
+_NAMED_MAX: Final = 30_000
+"""In one request: the loop looks at each of them."""
 _EXPIRY_INTERVAL_MS: Final = 120_000
 """RocketMQ's liteTtlCheckInterval."""
 _FOLLOWED_AT_ONCE: Final = 4_096
@@ -231,6 +233,8 @@ class LiteHandler:
                 Code.ILLEGAL_TOPIC,
                 f"topic {parent} takes {config.message_type} messages and has no lite topics; use one of type LITE",
             )
+        if (count := len(request.lite_topic_set)) > _NAMED_MAX:
+            return Outcome(Code.BAD_REQUEST, f"lite_topic_set: {count} lite topics, the limit is {_NAMED_MAX}")
         for lite_topic in request.lite_topic_set:
             if (problem := lite_topic_problem(lite_topic)) is not None:
                 return Outcome(Code.ILLEGAL_LITE_TOPIC, problem)

@@ -8,7 +8,7 @@ send their settings again, so nothing is refused for want of one. It is kept for
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -20,6 +20,10 @@ from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 SESSION_EXPIRY_MS: Final = 120_000
 # Client ids are whatever callers say: about 500 bytes each.
 _SESSIONS_MAX: Final = 100_000
+# For people, and of each client what it says: so much of one, and of all.
+_SHOWN_BYTES_OF_ONE: Final = 1 << 20
+_SHOWN_BYTES_MAX: Final = 64 << 20
+_SHOWN_ENTRY_BYTES: Final = 150
 
 
 @dataclass(slots=True)
@@ -36,8 +40,9 @@ class ClientSession:
     version: str = ""
     # Address it connected from.
     peer: str = ""
-    # Topics it sends to, or its filter expression by topic.
+    # Topics it sends to, or its filter expression by topic: as many as there is room for.
     subscriptions: dict[str, str] = field(default_factory=dict)
+    shown_bytes: int = 0
 
 
 class ClientSessions:
@@ -47,6 +52,7 @@ class ClientSessions:
         """Beyond `max_sessions` the client heard of longest ago is forgotten."""
         self._gone = gone
         self._max_sessions = max_sessions
+        self._shown_bytes = 0
         # The one heard of longest ago first, so that `expire` looks at no more than the silent ones.
         self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
 
@@ -74,14 +80,30 @@ class ClientSessions:
         session.last_seen_ms = now_ms
         return session
 
+    def describe(self, session: ClientSession, subscriptions: Iterable[tuple[str, str]]) -> None:
+        """Notes what a client says that it sends to, or wants, for people."""
+        self._shown_bytes -= session.shown_bytes
+        room = min(_SHOWN_BYTES_OF_ONE, _SHOWN_BYTES_MAX - self._shown_bytes)
+        session.subscriptions, session.shown_bytes = {}, 0
+        for topic, expression in subscriptions:
+            taken = session.shown_bytes + len(topic) + len(expression) + _SHOWN_ENTRY_BYTES
+            if taken > room:
+                break
+            session.subscriptions[topic] = expression
+            session.shown_bytes = taken
+        self._shown_bytes += session.shown_bytes
+
     def terminate(self, client_id: str) -> None:
         """The client said goodbye. Unknown ids are fine: a goodbye may come twice."""
-        if self._sessions.pop(client_id, None) is not None:
+        session = self._sessions.pop(client_id, None)
+        if session is not None:
+            self._shown_bytes -= session.shown_bytes
             self._gone(client_id)
 
     def clear(self) -> None:
         """Another broker has heard of them since: nobody is known, and nobody is gone."""
         self._sessions.clear()
+        self._shown_bytes = 0
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets those silent for 120 s."""

@@ -16,6 +16,7 @@ from tandemmq.broker.client_api.validation import (
     Outcome,
     check_client_id,
     check_group,
+    check_settings_size,
     check_topic,
     ok_status,
     parsed_filter,
@@ -25,7 +26,7 @@ from tandemmq.core.routing.route_table import QueueRow, queue_rows
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.route_messages import message_queue, takes_one_address
+from tandemmq.service.route_messages import echo_problem, message_queue, takes_one_address
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call, StatusCode
 
 if TYPE_CHECKING:
@@ -235,7 +236,9 @@ class TelemetryStream:
             self.end(StatusCode.INVALID_ARGUMENT, "settings: neither publishing nor subscription is set")
             return
         is_producer = kind == "publishing"
-        refused = _check_publishing(settings.publishing) if is_producer else _check_names(settings.subscription)
+        refused = check_settings_size(settings) or (
+            _check_publishing(settings.publishing) if is_producer else _check_names(settings.subscription)
+        )
         if refused is None and not is_producer and not _hears_of_filters_later(settings):
             refused = _check_filters(settings.subscription)
         if refused:
@@ -269,12 +272,13 @@ class TelemetryStream:
             self._published(self, self.topics, topics)
             self.topics = topics
         if is_producer:
-            session.subscriptions = {topic.name: "" for topic in settings.publishing.topics}
+            said = ((topic.name, "") for topic in settings.publishing.topics)
         else:
             session.group = settings.subscription.group.name
-            session.subscriptions = {
-                entry.topic.name: _shown_filter(entry.expression) for entry in settings.subscription.subscriptions
-            }
+            said = (
+                (entry.topic.name, _shown_filter(entry.expression)) for entry in settings.subscription.subscriptions
+            )
+        self._services.sessions.describe(session, said)
 
 
 def _shown_filter(expression: definition.FilterExpression) -> str:
@@ -349,6 +353,8 @@ class AssignmentHandler:
         refused = check_client_id(call) or check_topic(topic) or check_group(request.group.name)
         if refused:
             return refused
+        if problem := echo_problem(request.topic):
+            return Outcome(Code.ILLEGAL_TOPIC, problem)
         route = self._route(topic)
         rows = queue_rows(route) if route is not None else []
         if not rows:

@@ -119,8 +119,32 @@ def common_status(outcomes: Iterable[Outcome]) -> definition.Status:
     return status_of(first)
 
 
+def check_settings_size(settings: definition.Settings) -> Outcome | None:
+    """Before anything else is looked at."""
+    subscriptions = settings.subscription.subscriptions
+    count = max(len(settings.publishing.topics), len(subscriptions))
+    if count > SETTINGS_TOPICS_MAX:
+        return _too_much_said(count, "topics", SETTINGS_TOPICS_MAX)
+    expressions = [entry.expression for entry in subscriptions]
+    count = sum([len(one.expression) for one in expressions])
+    if count > SETTINGS_CHARACTERS_MAX:
+        return _too_much_said(count, "characters of filters", SETTINGS_CHARACTERS_MAX)
+    count = len({one.expression for one in expressions if one.type == definition.SQL})
+    return _too_much_said(count, "SQL92 filters", SETTINGS_SQL_MAX) if count > SETTINGS_SQL_MAX else None
+
+
+def _too_much_said(count: int, what: str, limit: int) -> Outcome:
+    return Outcome(Code.BAD_REQUEST, f"settings: {count} {what}, the limit is {limit}; use more clients")
+
+
 CLIENT_ID_CHARACTERS_MAX: Final = 1_024
 """Official clients' have about 60. A broker remembers 100,000 of them."""
+SETTINGS_TOPICS_MAX: Final = 16_384
+"""That a client publishes or subscribes to. Each takes two bytes of a request, and is looked at by the loop."""
+SETTINGS_CHARACTERS_MAX: Final = 128 << 10
+SETTINGS_SQL_MAX: Final = 256
+TAGS_CHARACTERS_MAX: Final = 64 << 10
+"""Of a filter by tags; the loop looks at each of them."""
 _PROPERTY_COUNT_MAX: Final = 128
 _PROPERTY_BYTES_MAX: Final = 16_384
 _MESSAGE_GROUP_BYTES_MAX: Final = 63
@@ -210,6 +234,11 @@ def parsed_filter(expression: definition.FilterExpression) -> MessageFilter | Ou
                 Code.ILLEGAL_FILTER_EXPRESSION, f"SQL92 filter {expression.expression[:200]!r}: {parsed.problem}"
             )
         return parsed
+    if len(expression.expression) > TAGS_CHARACTERS_MAX:
+        return Outcome(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"filter: {len(expression.expression)} characters, the limit is {TAGS_CHARACTERS_MAX}",
+        )
     tag_filter = TagFilter.parse(expression.expression)
     if tag_filter is None:
         return Outcome(

@@ -19,8 +19,10 @@ import structlog
 from tandemmq.broker.ha_transport import (
     CHECK_INTERVAL_S,
     TLS_HANDSHAKE_BYTE,
+    ConnectionBearers,
     HaTls,
     answers_no_more,
+    certificate_problem,
     handshake,
     prepare,
     tcp_state,
@@ -120,7 +122,7 @@ class HaListener:
     `after_input` is called after every change a slave made, so that the owner can collect the replica's events.
     `tracer` is told before that how far each slave was sent and has acknowledged. `slave_left` is told of each that is
     gone. With `tls` the first byte tells whether a slave speaks it; where it has to, `takes_plain` says of a slave's
-    host:port whether it need not.
+    host:port whether it need not. A connection ends with its certificate, of TLS or among `bearers`.
     """
 
     def __init__(
@@ -134,7 +136,9 @@ class HaListener:
         slave_left: Callable[[SlaveView], None] | None = None,
         tls: HaTls | None = None,
         takes_plain: Callable[[str], bool] = lambda _: True,
+        bearers: ConnectionBearers | None = None,
     ) -> None:
+        self._bearers = bearers
         self._tls = tls
         self._takes_plain = takes_plain
         self._handshakes: dict[int, asyncio.Task[None]] = {}
@@ -214,6 +218,8 @@ class HaListener:
             shaking.cancel()
         link.unsent.clear()
         link.sock.close()
+        if self._bearers is not None:
+            self._bearers.gone(link.peer)
         now_ns = self._clock.monotonic_ns()
         if self._tracer is not None:
             self._tracer.slave_gone(link_id, now_ns)
@@ -330,12 +336,19 @@ class HaListener:
         self._after_input()
 
     def _close_cut_off(self) -> None:
-        """Ends connections whose other end is out of reach while something is on its way there."""
+        """Ends connections whose other end is out of reach while something is on its way there, and those whose
+        certificate is not taken any more."""
         for link in list(self._links.values()):
-            reason = answers_no_more(link.sock)
-            if reason:
+            if reason := answers_no_more(link.sock):
                 self._lost(link, reason)
+            elif problem := self._certificate_problem(link):
+                self._refuse(link, f"this connection's certificate is not taken any more: {problem}")
         self._check_handle = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_cut_off)
+
+    def _certificate_problem(self, link: _HaLink) -> str:
+        if link.link_id in self._handshakes:
+            return ""
+        return certificate_problem(link.sock) or ("" if self._bearers is None else self._bearers.problem(link.peer))
 
     def _lost(self, link: _HaLink, reason: str) -> None:
         self.tell(log.info, "slave_disconnected", link.link_id, peer=link.peer, reason=reason)

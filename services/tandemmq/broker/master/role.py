@@ -127,6 +127,7 @@ class MasterRole:
             slave_left=self._slave_left,
             tls=parts.ha_tls,
             takes_plain=parts.settings.master_options().is_stock,
+            bearers=parts.ha_bearers,
         )
         self.write_path.attach(self.ha)
         self.put: Final = self.write_path.put

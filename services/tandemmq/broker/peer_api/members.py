@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 import grpc
 
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused
+from tandemmq.broker.ha_transport import ConnectionBearers
 from tandemmq.broker.leases import LeaseChange, LeaseSource
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metadata_tables import ChangeSignal, VersionedTable
@@ -24,7 +25,7 @@ from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc, metadata_service_pb2_grpc, replica_service_pb2_grpc
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as metadata_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
-from tandemmq.service.service_tls import claim_problem_of
+from tandemmq.service.service_tls import certificate_of, claim_problem_of
 
 if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import TracedPuts
@@ -70,9 +71,10 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         traced_puts: TracedPuts | None = None,
         pages: Pages | None = None,
         ha_tls: bool = False,
+        bearers: ConnectionBearers | None = None,
     ) -> None:
         """`pages` brings what is read into memory, so that no disk stops the loop; None: all of it is there. `ha_tls`:
-        the replication port takes TLS."""
+        the replication port takes TLS. `bearers`: is told whose connections there are."""
         self._log = log
         self._identity = identity
         self._replica = replica
@@ -81,6 +83,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._traced_puts = traced_puts
         self._pages = pages
         self._ha_tls = ha_tls
+        self._bearers = bearers
 
     async def GetLogExtent(  # noqa: N802
         self,
@@ -130,6 +133,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         # Its reports will count as that member's.
         if problem := claim_problem_of(context, self._identity.cluster, self._identity.broker_name, request.broker_id):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"broker_id: {problem}")
+        leaf = certificate_of(context)
         equal = await self._proof.verify(
             ReplicaMemory(
                 broker_id=request.broker_id,
@@ -145,6 +149,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             digest=request.digest,
             connection=request.connection,
         )
+        if equal and leaf and self._bearers is not None:
+            self._bearers.note(request.connection, leaf)
         return pb.VerifyReplicaResponse(equal=equal, history=history_messages(self._proof.history))
 
     async def PromiseEpoch(  # noqa: N802

@@ -101,6 +101,7 @@ class MetadataPlane:
                 traced_puts=parts.send_tracer.traced_puts if parts.send_tracer is not None else None,
                 pages=parts.pages,
                 ha_tls=parts.ha_tls is not None,
+                bearers=parts.ha_bearers,
             ),
             reader=audit.reader,
             repair=audit.repair,

@@ -27,6 +27,7 @@ from tandemmq.broker.ha_transport import (
     CHECK_INTERVAL_S,
     HaTls,
     answers_no_more,
+    certificate_problem,
     handshake,
     prepare,
     tcp_state,
@@ -258,9 +259,11 @@ class HaConnection:
         await asyncio.wait((self._closed,), timeout=min(timeout_s, CHECK_INTERVAL_S))
         if self._closed.done():
             return
-        reason = answers_no_more(self._sock)
-        if reason:
+        if reason := answers_no_more(self._sock):
             self._end(reason)
+            return
+        if problem := certificate_problem(self._sock):
+            self._end(f"the master's certificate is not taken any more: {problem}")
             return
         if self._clock.monotonic_ms() < self._session.next_deadline_ms():
             return

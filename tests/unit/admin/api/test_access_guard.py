@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
+import structlog
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import SecretStr
@@ -15,9 +17,9 @@ from pydantic import SecretStr
 from support.admin_in_memory import admin_in_memory
 from support.manual_time import ManualTime
 from tandemmq.admin.api import access as access_module
-from tandemmq.admin.api.access import Access, AccessRules, SessionTable
+from tandemmq.admin.api.access import Access, AccessRules, Request, SessionTable, TokenGuesses
+from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.console.answers import Pages
-from tandemmq.admin.console.login import _Failures
 from tandemmq.admin.http_api import CONSOLE_PAGES
 
 _TOKEN = "correct-horse-battery"
@@ -238,12 +240,62 @@ async def test_tokens_are_not_guessed_by_the_thousand() -> None:
     assert codes == [401] * 10 + [429]
 
 
+def _guarded() -> tuple[Access, ManualTime]:
+    clock = ManualTime()
+    guesses = TokenGuesses(AuditLog(clock=clock, log=structlog.get_logger()), clock=clock)
+    proxies = AccessRules(trusted_proxies=(ip_network("10.1.0.0/16"),), proxy_user_header="x-forwarded-user")
+    return Access(SecretStr(_TOKEN), proxies, SessionTable(clock=clock), guesses=guesses), clock
+
+
+def _asks(access: Access, token: str, peer: str, **headers: str) -> str:
+    named = {"authorization": f"Bearer {token}", **{key.replace("_", "-"): value for key, value in headers.items()}}
+    found = access.actor_of(Request(peer, header=lambda name: named.get(name, "")))
+    return found.name if isinstance(found, Actor) else found.name.lower()
+
+
 def test_a_host_with_many_ipv6_addresses_guesses_as_one() -> None:
-    failures = _Failures(ManualTime())
+    access, _ = _guarded()
     for number in range(10):
-        failures.note(f"2001:db8:0:7::{number:x}")
-    assert failures.are_too_many("2001:db8:0:7:ffff::1")
-    assert not failures.are_too_many("2001:db8:0:8::1")
+        _asks(access, f"guess-{number}", f"2001:db8:0:7::{number:x}")
+    assert _asks(access, _TOKEN, "2001:db8:0:7:ffff::1") == "too_many_tokens"
+    assert _asks(access, _TOKEN, "2001:db8:0:8::1") == "adminToken"
+
+
+@pytest.mark.parametrize("way", ["request", "page", "either"])
+def test_who_guesses_is_slowed_down_and_keeps_nobody_else_out(way: str) -> None:
+    access, clock = _guarded()
+    stranger, colleague = "10.0.0.7", "10.0.0.8"
+    assert _asks(access, _TOKEN, colleague) == "adminToken"
+    for number in range(1_000):
+        for peer in (stranger, colleague):
+            if way == "request" or (way == "either" and number % 2):
+                assert _asks(access, f"guess-{number}", peer) in ("token_wrong", "too_many_tokens")
+            else:
+                assert access.actor_with(f"guess-{number}", address=peer) is None
+    # Also the right one is not taken from there by either way, so that nobody hears that it is right.
+    assert _asks(access, _TOKEN, stranger) == "too_many_tokens"
+    assert access.actor_with(_TOKEN, address=stranger) is None
+    assert _asks(access, _TOKEN, "10.0.0.9") == "adminToken"
+    assert _asks(access, _TOKEN, colleague) == "adminToken", "who was at work there before goes on"
+    clock.advance(60_000)
+    assert _asks(access, _TOKEN, stranger) == "adminToken"
+
+
+def test_a_proxy_s_user_that_guesses_is_counted_alone() -> None:
+    access, _ = _guarded()
+    for number in range(20):
+        assert _asks(access, f"guess-{number}", "10.1.2.3", x_forwarded_user="eve") == "eve"
+    assert _asks(access, _TOKEN, "10.1.2.3", x_forwarded_user="eve") == "eve", "it is looked at no more"
+    assert _asks(access, _TOKEN, "10.1.2.3", x_forwarded_user="ada") == "adminToken"
+
+
+def test_who_comes_from_very_many_addresses_fills_no_memory() -> None:
+    access, _ = _guarded()
+    for number in range(30_000):
+        _asks(access, "guess", f"10.{2 + (number >> 16)}.{number >> 8 & 255}.{number & 255}")
+    assert access._guesses is not None
+    assert len(access._guesses._counts) <= 10_000
+    assert len(access._guesses._hosts) <= 1_000
 
 
 async def test_a_token_that_is_none_leaves_a_line_and_a_thousand_leave_one() -> None:
@@ -253,7 +305,8 @@ async def test_a_token_that_is_none_leaves_a_line_and_a_thousand_leave_one() -> 
             assert not admin.audit_log.lines(), "nobody guessed"
             for number in range(1_000):
                 guess = {"authorization": f"Bearer guess-guess-guess-{number}"}
-                assert (await admin.client.get("/api/v1/caller", headers=guess)).status_code == code
+                told = (await admin.client.get("/api/v1/caller", headers=guess)).status_code
+                assert told == (429 if code == 401 and number >= 9 else code)
             (line,) = admin.audit_log.lines()
             admin.clock.advance(60_000)
             await admin.client.get(_TOPIC, headers={"authorization": "bearer x"})

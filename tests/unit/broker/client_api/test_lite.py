@@ -614,3 +614,11 @@ def test_lost_answer_that_is_asked_for_in_smaller_parts_comes_in_parts(lite: Bro
         ack(lite, parts[-1])
         parts.append(received(lite, attempt_id=f"next {number}", batch_size=1))
     assert sorted(body for part in parts for body in part.bodies) == [b"1", b"2", b"3"]
+
+
+def test_a_request_names_only_so_many_lite_topics(lite: BrokerAssembly) -> None:
+    """Before each is looked at, and whatever is done with them."""
+    named = [f"{number:x}" for number in range(30_001)]
+    for action in definition.LiteSubscriptionAction.values():
+        assert sync(lite, *named, action=action) == definition.BAD_REQUEST  # type: ignore[arg-type]
+    assert sync(lite, *named[:-1]) == definition.LITE_SUBSCRIPTION_QUOTA_EXCEEDED

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from tandemmq.broker.client_api.sessions import SESSION_EXPIRY_MS, ClientSessions
 
 
@@ -35,3 +38,32 @@ def test_a_full_table_forgets_the_one_heard_of_longest_ago() -> None:
         sessions.seen(client_id, now_ms=0)
     assert gone == ["b"]
     assert len(sessions) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["describe", "goodbye", "clear"]),
+            st.integers(0, 200),
+            st.integers(0, 12_000),
+            st.integers(0, 1_000),
+        ),
+        max_size=150,
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_what_clients_say_of_themselves_is_bounded_and_counted(steps: list[tuple[str, int, int, int]]) -> None:
+    sessions = ClientSessions(lambda _: None)
+    for step, client, topics, length in steps:
+        if step == "describe":
+            said = ((f"topic-{number}", "x" * length) for number in range(topics))
+            sessions.describe(sessions.seen(f"client@{client}", now_ms=0), said)
+        elif step == "goodbye":
+            sessions.terminate(f"client@{client}")
+        else:
+            sessions.clear()
+        held = sessions.all()
+        assert sessions._shown_bytes == sum(session.shown_bytes for session in held) <= 64 << 20
+        assert all(session.shown_bytes <= 1 << 20 for session in held)
+        for session in held:
+            assert (session.shown_bytes > 0) == bool(session.subscriptions)

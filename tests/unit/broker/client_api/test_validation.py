@@ -10,7 +10,14 @@ import pytest
 from support.api_requests import message
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.sent_message import SentMessage
-from tandemmq.broker.client_api.validation import check_lease, check_message, declared_type, parsed_filter
+from tandemmq.broker.client_api.validation import (
+    Outcome,
+    check_lease,
+    check_message,
+    check_settings_size,
+    declared_type,
+    parsed_filter,
+)
 from tandemmq.core.delivery.sql_filter import SqlFilter
 from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -148,3 +155,36 @@ def test_filters() -> None:
     for refused in (parsed("a | b"), parsed("", definition.SQL), parsed("x >", definition.SQL)):
         assert getattr(refused, "code", None) == Code.ILLEGAL_FILTER_EXPRESSION
     assert "at character 3: '|'" in getattr(parsed("x | y AND", definition.SQL), "text", "")
+
+
+def _consumer(expressions: list[tuple[int, str]]) -> definition.Settings:
+    settings = definition.Settings()
+    for kind, text in expressions:
+        settings.subscription.subscriptions.add(
+            topic=definition.Resource(name="orders"),
+            expression=definition.FilterExpression(type=kind, expression=text),  # type: ignore[arg-type]
+        )
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("expressions", "what"),
+    [
+        ([(definition.TAG, "x" * 65_536)] * 2, ""),
+        ([(definition.TAG, "x" * 65_536)] * 2 + [(definition.TAG, "x")], "131073 characters of filters"),
+        ([(definition.SQL, f"a > {number}") for number in range(256)], ""),
+        ([(definition.SQL, f"a > {number}") for number in range(257)], "257 SQL92 filters"),
+        ([(definition.SQL, "a > 1")] * 5_000, ""),
+        ([(definition.TAG, "")] * 16_385, "16385 topics"),
+    ],
+)
+def test_settings_say_no_more_than_the_loop_looks_at_in_a_moment(expressions: list[tuple[int, str]], what: str) -> None:
+    refused = check_settings_size(_consumer(expressions))
+    assert (refused.text if refused else "").startswith(f"settings: {what}, the limit is" if what else "")
+    assert (refused is None) is (what == "")
+
+
+def test_a_filter_by_tags_has_an_end() -> None:
+    for length, is_refused in ((65_536, False), (65_537, True)):
+        parsed = parsed_filter(definition.FilterExpression(type=definition.TAG, expression="t" * length))
+        assert isinstance(parsed, Outcome) is is_refused
