@@ -180,6 +180,9 @@ def _add_problems(app: FastAPI, pages: Pages) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             where = request.url.path
             detail = f"there is no page {where}" if _wants_page(request) else f"nothing is at {where}; see /api/docs"
+        elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and _wants_page(request):
+            # An address that a form was sent to, kept or reloaded.
+            detail = f"{request.url.path} only takes what a form sends: nothing was done; fill in the form again"
         headers = dict(error.headers) if error.headers else None
         return answer(request, plain_problem(HTTPStatus(error.status_code), detail), headers)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tandemmq.consistency.settings import ConsistencySettings, NothingFound
+from tandemmq.consistency.settings import ConsistencySettings, NothingFound, ProgressKind
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 from tandemmq.core.audit.replica_store import is_broker_id
 
@@ -41,7 +41,11 @@ def discover(settings: ConsistencySettings) -> Discovery:
         # Here, so that a run over folders loads no gRPC.
         from tandemmq.consistency.source_files.broker_files import registered_brokers
 
-        found = registered_brokers(settings.name_servers, cluster=settings.cluster_name)
+        found = registered_brokers(
+            settings.name_servers,
+            cluster=settings.cluster_name,
+            is_watched=settings.progress is ProgressKind.PERSON,
+        )
     elif settings.paths:
         found = replicas_in_folders([Path(path) for path in settings.paths])
     else:

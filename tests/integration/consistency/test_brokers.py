@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,8 @@ from support.replica_folders import open_replica
 from support.store_damage import write_at
 from support.topic_admin import create_topic
 from tandemmq.consistency.audit import AuditReport
+from tandemmq.consistency.discovery import discover
+from tandemmq.consistency.settings import ConsistencySettings, NothingFound
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.repair_plan import RepairAction
@@ -61,6 +65,25 @@ def _pair(cluster: ProcessCluster) -> tuple[ServiceProcess, ServiceProcess]:
 def _fill(cluster: ProcessCluster, master: ServiceProcess) -> None:
     with AcknowledgedSender(master, _TOPIC, body_bytes=2_000):
         wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 1 << 20, limit_s=120, what="messages are there")
+
+
+def test_a_person_is_told_within_seconds_that_no_name_server_answers() -> None:
+    with socket.socket() as one, socket.socket() as two:
+        # Bound and not listened on: nobody else can come there.
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        absent = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+        settings = ConsistencySettings.model_validate(
+            {"namesrvAddr": ";".join(absent), "results": "unused", "progress": "person"}
+        )
+        began_s = time.monotonic()
+        with pytest.raises(NothingFound) as told:
+            discover(settings)
+        took_s = time.monotonic() - began_s
+    assert all(f"NameServer {each} does not answer" in str(told.value) for each in absent)
+    assert "start a cluster with `tandemmq up`" in str(told.value)
+    # Ten seconds for each, when a job waits for a pod that is being moved.
+    assert took_s < 9
 
 
 def test_live_replicas_are_proven_equal_while_messages_flow(cluster: ProcessCluster, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tandemmq.admin.operations.values import OffsetReset, ResetTarget
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS, cluster_commands, group_commands, topic_commands
 
+_ROOT = Path(__file__).parents[3]
 _LIMIT_S = 60.0
 _TANDEMMQ = (sys.executable, "-m", "tandemmq.cli")
 
@@ -38,6 +40,34 @@ def _unread(command: tuple[str, ...], *, errors_too: bool = False) -> subprocess
         )
     finally:
         os.close(write_end)
+
+
+def test_ctrl_c_is_silent_before_the_first_module_is_imported() -> None:
+    """Whatever is imported earlier, of Python's own library too, would end in a traceback of KeyboardInterrupt."""
+    scripts = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    for name in ("tandemmq", "mqadmin"):
+        module, _, function = scripts[name].partition(":")
+        script = f"""
+import sys, _signal
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_DFL and name not in ("tandemmq", "{module}"):
+            print("too early:", name, file=sys.stderr)
+sys.meta_path.insert(0, Watch())
+sys.argv = ["{name}", "--version"]
+from {module} import {function}
+{function}()
+"""
+        # Without site, which has imported half of it before.
+        ended = subprocess.run(
+            [sys.executable, "-S", "-c", script],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=True,
+        )
+        assert (ended.stderr, ended.stdout[:9]) == ("", "tandemmq ")
 
 
 # Printed by typer, by rich, as JSON, and by the group that lists its commands itself.

@@ -15,7 +15,7 @@ from tandemmq.admin.api.access import OPERATOR_ONLY, SESSION_COOKIE, Problem, cu
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
-from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, frame_of
+from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, entry_above, frame_of
 from tandemmq.admin.console.plots import Plot, TimeRange, plot
 from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
@@ -136,7 +136,16 @@ def go_to(pages: Pages, path: str, *, flash: Flash | None = None) -> Response:
 
 
 def problem_page(pages: Pages, request: Request, problem: Problem, *, active: str = "") -> Response:
-    return page_html(pages, request, "problem.html", active=active, status=HTTPStatus(problem.status), problem=problem)
+    back = entry_above(request.url.path)
+    return page_html(
+        pages,
+        request,
+        "problem.html",
+        active=active or (back.name if back is not None else ""),
+        status=HTTPStatus(problem.status),
+        problem=problem,
+        back=back,
+    )
 
 
 def _frame(pages: Pages, request: Request, active: str) -> Frame:

@@ -313,6 +313,15 @@ class PageTemplates:
         return f"/static/{name}?{hashlib.sha256(self.static_files[name].content).hexdigest()[:12]}"
 
 
+def entry_above(path: str) -> NavigationEntry | None:
+    """The list that a page belongs to, by its address: where to go on from one that is not there."""
+    first = "/" + path.lstrip("/").partition("/")[0]
+    entries = (entry for _, group in NAVIGATION for entry in group)
+    # /message?id=… and /new-topic are of the lists /messages and /topics.
+    names = (first, f"{first}s", f"/{first.removeprefix('/new-')}s")
+    return next((entry for entry in entries if entry.href in names and entry.href != path), None)
+
+
 def address(path: str, **parameters: object) -> str:
     """A path with a query; what is empty, 0, None or False is left out. `path` must be quoted already (`segment`)."""
     pairs = [(name, "true" if value is True else value) for name, value in parameters.items() if value]

@@ -521,6 +521,18 @@ _ACTIVE: Final = "groups"
 _PAGE_SIZE: Final = 50
 # These pages ask the brokers at each renewal, unlike pages of the reading that all share.
 _LIVE_MS: Final = 5_000
+# Whoever wants the furthest behind first has all of them measured, not only those of the page: less often, and so many.
+_ORDERED_MAX: Final = 1_000
+_LIVE_ORDERED_MS: Final = 15_000
+_BY_LAG: Final = "lag"
+_ORDERS: Final = (("", "by name"), (_BY_LAG, "furthest behind first"))
+
+
+def by_lag(found: Page[GroupSummary], part: PageRequest) -> Page[GroupSummary]:
+    """A part of `found`, those that are furthest behind first; what is not known comes last."""
+    ordered = sorted(found.items, key=lambda group: -group.lag)
+    begin = (part.number - 1) * part.size
+    return replace(found, items=ordered[begin : begin + part.size], number=part.number, size=part.size)
 
 
 def add_group_pages(app: FastAPI, pages: Pages) -> None:
@@ -532,18 +544,32 @@ def add_group_pages(app: FastAPI, pages: Pages) -> None:
 
 def _add_list(app: FastAPI, pages: Pages) -> None:
     @app.get("/groups", include_in_schema=False)
-    async def groups(request: Request, search: Name = "", page: PageNumber = 1) -> Response:
-        search = search.strip()
-        found = await pages.operations(request).groups(search=search, page=PageRequest(page, _PAGE_SIZE))
+    async def groups(
+        request: Request,
+        search: Name = "",
+        order: Name = "",
+        page: PageNumber = 1,
+    ) -> Response:
+        search, part = search.strip(), PageRequest(page, _PAGE_SIZE)
+        order = order if order == _BY_LAG else ""
+        asked = PageRequest(size=_ORDERED_MAX) if order else part
+        found = await pages.operations(request).groups(search=search, page=asked)
+        left_out = max(0, found.total - _ORDERED_MAX) if order else 0
+        if order:
+            # Of what was measured: a page that shows less than it counts would have no end.
+            found = by_lag(replace(found, total=len(found.items)), part)
         return page_html(
             pages,
             request,
             "groups.html",
             active=_ACTIVE,
-            live_ms=_LIVE_MS,
+            live_ms=_LIVE_ORDERED_MS if order else _LIVE_MS,
             page=found,
             rows=group_rows(found),
             search=search,
+            order=order,
+            orders=_ORDERS,
+            left_out=left_out,
         )
 
     @app.get("/groups/{name}", include_in_schema=False)

@@ -235,19 +235,26 @@ def _span(reply: reader_pb.QueueSpan) -> QueueSpan:
 _TIMEOUT_S: Final = 3.0
 _WAIT_FOR_READY_S: Final = 10.0
 """A NameServer pod that is being moved comes back within seconds, and the next run is an hour away."""
+_PERSON_WAIT_S: Final = 1.5
+"""Who looks on knows whether it should be there, and runs it again."""
 
 
-def registered_brokers(name_servers: Sequence[str], *, cluster: str) -> Discovery:
-    """All live brokers that any of the NameServers knows, of one cluster if it is named. Raises NothingFound."""
+def registered_brokers(name_servers: Sequence[str], *, cluster: str, is_watched: bool = False) -> Discovery:
+    """All live brokers that any of the NameServers knows, of one cluster if it is named. Raises NothingFound.
+
+    Those that are away are waited for together, and shortly if a person looks on (`is_watched`).
+    """
     answers = []
     notes = []
+    until_s = time.monotonic() + (_PERSON_WAIT_S if is_watched else _WAIT_FOR_READY_S)
     for address in name_servers:
         try:
-            answers.append(RouteSnapshot(0, {}, _registered_at(address)))
+            answers.append(RouteSnapshot(0, {}, _registered_at(address, until_s=until_s)))
         except grpc.RpcError as error:
             notes.append(f"NameServer {address} does not answer: {error.code().name}")
     if len(notes) == len(name_servers):
-        raise NothingFound(f"{'; '.join(notes)}; check namesrvAddr")
+        remedy = "start a cluster with `tandemmq up`, or name its NameServers (--namesrv, or the setting namesrvAddr)"
+        raise NothingFound(f"{'; '.join(notes)}; {remedy}")
     brokers = merge_snapshots(answers, revision=0).brokers
     wanted = [broker for broker in brokers if not cluster or broker.identity.cluster == cluster]
     names = sorted({broker.identity.cluster for broker in wanted})
@@ -256,10 +263,10 @@ def registered_brokers(name_servers: Sequence[str], *, cluster: str) -> Discover
     return Discovery(cluster=", ".join(names), replicas=tuple(_specs(wanted)), notes=tuple(notes))
 
 
-def _registered_at(address: str) -> tuple[RegisteredBroker, ...]:
+def _registered_at(address: str, *, until_s: float) -> tuple[RegisteredBroker, ...]:
     with sync_channel(address, CHANNEL_OPTIONS) as channel:
         try:
-            grpc.channel_ready_future(channel).result(timeout=_WAIT_FOR_READY_S)
+            grpc.channel_ready_future(channel).result(timeout=max(0.0, until_s - time.monotonic()))
         except grpc.FutureTimeoutError:
             pass  # The call itself says why.
         request = nameserver_pb.ListBrokersRequest()

@@ -347,3 +347,27 @@ async def test_problems_of_pages_are_pages_and_those_of_the_api_are_documents() 
     assert (page.status_code, page.headers["content-type"].split(";")[0]) == (404, "text/html")
     assert "there is no page /nowhere" in page.text
     assert document.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "back"),
+    [
+        ("/topics/none-such", ("/topics", "Back to Topics")),
+        ("/groups/none/reset", ("/groups", "Back to Groups")),
+        ("/dead-letters/none/nothing", ("/dead-letters", "Back to Dead letters")),
+        ("/nowhere", ("/", "To the overview")),
+    ],
+)
+async def test_a_page_of_a_problem_leads_on(path: str, back: tuple[str, str]) -> None:
+    async with admin_in_memory() as admin:
+        page = await admin.client.get(path, headers={"accept": "text/html,*/*"})
+    assert page.status_code >= 400
+    assert '<a class="button" href="{}">{}</a>'.format(*back) in page.text
+
+
+async def test_the_address_of_a_form_that_is_reloaded_says_that_nothing_was_done() -> None:
+    async with admin_in_memory() as admin:
+        page = await admin.client.get("/logout", headers={"accept": "text/html,*/*"})
+    assert page.status_code == 405
+    assert "/logout only takes what a form sends: nothing was done" in page.text
+    assert "To the overview" in page.text

@@ -7,10 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from urllib.parse import quote
 
+import pytest
+
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
 from tandemmq.admin.audit_log import Role
+from tandemmq.admin.console import groups as groups_pages
 from tandemmq.admin.console.groups import add_group_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Unseen
@@ -32,6 +35,30 @@ async def test_list_shows_lag_members_and_what_is_read() -> None:
         assert "newcomer 0 0 0 nothing yet" in page.text
         assert "/groups/audit%7Ceu%251" in page.links()
         assert "No group has “zzz” in its name" in (await console.get("/groups?search=zzz")).text
+
+
+async def test_the_group_that_is_furthest_behind_is_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = FakeOperations()
+    usual = operations.cluster.groups["billing"]
+    for number in range(120):
+        operations.cluster.groups[f"a-{number:03}"] = replace(usual, name=f"a-{number:03}")
+    async with _console(operations) as console:
+        assert "/groups/billing" not in (await console.get("/groups")).links(), "it is not among the first by name"
+        page = await console.get("/groups?order=lag")
+        groups = [link for link in page.links() if link.startswith("/groups/")]
+        assert groups[0] == "/groups/billing"
+        assert len(set(groups)) == len(groups) == 50
+        assert "/groups?page=2&order=lag" in page.links()
+        others = [await console.get(f"/groups?order=lag&page={number}") for number in (2, 3)]
+        shown = {*groups, *(link for other in others for link in other.links() if link.startswith("/groups/"))}
+        assert len(shown) == 124, "every group is on one of the pages"
+        assert "are not in this list" not in page.text
+        # A number that nobody measures at once.
+        monkeypatch.setattr(groups_pages, "_ORDERED_MAX", 100)
+        cut = await console.get("/groups?order=lag")
+        assert "Only the first 100 by name are measured and ordered; 24 more are not in this list" in cut.text
+        assert "/groups?page=2&order=lag" in cut.links()
+        assert "/groups?page=3&order=lag" not in cut.links()
 
 
 async def test_group_shows_lag_by_queue_and_members() -> None:
