@@ -48,7 +48,7 @@ from tandemmq.consistency.tasks import (
 )
 from tandemmq.core.audit.causes import collate, ranges_of, with_one_source, with_sources
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
-from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
+from tandemmq.core.audit.findings import OF_OFFSETS, Cause, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_than_seen, table_marks
 from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.replica_store import ReplicaFacts
@@ -537,11 +537,12 @@ class GroupAudit:
         from tandemmq.core.audit.derived_files import DerivedFacts, compare_derived_files, joined_spans
 
         group_end = max(found.replica.facts.end_offset for found in described.values())
+        of_log = [own for own in known if own.severity is not Severity.DERIVED]
         tasks = [
             DerivedTask(
                 described[broker_id].replica,
                 tuple(joined_spans(parts).values()),
-                tuple(ranges_of(broker_id, known)),
+                tuple(ranges_of(broker_id, of_log)),
                 group_end,
             )
             for broker_id, parts in spans.items()
@@ -870,6 +871,7 @@ def _tables_gone(
                 broker_id=next(iter(described)) if len(described) == 1 else None,
                 messages=0,
                 file=f"config/{file.value}",
+                cause=Cause.NO_FILE,
             )
 
 

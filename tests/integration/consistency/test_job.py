@@ -13,8 +13,11 @@ import pytest
 from support.audit_stores import copy_group
 from support.cluster_processes import wait_until
 from support.consistency_job import run_job
+from support.inline_audit import run_inline
 from support.store_damage import DAMAGES
-from tandemmq.core.audit.findings import FindingKind
+from support.written_stores import WrittenStore, change_replicas
+from tandemmq.consistency.audit import FINDINGS_SCHEMA
+from tandemmq.core.audit.findings import Finding, FindingKind
 from tandemmq.core.audit.run_summary import ExitCode, Outcome
 
 _SMALL = {
@@ -41,6 +44,28 @@ def test_job_names_the_damaged_message_and_clears_the_other_group(equal_group: l
     assert run.summary.spark_application_id.startswith("local-")
     assert run.summary.records_checked > 0
     assert (run.folder / "report.html").stat().st_size > 1_000
+
+
+def test_spark_says_of_drawn_changes_what_is_said_without_it(tmp_path: Path) -> None:
+    """Groups of one run, each changed in some places."""
+    groups = tmp_path / "groups"
+    for seed in range(14):
+        store, folders = WrittenStore(seed % 3), [groups / f"group-{seed}" / str(own) for own in range(1 + seed % 3)]
+        for folder in folders:
+            store.write(folder)
+        change_replicas(store, folders, random.Random(f"spark/{seed}"), count=1 + seed % 4)
+    run = run_job(tmp_path / "results", {"path": str(groups), "tier": "deep", **_SMALL}, log=tmp_path / "job.log")
+    other = run_inline(tmp_path / "inline", f"path={groups}", "tier=deep", "chunkBytes=256KiB")
+    assert run.summary.spark_application_id
+    assert [own.outcome for own in run.summary.groups] == [own.outcome for own in other.summary.groups]
+    assert len(run.findings) > 10
+    # A table of findings has not all of a finding's fields.
+    assert sorted(map(_told, run.findings)) == sorted(map(_told, other.findings))
+
+
+def _told(finding: Finding) -> str:
+    values = finding.to_json()
+    return str({name: values[name] for name in FINDINGS_SCHEMA.names if name in values})
 
 
 @pytest.mark.parametrize("when", ["run_starting", "spark_started"])

@@ -6,13 +6,11 @@ replica that lost its last files has a checkpoint that vouches for them. Whoever
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tandemmq.core.audit.equality import BEHIND_A_GAP, NO_LOG, OTHER_LENGTH
-from tandemmq.core.audit.findings import OF_OFFSETS, Finding, FindingKind, Severity, Verdict, stands_for_more
+from tandemmq.core.audit.findings import OF_OFFSETS, Cause, Finding, FindingKind, Severity, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
 
@@ -48,12 +46,11 @@ _SET_BACK: Final = (
     FindingKind.EPOCHS_WRONG,
     FindingKind.DISK_ID_WRONG,
 )
-_OF_ENDS: Final = frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.OFFSET_BEYOND_END})
 
 
 def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     """The same, joined. Raises nothing; what is joined says so in its detail."""
-    rest = _without_repeated_topics(_beneath_other_messages(list(findings)))
+    rest = _without_repeated_topics(_behind_other_messages(_beneath_other_messages(list(findings))))
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
     rest = _gaps_of_one_stretch(rest)
@@ -82,11 +79,45 @@ def _beneath_other_messages(findings: list[Finding]) -> list[Finding]:
             first, last = place_of(own)
             if own.kind in (*_OF_QUEUES, *_OF_INDEX, FindingKind.QUEUE_GAP) and first <= end and start <= last:
                 told.append(own)
-            elif _is_misnumbered(own) and (own.start_offset or 0) >= start and (own.topic, own.queue_id) not in queues:
+            elif (
+                own.cause is Cause.QUEUE_OFFSET
+                and (own.start_offset or 0) >= start
+                and (own.topic, own.queue_id) not in queues
+            ):
                 # In the stretch, or the first one behind it.
-                queues |= {(own.topic, own.queue_id)} if (own.start_offset or 0) >= end else set()
+                queues |= {(own.topic, own.queue_id)} if first >= end else set()
                 told.append(own)
         rest = _without(rest, told)
+    return rest
+
+
+def _behind_other_messages(findings: list[Finding]) -> list[Finding]:
+    """A file with other messages may hold more of them than the log has: nobody lacks these, and no entry is due."""
+    rest = findings
+    for changed in [own for own in findings if own.cause is Cause.OTHER_MESSAGES and own.broker_id is not None]:
+        end = changed.end_offset or 0
+        longer = [
+            own
+            for own in rest
+            if own.start_offset == end
+            and (
+                (own.kind is FindingKind.TAIL_EXTRA and own.broker_id == changed.broker_id)
+                or (own.kind is FindingKind.ON_FEWER_REPLICAS and own.source_broker_id == changed.broker_id)
+            )
+        ]
+        if not longer:
+            continue
+        of_entries = (*_OF_QUEUES, *_OF_INDEX)
+        due = [
+            own
+            for own in rest
+            if own.broker_id == changed.broker_id
+            and own.kind in of_entries
+            and place_of(own)[0] >= (changed.start_offset or 0)
+        ]
+        beyond = max(own.end_offset or 0 for own in longer)
+        whole = replace(changed, detail=f"{changed.detail}; and more of them up to {beyond}, where the log has ended")
+        rest = [whole if own is changed else own for own in _without(rest, [*longer, *due])]
     return rest
 
 
@@ -97,8 +128,8 @@ def _is_by_own_files(finding: Finding) -> bool:
 def place_of(finding: Finding) -> tuple[int, int]:
     """Its range of the log, or the place that it names; (-1, -1): none."""
     start, end = finding.start_offset, finding.end_offset
-    if start is None and (place := _INDEX_PLACE.match(finding.detail)) is not None:
-        return int(place[1]), int(place[1]) + 1
+    if start is None and finding.leads_to is not None:
+        return finding.leads_to, finding.leads_to + 1
     return (-1, -1) if start is None or end is None else (start, end)
 
 
@@ -156,13 +187,9 @@ def _without_folder(findings: list[Finding]) -> list[Finding]:
     return rest
 
 
-_GONE: Final = ("there is no such file", "no replica has this file", "there are no leases")
-
-
 def _is_gone(finding: Finding) -> bool:
     is_beside = (finding.file or "").partition("/")[0] == "config" and finding.severity is Severity.METADATA
-    is_lost = finding.detail.startswith(_GONE)
-    return is_beside and (is_lost or finding.kind is FindingKind.MESSAGE_GROUP_HOMES_DIFFER)
+    return is_beside and (finding.cause is Cause.NO_FILE or finding.kind is FindingKind.MESSAGE_GROUP_HOMES_DIFFER)
 
 
 def _queues_of_another(findings: list[Finding]) -> list[Finding]:
@@ -262,20 +289,24 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         lost.add(None)
     if any(own.kind is FindingKind.TAIL_MISSING and own.broker_id is None for own in findings):
         lost |= {own.broker_id for own in findings}
-    empty = {own.broker_id for own in findings if own.kind in _BOUNDS and own.detail.startswith(NO_LOG)}
+    empty = {own.broker_id for own in findings if own.cause is Cause.NO_LOG}
     return [
         own
         for own in findings
-        if not (own.kind in _OF_ENDS and own.broker_id in lost)
+        if not (_is_beyond_end(own) and own.broker_id in lost)
         and not (own.kind in _OF_EMPTY_DISKS and own.broker_id in empty)
-        and not (_is_behind_a_gap(own) and own.broker_id in lost)
+        and not (own.cause is Cause.BEHIND_A_GAP and own.broker_id in lost)
     ]
+
+
+def _is_beyond_end(finding: Finding) -> bool:
+    return finding.kind is FindingKind.OFFSET_BEYOND_END or finding.cause is Cause.BEYOND_END
 
 
 def _of_other_length(findings: list[Finding]) -> list[Finding]:
     """Where all files of a replica are longer or shorter, records seem cut off at their ends; a file that lacks records
     is told with these."""
-    other = {own.broker_id for own in findings if own.detail.startswith(OTHER_LENGTH)}
+    other = {own.broker_id for own in findings if own.cause is Cause.OTHER_LENGTH}
     is_lost = (FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE)
     lossy = {own.broker_id for own in findings if own.kind in is_lost and own.start_offset is not None}
     return [
@@ -284,13 +315,9 @@ def _of_other_length(findings: list[Finding]) -> list[Finding]:
         if own.broker_id not in other
         or not (
             (own.kind is FindingKind.TORN and own.verdict is Verdict.OWN_EVIDENCE)
-            or (own.detail.startswith(OTHER_LENGTH) and own.broker_id in lossy)
+            or (own.cause is Cause.OTHER_LENGTH and own.broker_id in lossy)
         )
     ]
-
-
-def _is_behind_a_gap(finding: Finding) -> bool:
-    return finding.kind is FindingKind.SEGMENT_EXTRA and finding.detail.startswith(BEHIND_A_GAP)
 
 
 def _without_impossible_offsets(findings: list[Finding]) -> list[Finding]:
@@ -311,8 +338,7 @@ def _without_impossible_offsets(findings: list[Finding]) -> list[Finding]:
 
 def _offset_place(finding: Finding, broker_id: int | None) -> tuple[object, ...]:
     """Whose offset of which queue on a replica."""
-    whose = re.split(r"[,:] ", finding.detail, maxsplit=1)[0]
-    return broker_id, finding.topic, finding.queue_id, whose
+    return broker_id, finding.topic, finding.queue_id, finding.whose
 
 
 def _without_unreadable(findings: list[Finding]) -> list[Finding]:
@@ -426,7 +452,8 @@ def _one_of(findings: list[Finding], kinds: Sequence[FindingKind]) -> Finding:
         queue_offset=rewritten[0].queue_offset if len(queues) == 1 else None,
         end_queue_offset=max(ends, default=None) if len(queues) == 1 else None,
         queues=tuple(position for own in rewritten for position in own.positions) if len(queues) > 1 else (),
-        end_offset=last.end_offset if last.end_offset is not None else first.end_offset,
+        start_offset=min((own.start_offset for own in findings if own.start_offset is not None), default=None),
+        end_offset=max((own.end_offset for own in findings if own.end_offset is not None), default=None),
         messages=messages,
         last_message_id=last.last_message_id or (last.message_id if last is not first else first.last_message_id),
         file=_place(findings),
@@ -456,7 +483,7 @@ def _tables(findings: list[Finding]) -> list[Finding]:
         if len(own) <= _TABLE_FINDINGS_MAX:
             rest += own
             continue
-        others = [each.topic or each.detail.partition(":")[0] for each in own[1 : _LISTED_MAX + 1]]
+        others = [each.topic or each.whose or each.detail for each in own[1 : _LISTED_MAX + 1]]
         more = f" and {len(own) - 1 - len(others)} more" if len(own) - 1 > len(others) else ""
         detail = f"{len(own)} differences, the first: {own[0].detail}; others: {', '.join(others)}{more}"
         rest.append(replace(own[0], detail=detail, messages=sum(each.messages for each in own)))
@@ -660,15 +687,6 @@ def ranges_of(broker_id: int | None, findings: Iterable[Finding]) -> list[LogRan
     ]
 
 
-_INDEX_PLACE: Final = re.compile(r"entry \d+ says hash \d+, offset (\d+),")
-"""Where an index entry leads to at which there is no such record."""
-
-
-def _is_misnumbered(finding: Finding) -> bool:
-    """Whether the records around it say that a record has another's queue offset."""
-    return finding.kind is FindingKind.FIELD_DIFFERS and finding.detail.startswith("queueOffset is ")
-
-
 def without_repeats(
     compared: Sequence[Finding], checked: Sequence[Finding], *, broker_ids: frozenset[int] = frozenset()
 ) -> list[Finding]:
@@ -682,7 +700,7 @@ def without_repeats(
 
     told_of: dict[Finding, set[int | None]] = {}
     for finding in checked:
-        if _is_misnumbered(finding):
+        if finding.cause is Cause.QUEUE_OFFSET:
             told_of.setdefault(_anonymous(finding), set()).add(finding.broker_id)
 
     def is_explained(finding: Finding) -> bool:
@@ -690,18 +708,21 @@ def without_repeats(
         start, end = place_of(finding)
         if start < 0:
             return False
-        if _is_misnumbered(finding) and any(other_end <= start for _, other_end in named):
+        if finding.cause is Cause.QUEUE_OFFSET and any(other_end <= start for _, other_end in named):
             # The bytes are those of the other replicas; if these find nothing, the records before it are to blame.
             return len(told_of[_anonymous(finding)]) < len(broker_ids)
+        if finding.messages > 1 and finding.kind in (*_OF_QUEUES, *_OF_INDEX):
+            # A run of entries may begin before the damage and end behind it.
+            return any(other_start <= start and end <= other_end for other_start, other_end in named)
         # A gap in a queue ends where the record begins whose queue offset is too high: that may be what was changed.
         end += finding.kind is FindingKind.QUEUE_GAP
         return any(other_start < end and start < other_end for other_start, other_end in named)
 
     left = [finding for finding in checked if not is_explained(finding)]
     # What stands for the rest of many follows from the same as they do.
-    unexplained = {finding.broker_id for finding in left if not stands_for_more(finding)}
-    told = {finding.broker_id for finding in checked if not stands_for_more(finding)} - unexplained
-    return [*compared, *(own for own in left if not (stands_for_more(own) and own.broker_id in told))]
+    unexplained = {finding.broker_id for finding in left if finding.cause is not Cause.CUT_OFF}
+    told = {finding.broker_id for finding in checked if finding.cause is not Cause.CUT_OFF} - unexplained
+    return [*compared, *(own for own in left if not (own.cause is Cause.CUT_OFF and own.broker_id in told))]
 
 
 _LOG_KINDS: Final = frozenset(

@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tandemmq.core.audit.findings import Finding, FindingKind, FindingList, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, FindingList, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES, LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_check import (
     DamageReport,
@@ -63,6 +63,8 @@ PADDING_BENIGN: Final = "padding"
 _WINDOW_BYTES: Final = 16 << 20
 """Bytes of each replica in memory at a time; a record more may be there."""
 _BLANK_HEAD_BYTES: Final = 8
+_BODY_CRC: Final = slice(8, 12)
+"""Where a record has the checksum of its body."""
 _ZERO_RUN_BYTES: Final = 9
 """Differing bytes that are all zero, and so many: not written, rather than a field that changed."""
 _CONSISTENCY_CHECKS_MAX: Final = 2000
@@ -704,8 +706,8 @@ class _Comparer:
             yield from self._other_record(replica, start, piece.end_offset, right, name)
             return
         if name is not None and replica.is_sound(start, end) and not has_broken_text(held):
-            detail = "other messages lie in its place"
-            yield describe(self._new(FindingKind.RECORD_MISSING, replica, start, end, detail), name)
+            finding = self._new(FindingKind.RECORD_MISSING, replica, start, end, "other messages lie in its place")
+            yield describe(replace(finding, cause=Cause.OTHER_MESSAGES), name)
             return
         yield describe(self._damage(replica, start, held, right, piece, messages), name)
 
@@ -765,7 +767,8 @@ class _Comparer:
             return self._new(FindingKind.ZEROED, replica, start, end, "zeros in its place", messages=messages)
         if piece is not None and piece.kind is PieceKind.BAD_BODY and piece.end_offset == end:
             detail = field_differences(held, right)
-            kind = FindingKind.FIELD_DIFFERS if detail.startswith("bodyCRC") else FindingKind.BODY_CRC
+            is_sum = bytes(held[_BODY_CRC]) != bytes(right[_BODY_CRC])
+            kind = FindingKind.FIELD_DIFFERS if is_sum else FindingKind.BODY_CRC
             return self._new(kind, replica, start, end, detail)
         fields = changed_fields(held, right) if messages else []
         if 0 < len(fields) <= _FIELDS_MAX and not (len(fields) > 1 and "body" in fields):

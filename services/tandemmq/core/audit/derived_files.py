@@ -14,7 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Any, Final, Self
 from zlib import crc32
@@ -23,8 +23,8 @@ import numpy as np
 import xxhash
 
 from tandemmq.core.audit.equality import odd_segments
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
-from tandemmq.core.audit.index_check import IndexFile, indexed_messages, read_index_file
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
+from tandemmq.core.audit.index_check import IndexFile, has_usual_layout, indexed_messages, read_index_file
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.queue_check import QUEUE_ENTRIES, QueuedMessage, QueueSpan, leads_to, queued_messages
 from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
@@ -84,6 +84,8 @@ class DerivedFacts:
     """Of which anything was received; None: nobody looked."""
     kept: dict[str, str] = field(default_factory=dict)
     """Digests of bytes that were kept aside, by path: nobody changes them any more."""
+    index_bytes: int = 0
+    """How long its IndexFiles are; 0 without any, or of a broker that runs."""
     has_ends: bool | None = None
     """Whether it wrote down where its queues ended; None: nobody looked, or it was not stopped in order."""
 
@@ -184,15 +186,31 @@ class _DerivedCheck:
         facts = self._store.facts
         return DerivedFacts(
             broker_id=facts.broker_id,
-            queue_ends={queue: span.next_queue_offset for queue, span in self._spans.items()},
+            queue_ends=self._queue_ends_known(),
             min_offset=facts.min_offset,
             index_from=min((file.begin_offset for file in self._index), default=None),
             lease_files=None if self._is_live or facts.is_running else len(self._leases),
             log_bytes=facts.end_offset - facts.min_offset,
+            index_bytes=self._index_bytes() if self._is_at_rest else 0,
             lease_subscriptions=self._subscriptions,
             kept=self._kept,
             has_ends=self._has_ends if self._is_at_rest else None,
         )
+
+    def _index_bytes(self) -> int:
+        found = [entry.size for entry in self._store.index_files()]
+        return _usual_length(found) if found else 0
+
+    def _queue_ends_known(self) -> dict[Queue, int]:
+        """Where records are damaged, entries still tell how far a queue was."""
+        ends = {queue: span.next_queue_offset for queue, span in self._spans.items()}
+        if self._damaged:
+            for queue in self._store.queues():
+                ends[queue] = max(ends.get(queue, 0), self._store.queue_end(*queue) or 0)
+        return ends
+
+    def _is_damaged(self, offset: int) -> bool:
+        return any(piece.start_offset <= offset < piece.end_offset for piece in self._damaged)
 
     def _new(self, kind: FindingKind, detail: str, file: str, *, messages: int = 0, **more: Any) -> Finding:
         facts = self._store.facts
@@ -396,7 +414,9 @@ class _DerivedCheck:
     def _records_of_topics(self, topics: Mapping[str, TopicConfig]) -> Iterator[Finding]:
         by_topic: dict[str, list[QueueSpan]] = {}
         for (topic, _), span in self._spans.items():
-            by_topic.setdefault(topic, []).append(span)
+            # What damage made of a record's topic or queue is told of the record.
+            if not (self._is_damaged(span.first_offset) and self._is_damaged(span.last_offset)):
+                by_topic.setdefault(topic, []).append(span)
         held = {topic for topic, _ in self._store.queues()}
         version_ms = (
             read_java_json(self._store.metadata(MetadataFile.TOPICS) or "{}")
@@ -514,13 +534,17 @@ class _DerivedCheck:
         if not wrong and any(self._store.read_file("checkpoint", _CHECKPOINT_FIELDS_BYTES, CHECKPOINT_BYTES)):
             wrong = [f"behind byte {_CHECKPOINT_FIELDS_BYTES}, where its fields have ended, there are more than zeros"]
         if wrong:
-            yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, "; ".join(wrong), "checkpoint")
+            values = astuple(self._store.checkpoint())
+            cause = Cause.BEYOND_END if all(values[:1]) and min(values) >= 0 else None
+            yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, "; ".join(wrong), "checkpoint", cause=cause)
 
     def _impossible(self, checkpoint: StoreCheckpoint) -> list[str]:
         facts = self._store.facts
         times = [name.store_timestamp_ms for span in self._spans.values() if (name := self._name(span.last_offset))]
         times += [file.end_timestamp_ms for file in self._index]
         newest_ms = max(times, default=0)
+        last_offset = max((span.last_offset for span in self._spans.values()), default=0)
+        is_newest_known = not any(last_offset < piece.end_offset for piece in self._damaged)
         wrong = []
         if times and checkpoint.physic_message_timestamp_ms == 0:
             wrong.append("physicMsgTimestamp is 0, though the broker was stopped in order and the log has messages")
@@ -529,7 +553,7 @@ class _DerivedCheck:
             ("logicsMsgTimestamp", checkpoint.logics_message_timestamp_ms),
             ("indexMsgTimestamp", checkpoint.index_message_timestamp_ms),
         ):
-            if time_ms < 0 or (times and not self._damaged and time_ms > newest_ms + _MARGIN_MS):
+            if time_ms < 0 or (times and is_newest_known and time_ms > newest_ms + _MARGIN_MS):
                 wrong.append(f"{field_name} is {time_ms}; the newest message is of {newest_ms}")
         for field_name, offset, end in (
             ("logicsPhysicalOffset", checkpoint.logics_physical_offset, facts.end_offset),
@@ -557,7 +581,7 @@ class _DerivedCheck:
                 problem = f"it is of an earlier stop, at {written.durable_offset}, than the checkpoint, at {durable}"
             problem = problem or next(filter(None, (self._end_problem(*own) for own in written.ends)), "")
         if problem:
-            yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, problem, QUEUE_ENDS_FILE)
+            yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, problem, QUEUE_ENDS_FILE, cause=Cause.BEYOND_END)
 
     def _end_problem(self, topic: str, queue_id: int, first_start: int, end: int) -> str:
         """What its files have lost is told of the queue; here the queue is whole, and was written down otherwise."""
@@ -825,7 +849,7 @@ def compare_derived_files(
 
     `facts` are of replicas whose whole log was checked, `texts` their metadata files.
     """
-    return [*_lacking_files(group, facts), *_beyond_end(group, facts, texts)]
+    return [*_lacking_files(group, facts), *_other_index_lengths(group, facts), *_beyond_end(group, facts, texts)]
 
 
 def _lacking_files(group: str, facts: Mapping[int, DerivedFacts]) -> Iterator[Finding]:
@@ -845,7 +869,8 @@ def _lacking_files(group: str, facts: Mapping[int, DerivedFacts]) -> Iterator[Fi
             yield _lacking(group, FindingKind.LEASES_MISSING, broker_id, leased[0], detail, "config")
         elif own.lease_files and own.lease_subscriptions == 0 and subscribed and own.log_bytes:
             detail = f"its leases-* files hold nothing; those of replica {subscribed[0]} do"
-            yield _lacking(group, FindingKind.LEASES_MISSING, broker_id, subscribed[0], detail, "config")
+            kind = FindingKind.LEASES_MISSING
+            yield replace(_lacking(group, kind, broker_id, subscribed[0], detail, "config"), cause=None)
         if own.lease_files is None or not own.log_bytes or not indexed:
             continue
         source = min(indexed, key=lambda other: indexed[other])
@@ -855,6 +880,20 @@ def _lacking_files(group: str, facts: Mapping[int, DerivedFacts]) -> Iterator[Fi
         elif max(own.min_offset, indexed[source]) < own.index_from:
             detail = f"its IndexFiles begin at {own.index_from}; those of replica {source} at {indexed[source]}"
             yield _lacking(group, FindingKind.INDEX_ENTRY_MISSING, broker_id, source, detail, "index")
+
+
+def _other_index_lengths(group: str, facts: Mapping[int, DerivedFacts]) -> Iterator[Finding]:
+    """A broker starts with IndexFiles of the length that its settings say. These may be its own: wrong is what has not
+    RocketMQ's four entries a slot, where all others have one length that has."""
+    for broker_id, own in facts.items():
+        others = {other: its.index_bytes for other, its in facts.items() if other != broker_id and its.index_bytes}
+        if not own.index_bytes or len({*others.values()}) != 1 or has_usual_layout(own.index_bytes):
+            continue
+        holder, due = next(iter(others.items()))
+        if has_usual_layout(due):
+            detail = f"its IndexFiles have {own.index_bytes} bytes, and those of replica {holder} have {due}"
+            finding = _lacking(group, FindingKind.INDEX_ENTRY_WRONG, broker_id, holder, detail, "index")
+            yield replace(finding, cause=None, source_broker_id=None)
 
 
 def _lacking(group: str, kind: FindingKind, broker_id: int, source: int, detail: str, file: str) -> Finding:
@@ -867,6 +906,7 @@ def _lacking(group: str, kind: FindingKind, broker_id: int, source: int, detail:
         source_broker_id=source,
         messages=0,
         file=file,
+        cause=Cause.NO_FILE,
     )
 
 
@@ -899,6 +939,7 @@ def _beyond_end(
                     queue_offset=end,
                     messages=0,
                     file=f"config/{file.value}",
+                    whose=name,
                 )
 
 

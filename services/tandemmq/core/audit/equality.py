@@ -26,20 +26,14 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.metadata_comparison import TableMark
 from tandemmq.core.audit.record_columns import RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, is_number
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, is_number, written_for
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
-BEHIND_A_GAP: Final = "the file before it"
-"""How the finding begins of a file that stands alone behind the log."""
-OTHER_LENGTH: Final = "its CommitLog files have"
-"""How the finding begins of a replica all of whose files have another length than those of the others."""
-NO_LOG: Final = "the replica has no CommitLog"
-"""How the finding begins of one that has lost all of it."""
 _COMPARED_TAIL_BYTES: Final = 4 << 10
 _COUNTED_BYTES_MAX: Final = 4 << 30
 """Of messages that are missing; what is more is not counted one by one."""
@@ -179,8 +173,9 @@ class _Bounds:
             if is_empty(facts) or facts.segment_bytes not in lengths or facts.segment_bytes == right:
                 continue
             holder = lengths[right][0].facts.broker_id
-            detail = f"{OTHER_LENGTH} {facts.segment_bytes} bytes, and those of replica {holder} have {right}"
+            detail = f"its CommitLog files have {facts.segment_bytes} bytes, and those of replica {holder} have {right}"
             finding = _of_file(FindingKind.SEGMENT_SIZE, facts, f"{facts.min_offset:020d}", detail)
+            finding = replace(finding, cause=Cause.OTHER_LENGTH)
             if weights[right] == weights[second]:
                 detail = f"of replica {facts.broker_id}: {detail}; nothing tells which is right"
                 yield replace(finding, broker_id=None, verdict=Verdict.UNDECIDED, detail=detail)
@@ -201,7 +196,9 @@ class _Bounds:
             start, end = queued_from, queued_from + 1
         if start < end:
             verdict = Verdict.STORED_DIGEST if seen else Verdict.OWN_EVIDENCE
-            yield self._finding(FindingKind.SEGMENT_MISSING, broker_id, LogRange(start, end), verdict, NO_LOG)
+            detail = "the replica has no CommitLog"
+            finding = self._finding(FindingKind.SEGMENT_MISSING, broker_id, LogRange(start, end), verdict, detail)
+            yield replace(finding, cause=Cause.NO_LOG)
 
     # The oldest files
 
@@ -273,11 +270,25 @@ class _Bounds:
             return
         lost = LogRange(facts.end_offset, best_end)
         detail = f"the log ends at {facts.end_offset}, and the longest at {best_end}"
-        yield self._finding(FindingKind.ON_FEWER_REPLICAS, broker_id, lost, Verdict.MASTER_RULE, detail)
+        finding = self._finding(FindingKind.ON_FEWER_REPLICAS, broker_id, lost, Verdict.MASTER_RULE, detail)
+        if finding.messages:  # Else the longest has lost what it knows of, and is told of that.
+            yield finding
 
     def _broken_end(self, master: ReplicaStore) -> Iterator[Finding]:
-        """A master whose records break off, and go on behind that as a slave has them, had them all."""
+        """A master whose records break off, and go on behind that as a slave has them, had them all; so had one whose
+        files end before its log does."""
         facts = master.facts
+        best = max(self._others(facts.broker_id), key=lambda own: own.facts.end_offset, default=master)
+        is_cut = bool(facts.holes) and facts.holes[-1].end_offset == facts.end_offset
+        if is_cut and best.facts.end_offset > facts.end_offset:
+            lost = LogRange(facts.end_offset, best.facts.end_offset)
+            detail = (
+                f"its files end at {facts.holes[-1].start_offset}, and the log of replica {best.facts.broker_id} at "
+                f"{best.facts.end_offset}"
+            )
+            self._master_had = max(self._master_had, lost.end_offset)
+            yield self._finding(FindingKind.TAIL_MISSING, facts.broker_id, lost, Verdict.OWN_EVIDENCE, detail)
+            return
         for own in self._others(facts.broker_id):
             end = own.facts.end_offset
             start = max(facts.end_offset, end - _COMPARED_TAIL_BYTES)
@@ -461,17 +472,24 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
     found = _segments(store)
     for name, size in found:
         start = int(name)
-        detail = ""
-        if (start - facts.min_offset) % length:
+        detail, cause = "", None
+        is_odd = bool((start - facts.min_offset) % length)
+        is_outside = is_odd or not facts.min_offset <= start <= facts.end_offset
+        own = written_for(store.files, name) if is_outside else None
+        if is_odd:
             detail = f"files begin at multiples of {length}"
+        if own is not None and own != start:
+            detail += f"{'; ' if detail else ''}it begins with a record that was written for {own}"
+        elif is_odd:
+            pass
         elif start >= facts.end_offset and start > due:
-            detail = f"{BEHIND_A_GAP}, {due:020d}, is not there"
+            detail, cause = f"the file before it, {due:020d}, is not there", Cause.BEHIND_A_GAP
         elif start >= facts.end_offset and size not in (length, 0 if name == found[-1][0] else length):
             detail = f"the file has {size} bytes instead of {length}, and the log ends before it"
         elif start > facts.end_offset and any(store.read_file(f"commitlog/{name}", 0, _MADE_AHEAD_BYTES)):
             detail = f"it holds bytes, and the log ends before it, at {facts.end_offset}"
         if detail:
-            yield _of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail)
+            yield replace(_of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail), cause=cause)
         elif start >= facts.end_offset - facts.end_offset % length:
             due = start + length
 

@@ -87,6 +87,27 @@ class FindingKind(StrEnum):
     KEPT_BYTES_DAMAGED = "kept-bytes-damaged"
 
 
+class Cause(StrEnum):
+    """What a finding comes of, where that decides what else follows from it: text is for people alone."""
+
+    NO_LOG = "no-log"
+    """The replica has no CommitLog file at all."""
+    OTHER_LENGTH = "other-length"
+    """All CommitLog files of the replica have another length than those of the others."""
+    BEHIND_A_GAP = "behind-a-gap"
+    """A CommitLog file that was made ahead; the one before it is not there."""
+    BEYOND_END = "beyond-end"
+    """It speaks of messages behind the end of the log."""
+    OTHER_MESSAGES = "other-messages"
+    """A stretch of the log holds sound records, and they are not those of the group."""
+    NO_FILE = "no-file"
+    """A file is not there."""
+    QUEUE_OFFSET = "queue-offset"
+    """The records of its queue say that a record has another's queue offset."""
+    CUT_OFF = "cut-off"
+    """It stands for all that a FindingList has left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class KindMeaning:
     """What a kind means, in words for whoever is on duty."""
@@ -166,7 +187,8 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
         Severity.DAMAGE,
         "a CommitLog file lies where none belongs",
         "the broker refuses to start with it",
-        "stop the broker, look what is in the file, move it out of the folder commitlog, and start it",
+        "stop the broker and look what is in the file: if it is one that is missing, give it its name; else move "
+        "it out of the folder commitlog, and start it",
     ),
     FindingKind.ON_FEWER_REPLICAS: KindMeaning(
         Severity.LOSS,
@@ -355,6 +377,11 @@ class Finding:
     """Paths of all that are concerned, if there are several of a kind."""
     end_queue_offset: int | None = None
     """One past the last position of the queue that is concerned, if `messages` do not lie side by side."""
+    cause: Cause | None = None
+    whose: str | None = None
+    """Consumer group, delay level or user that a table has otherwise."""
+    leads_to: int | None = None
+    """Where an index entry leads, if no record of its key lies there."""
 
     @property
     def severity(self) -> Severity:
@@ -378,6 +405,7 @@ class Finding:
         known = {name: values[name] for name in cls.__slots__ if name in values}
         known["kind"] = FindingKind(known["kind"])
         known["verdict"] = Verdict(known["verdict"])
+        known["cause"] = Cause(known["cause"]) if known.get("cause") else None
         known["files"] = tuple(known.get("files") or ())
         known["queues"] = tuple((topic, *numbers) for topic, *numbers in known.get("queues") or ())
         return cls(**known)
@@ -390,14 +418,6 @@ class Finding:
 # Findings of one part of the log, cut where nobody reads on.
 
 FINDINGS_MAX: Final = 1000
-
-
-_LEFT_OUT: Final = "more findings in this range, the first:"
-
-
-def stands_for_more(finding: Finding) -> bool:
-    """Whether it is the one that a FindingList has for those it left out."""
-    return finding.detail.startswith("and ") and _LEFT_OUT in finding.detail
 
 
 class FindingList:
@@ -424,7 +444,8 @@ class FindingList:
             return tuple(self._kept)
         rest = replace(
             self._first_left_out,
-            detail=f"and {self._left_out} {_LEFT_OUT} {self._first_left_out.detail}",
+            detail=f"and {self._left_out} more findings in this range, the first: {self._first_left_out.detail}",
+            cause=Cause.CUT_OFF,
             messages=self._messages_left_out,
         )
         return (*self._kept, rest)

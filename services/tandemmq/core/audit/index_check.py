@@ -95,6 +95,11 @@ class IndexFile:
         return min(low, start + int(at_least[0])) if len(at_least) else low
 
 
+def has_usual_layout(size: int) -> bool:
+    """Whether a file may be so long that has four entries a slot."""
+    return size > HEADER_BYTES and not (size - HEADER_BYTES) % (SLOT_BYTES + _ENTRIES_PER_SLOT * ENTRY_BYTES)
+
+
 def read_index_file(store: ReplicaStore, entry: StoreEntry) -> IndexFile | None:
     """None: no header, or a layout that is not known. A running broker's header is taken as it is: it is at work."""
     data = bytes(store.read_file(f"index/{entry.name}", 0, HEADER_BYTES))
@@ -458,6 +463,7 @@ class IndexCheck:
             ),
             broker_id=facts.broker_id,
             file=file.path,
+            leads_to=offset,
         )
         return finding if row is None else describe(finding, self._name(columns, row))
 

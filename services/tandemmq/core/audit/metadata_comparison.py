@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tandemmq.core.access.users_and_policies import Acl, AclTable, User, UserTable
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import (
     DataVersion,
@@ -72,6 +72,8 @@ _TABLE_KEYS: Final = {
 _CANONICAL: Final = "="
 """Before a digest that does not depend on order and spaces; runs of earlier versions digested the text."""
 _RESETS: Final = "operatorResets"
+_NO_UTF_8: Final = ("\udc80", "\udcff")
+"""What stands for bytes that are none."""
 _SEALED: Final = re.compile(r'("sealedPassword"\s*:\s*)"([^"]*)"?')
 _SHOWN_CHARACTERS: Final = 200
 """Of a value, in a finding."""
@@ -260,7 +262,8 @@ class _Comparer:
                 readable.append(file)
             elif self._settled and has_it:
                 detail = "there is no such file, and a slave has it"
-                yield self._master_id, self._unreadable(self._master_id, file, detail, has_it)
+                gone = self._unreadable(self._master_id, file, detail, has_it)
+                yield self._master_id, replace(gone, cause=Cause.NO_FILE)
         for broker_id, texts in slaves.items():
             for file in MetadataFile:
                 problem = _problem(file, texts.get(file))
@@ -275,7 +278,8 @@ class _Comparer:
         assert master is not None, "only files that the master has are compared"
         if slave is None:
             if self._settled and _has_content(file, master):
-                yield self._unreadable(broker_id, file, "there is no such file", [self._master_id])
+                gone = self._unreadable(broker_id, file, "there is no such file", [self._master_id])
+                yield replace(gone, cause=Cause.NO_FILE)
             return
         ours, theirs = _version(slave), _version(master)
         if not self._counts(file, ours, theirs):
@@ -358,6 +362,7 @@ class _Comparer:
         queue_id: int | None = None,
         queue_offset: int | None = None,
         messages: int = 0,
+        whose: str | None = None,
     ) -> Finding:
         is_undecided = self._side.verdict is Verdict.UNDECIDED
         return Finding(
@@ -372,6 +377,7 @@ class _Comparer:
             queue_offset=queue_offset,
             messages=messages,
             file=f"config/{file.value}",
+            whose=whose,
         )
 
     def _unreadable(self, broker_id: int, file: MetadataFile, problem: str, holders: list[int]) -> Finding:
@@ -397,8 +403,9 @@ class _Comparer:
         held, due = _group_configs(wrong), _group_configs(right)
         for name, change in _changes(held, due):
             kind = FindingKind.GROUP_DIFFERS if name in held else FindingKind.GROUP_MISSING
-            detail = f"consumer group {name}: {change} ({versions})"
-            yield self._new(kind, MetadataFile.SUBSCRIPTION_GROUPS, detail)
+            whose = f"consumer group {name}"
+            detail = f"{whose}: {change} ({versions})"
+            yield self._new(kind, MetadataFile.SUBSCRIPTION_GROUPS, detail, whose=whose)
 
     def _access(self, file: MetadataFile, wrong: str, right: str, versions: str) -> Iterator[Finding]:
         if file is MetadataFile.USERS:
@@ -406,8 +413,8 @@ class _Comparer:
         else:
             changes = _changes(_acls(wrong), _acls(right))
         for name, change in changes:
-            what = f"user {name}" if file is MetadataFile.USERS else f"policies of {name}"
-            yield self._new(FindingKind.ACCESS_DIFFERS, file, f"{what}: {change} ({versions})")
+            whose = f"user {name}" if file is MetadataFile.USERS else f"policies of {name}"
+            yield self._new(FindingKind.ACCESS_DIFFERS, file, f"{whose}: {change} ({versions})", whose=whose)
 
     def _lost_marks(self, file: MetadataFile, slave: str, master: str) -> Iterator[Finding]:
         """Marks of operators that a slave had with this very version, and has no more."""
@@ -436,15 +443,17 @@ class _Comparer:
                 if (own or 0) <= offset
                 else f"{(own or 0) - offset} messages would be skipped; {_SET_BACK}"
             )
+            whose = f"consumer group {consumer_group}"
             yield self._new(
                 FindingKind.CONSUMER_OFFSET_STALE,
                 MetadataFile.CONSUMER_OFFSETS,
-                f"consumer group {consumer_group}, topic {topic}, queue {queue_id}: offset "
+                f"{whose}, topic {topic}, queue {queue_id}: offset "
                 f"{'none' if own is None else own} instead of {offset}; {effect} ({versions})",
                 topic=topic,
                 queue_id=queue_id,
                 queue_offset=min(own or 0, offset),
                 messages=min(abs(offset - (own or 0)), _MESSAGES_MAX),
+                whose=whose,
             )
 
     def _delay_offsets(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
@@ -454,15 +463,16 @@ class _Comparer:
             if own == offset:
                 continue
             effect = "would be delivered again" if own < offset else "would never be delivered"
+            whose = f"delay level {level}"
             yield self._new(
                 FindingKind.DELAY_OFFSET_STALE,
                 MetadataFile.DELAY_OFFSETS,
-                f"delay level {level}: offset {own} instead of {offset}; "
-                f"{abs(offset - own)} messages {effect} ({versions})",
+                f"{whose}: offset {own} instead of {offset}; {abs(offset - own)} messages {effect} ({versions})",
                 topic=SCHEDULE_TOPIC,
                 queue_id=level - 1,
                 queue_offset=min(own, offset),
                 messages=min(abs(offset - own), _MESSAGES_MAX),
+                whose=whose,
             )
 
 
@@ -478,6 +488,8 @@ def _problem(file: MetadataFile, text: str | None) -> str:
         MetadataFile.USERS: UserTable,
         MetadataFile.ACLS: AclTable,
     }
+    if not text.isascii() and any(_NO_UTF_8[0] <= character <= _NO_UTF_8[1] for character in text):
+        return "it is no UTF-8"
     try:
         tables[file]().load_json(text)
         table = read_java_json(text)

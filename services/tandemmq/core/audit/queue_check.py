@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES
 from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore, is_number
@@ -223,6 +223,7 @@ class QueueCheck:
             group=facts.group,
             verdict=Verdict.OWN_EVIDENCE,
             detail=f"queueOffset is {found} {due}: the records before and behind it say so",
+            cause=Cause.QUEUE_OFFSET,
             broker_id=facts.broker_id,
             file=self._store.segment_path(offset),
         )

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
-from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
+from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES, V1_MAGIC, V2_MAGIC
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
 from tandemmq.core.routing.values import BrokerIdentity
@@ -142,6 +142,9 @@ _PROBE_ENTRIES: Final = 200
 _WALK_BYTES: Final = 4 << 20
 _HEAD_BYTES: Final = 8
 _FILE_HEADS_MAX: Final = 16
+_RECORD_MAGICS: Final = (V1_MAGIC, V2_MAGIC)
+_OWN_OFFSET: Final = slice(28, 36)
+"""Where a record has its own offset."""
 _FILE_HEAD_BYTES: Final = 88
 """Of a record, up to its body."""
 _SHORT_BATCH: Final = 16
@@ -294,6 +297,7 @@ def inspect_replica(
     segments = _numbered(files.list_folder("commitlog"))
     is_running = any(entry.name == "abort" and not entry.is_folder for entry in files.list_folder(""))
     segment_bytes = segment_bytes or _segment_bytes(segments)
+    segments = _in_their_places(files, segments, segment_bytes)
     min_offset = int(segments[0].name) if segments else 0
     room_end = int(segments[-1].name) + segment_bytes if segments else 0
     facts = ReplicaFacts(
@@ -320,7 +324,7 @@ def inspect_replica(
         is_running=is_running,
         queues_offset=_queues_offset(store, segments, end_offset),
         index_offset=_index_offset(store),
-        holes=_holes(segments, segment_bytes, end_offset),
+        holes=_holes(segments, segment_bytes, LogRange(min_offset, end_offset)),
         queued_from=min((offset for tail in queues if (offset := tail.lowest()) is not None), default=None),
         disk_id=disk_id(files),
     )
@@ -369,6 +373,29 @@ def _segment_bytes(segments: list[StoreEntry]) -> int:
     sizes = [entry.size for entry in segments]
     # Neighbours are one length apart: better evidence than sizes where there are few.
     return max({*sizes, *steps}, key=lambda size: (sizes.count(size) + steps.count(size), -size))
+
+
+def _in_their_places(files: ReplicaFiles, segments: list[StoreEntry], segment_bytes: int) -> list[StoreEntry]:
+    """Without files whose name is none that the log could have, and those that stand alone and begin with a record that
+    was written for elsewhere: somebody renamed or copied them, and the log neither begins nor ends there."""
+    remainders = [int(entry.name) % segment_bytes for entry in segments]
+    usual = max(remainders, key=lambda remainder: (remainders.count(remainder), -remainder), default=0)
+    fitting = [entry for entry, remainder in zip(segments, remainders) if remainder == usual]
+    starts = {int(entry.name) for entry in fitting}
+    placed = []
+    for entry in fitting:
+        start = int(entry.name)
+        is_alone = not starts & {start - segment_bytes, start + segment_bytes}
+        if not (is_alone and len(starts) > 1 and written_for(files, entry.name) not in (None, start)):
+            placed.append(entry)
+    return placed
+
+
+def written_for(files: ReplicaFiles, name: str) -> int | None:
+    """The offset that the record says of itself with which a CommitLog file begins; None: it begins with none."""
+    head = bytes(files.read(f"commitlog/{name}", 0, _OWN_OFFSET.stop))
+    is_record = len(head) == _OWN_OFFSET.stop and int.from_bytes(head[4:8], "big") in _RECORD_MAGICS
+    return int.from_bytes(head[_OWN_OFFSET], "big") if is_record else None
 
 
 class _QueueTail:
@@ -575,17 +602,18 @@ def _index_offset(store: ReplicaStore) -> int:
 
 def holes_of(files: ReplicaFiles, facts: ReplicaFacts) -> tuple[LogRange, ...]:
     """Parts of the log without bytes, as the files are now."""
-    return _holes(_numbered(files.list_folder("commitlog")), facts.segment_bytes, facts.end_offset)
+    segments = _numbered(files.list_folder("commitlog"))
+    return _holes(segments, facts.segment_bytes, LogRange(facts.min_offset, facts.end_offset))
 
 
-def _holes(segments: list[StoreEntry], segment_bytes: int, end_offset: int) -> tuple[LogRange, ...]:
+def _holes(segments: list[StoreEntry], segment_bytes: int, log_range: LogRange) -> tuple[LogRange, ...]:
     """Parts of the log without bytes."""
     if not segments:
         return ()
     sizes = {int(entry.name): min(entry.size, segment_bytes) for entry in segments}
     holes: list[LogRange] = []
-    for start in range(int(segments[0].name), end_offset, segment_bytes):
-        hole = LogRange(start + sizes.get(start, 0), min(start + segment_bytes, end_offset))
+    for start in range(log_range.start_offset, log_range.end_offset, segment_bytes):
+        hole = LogRange(start + sizes.get(start, 0), min(start + segment_bytes, log_range.end_offset))
         if hole.start_offset < hole.end_offset:
             if holes and holes[-1].end_offset == hole.start_offset:
                 hole = LogRange(holes.pop().start_offset, hole.end_offset)

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from itertools import combinations, pairwise
 from typing import Any, Final, NamedTuple, Self
 
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry
 from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataFile
@@ -46,6 +46,7 @@ _OBJECTS: Final = (_HOMES, _LEASE_CLOCK, "retentionClock.json")
 _NAMES: Final = frozenset({*_OBJECTS, *(file.value for file in MetadataFile), f"{TIMER_TOPIC}.state"})
 _OF_OURS: Final = re.compile(r"leases-\d{10}\.(snapshot|journal)|leaseClock\.json")
 _NONE: Final = "there is no such file"
+_ONLY_BACKUP: Final = "there is no such file, only its .bak of before the last change"
 
 
 class Remembered(NamedTuple):
@@ -188,7 +189,7 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
         if sizes.get(file.value) == 0:
             yield f"config/{file.value}", "the file is empty; the broker would take its .bak, or refuse"
         elif file.value not in sizes and sizes.get(f"{file.value}.bak"):
-            yield f"config/{file.value}", "there is no such file, only its .bak of before the last change"
+            yield f"config/{file.value}", _ONLY_BACKUP
     for name in _OBJECTS:
         if name in sizes:
             try:
@@ -334,7 +335,8 @@ def _files(group: str, facts: Mapping[int, SideFacts]) -> Iterator[Finding]:
         for path, problem in own.unreadable:
             source = next((other for other, its in facts.items() if path not in dict(its.unreadable)), None)
             kind = FindingKind.METADATA_UNREADABLE
-            yield _new(group, kind, broker_id, problem, path, source_broker_id=source)
+            cause = Cause.NO_FILE if problem == _ONLY_BACKUP else None
+            yield _new(group, kind, broker_id, problem, path, source_broker_id=source, cause=cause)
 
 
 def _records(

@@ -6,8 +6,7 @@ import json
 from dataclasses import replace
 
 from tandemmq.core.audit.causes import collate, one_for_each_cause, with_one_source
-from tandemmq.core.audit.equality import BEHIND_A_GAP
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.repair_plan import RepairAction, plan_repair
 from tandemmq.core.audit.replica_store import ReplicaFacts
 
@@ -57,15 +56,15 @@ def test_neighbours_in_the_log_are_one_damage() -> None:
 
 def test_what_speaks_of_lost_messages_follows_from_their_loss() -> None:
     lost = found(FindingKind.SEGMENT_MISSING, start_offset=0, end_offset=100)
-    checkpoint = found(FindingKind.CHECKPOINT_IMPOSSIBLE, file="checkpoint")
-    elsewhere = found(FindingKind.CHECKPOINT_IMPOSSIBLE, 0, file="checkpoint")
-    assert set(one_for_each_cause([lost, checkpoint, elsewhere])) == {lost, elsewhere}
+    checkpoint = found(FindingKind.CHECKPOINT_IMPOSSIBLE, file="checkpoint", cause=Cause.BEYOND_END)
+    elsewhere, other = replace(checkpoint, broker_id=0), replace(checkpoint, cause=None)
+    assert set(one_for_each_cause([lost, checkpoint, elsewhere, other])) == {lost, elsewhere, other}
 
 
 def test_the_file_made_ahead_of_what_is_lost_is_no_cause_of_its_own() -> None:
     lost = found(FindingKind.SEGMENT_MISSING, start_offset=100, end_offset=200)
-    ahead = found(FindingKind.SEGMENT_EXTRA, file="commitlog/300", detail=f"{BEHIND_A_GAP}, 200, is not there")
-    elsewhere, full = replace(ahead, broker_id=0), replace(ahead, detail="it holds bytes, and the log ends before it")
+    ahead = found(FindingKind.SEGMENT_EXTRA, file="commitlog/300", cause=Cause.BEHIND_A_GAP)
+    elsewhere, full = replace(ahead, broker_id=0), replace(ahead, cause=None)
     assert set(one_for_each_cause([lost, ahead, elsewhere, full])) == {lost, elsewhere, full}
 
 
@@ -161,12 +160,10 @@ def test_entries_behind_the_end_are_erased_by_a_broker_that_runs() -> None:
 def test_config_folder_that_is_gone_is_one_finding_with_a_step_for_each_table() -> None:
     names = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "users.json")
     lost = [
-        found(
-            FindingKind.METADATA_UNREADABLE, file=f"config/{name}", detail="there is no such file", source_broker_id=0
-        )
+        found(FindingKind.METADATA_UNREADABLE, file=f"config/{name}", cause=Cause.NO_FILE, source_broker_id=0)
         for name in names
     ]
-    leases = found(FindingKind.LEASES_MISSING, file="config", detail="there are no leases-* files")
+    leases = found(FindingKind.LEASES_MISSING, file="config", cause=Cause.NO_FILE)
     (whole,) = one_for_each_cause([*lost, leases])
     assert whole.files == tuple(f"config/{name}" for name in names)
     assert Finding.from_json(json.loads(json.dumps(whole.to_json()))) == whole
@@ -178,17 +175,12 @@ def test_config_folder_that_is_gone_is_one_finding_with_a_step_for_each_table() 
 def test_what_follows_from_other_messages_in_a_file_is_no_finding_of_its_own() -> None:
     """IndexFiles still lead to the messages that lay there, and the queues do not go on behind them."""
     lost = found(FindingKind.RECORD_MISSING, start_offset=100, end_offset=900, source_broker_id=0)
-    entries = [
-        found(FindingKind.INDEX_ENTRY_WRONG, file="index/1", detail=f"entry {at} says hash 5, offset {at}, 0 s, …")
-        for at in (100, 500, 899)
-    ]
-    behind = found(
-        FindingKind.FIELD_DIFFERS, start_offset=1000, end_offset=1100, detail="queueOffset is 17 between 17 and the …"
-    )
-    more = replace(entries[0], detail=f"and 90 more findings in this range, the first: {entries[0].detail}")
+    entries = [found(FindingKind.INDEX_ENTRY_WRONG, file="index/1", leads_to=at) for at in (100, 500, 899)]
+    behind = found(FindingKind.FIELD_DIFFERS, start_offset=1000, end_offset=1100, cause=Cause.QUEUE_OFFSET)
+    more = replace(entries[0], cause=Cause.CUT_OFF)
     both = frozenset({0, 1})
     assert collate([lost], [*entries, behind, more], broker_ids=both) == [lost]
-    elsewhere = replace(entries[0], detail="entry 4 says hash 5, offset 900, 0 s, …")
+    elsewhere = replace(entries[0], leads_to=900)
     assert set(collate([lost], [*entries, elsewhere], broker_ids=both)) == {lost, elsewhere}
     assert len(collate([lost], [elsewhere, more], broker_ids=both)) == 2
     # All replicas have it: then it is not the damage of one of them that makes it seem so.

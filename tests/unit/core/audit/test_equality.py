@@ -10,14 +10,13 @@ import pytest
 
 from support.audit_stores import copy_group, make_group, make_master, open_group, replicate
 from tandemmq.core.audit.equality import (
-    OTHER_LENGTH,
     BoundRules,
     SeenReplica,
     common_range,
     layers,
     missing_messages,
 )
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.replication.log_history import LogRange
 
@@ -214,7 +213,7 @@ def test_files_of_another_length_than_those_of_the_other_replicas(
         if change == "cut":
             break
     told = missing_messages(open_group(folders), rules=BoundRules())
-    found = [own for own in told if OTHER_LENGTH in own.detail]
+    found = [own for own in told if own.cause is Cause.OTHER_LENGTH]
     assert [own.kind for own in found] == [FindingKind.SEGMENT_SIZE]
     # Of one file that is twice as long nobody can tell.
     assert found[0].broker_id == (None if change == "longer" else victim)

@@ -1,0 +1,163 @@
+"""Stores that no code of the broker wrote, changed in several places at once: each change is told, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.inline_audit import run_inline
+from support.written_stores import FILE_BYTES, WrittenStore, change_replicas, log_file, problem_with, write_at
+from tandemmq.core.audit.findings import Finding, FindingKind
+from tandemmq.core.audit.run_summary import ExitCode
+
+
+def problem_of(seed: int, *, replicas: int, count: int, seen_by: str, root: Path) -> str:
+    """What is wrong with what a deep run says of it; empty: nothing. `root` is used and removed."""
+    try:
+        store = WrittenStore(seed % 5)
+        folders = [root / "groups" / "broker-a" / str(broker_id) for broker_id in range(replicas)]
+        for folder in folders:
+            store.write(folder)
+        if seen_by:
+            report = run_inline(root / "results", f"path={root / 'groups'}", f"tier={seen_by}")
+            assert report.summary.exit_code is ExitCode.EQUAL, report.findings
+        changes = change_replicas(store, folders, random.Random(seed), count=count)
+        report = run_inline(root / "results", f"path={root / 'groups'}", "tier=deep")
+        return problem_with(report, changes, store, folders)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(
+    seed=st.integers(0, 1 << 16),
+    replicas=st.sampled_from((1, 2, 3)),
+    count=st.sampled_from((1, 2, 3)),
+    seen_by=st.sampled_from(("", "quick", "deep")),
+)
+def test_several_changes_at_once(
+    seed: int, replicas: int, count: int, seen_by: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("written")
+    assert problem_of(seed, replicas=replicas, count=count, seen_by=seen_by, root=root) == ""
+
+
+@pytest.fixture(scope="module")
+def store() -> WrittenStore:
+    return WrittenStore(0)
+
+
+def written(store: WrittenStore, root: Path, replicas: int) -> list[Path]:
+    folders = [root / "groups" / "broker-a" / str(broker_id) for broker_id in range(replicas)]
+    for folder in folders:
+        store.write(folder)
+    return folders
+
+
+def told(root: Path) -> list[tuple[FindingKind, int | None]]:
+    return [(own.kind, own.broker_id) for own in findings_of(root)]
+
+
+def findings_of(root: Path) -> tuple[Finding, ...]:
+    return run_inline(root / "results", f"path={root / 'groups'}", "tier=deep").findings
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("moved_bytes", [1, FILE_BYTES // 2, 7 * FILE_BYTES])
+def test_a_renamed_file_is_named_and_the_log_neither_begins_nor_ends_there(
+    store: WrittenStore, tmp_path: Path, number: int, moved_bytes: int, replicas: int
+) -> None:
+    folder = written(store, tmp_path, replicas)[-1]
+    path = sorted((folder / "commitlog").iterdir())[number]
+    start = int(path.name)
+    path.rename(path.with_name(f"{start + moved_bytes:020d}"))
+    found = findings_of(tmp_path)
+    (extra,) = [own for own in found if own.kind is FindingKind.SEGMENT_EXTRA]
+    assert extra.file == f"commitlog/{start + moved_bytes:020d}"
+    assert f"written for {start}" in extra.detail
+    rest = [own for own in found if own is not extra]
+    assert len(rest) <= 1
+    for own in rest:
+        assert (own.start_offset, own.end_offset) == (start, min(len(store.log), start + FILE_BYTES))
+
+
+def test_a_queue_that_is_gone_is_told_beside_a_damaged_record_of_another(store: WrittenStore, tmp_path: Path) -> None:
+    folder, _ = written(store, tmp_path, 2)
+    record = store.records[len(store.records) // 2]
+    write_at(log_file(folder, record.start), record.start % FILE_BYTES, b"\x7f")
+    shutil.rmtree(folder / "consumequeue" / "alpha")
+    assert set(told(tmp_path)) == {(FindingKind.FIELD_DIFFERS, 0), (FindingKind.QUEUE_ENTRY_MISSING, 0)}
+
+
+def test_no_slave_is_blamed_for_records_behind_a_master_whose_file_was_cut(tmp_path: Path) -> None:
+    """Its queues know how far its log was, but not of a last record that enters none."""
+    store = WrittenStore(0, messages=254)
+    assert store.records[-1].start > max(entries[-1][0] for entries in store.queues.values())
+    folder, _ = written(store, tmp_path, 2)
+    os.truncate(log_file(folder, len(store.log) - 1), 1)
+    found = findings_of(tmp_path)
+    assert {own.broker_id for own in found} == {0}
+    assert max(own.end_offset or 0 for own in found) == len(store.log)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_longer_file_of_another_log_is_one_finding(tmp_path: Path, victim: int) -> None:
+    store, longer = WrittenStore(0), WrittenStore(0, messages=320)
+    folders = written(store, tmp_path, 2)
+    other = tmp_path / "other"
+    WrittenStore(77, messages=len(longer.records)).write(other)
+    last = log_file(folders[victim], len(store.log) - 1)
+    shutil.copyfile(other / "commitlog" / last.name, last)
+    run = findings_of(tmp_path)
+    assert len(run) == 1, run
+    assert run[0].broker_id in (None, victim)
+
+
+def test_what_damage_made_of_a_topic_is_no_fault_of_the_table(store: WrittenStore, tmp_path: Path) -> None:
+    folder, _ = written(store, tmp_path, 2)
+    record = next(own for own in store.records if own.keys and own.keys[0].startswith("alpha#"))
+    at = record.start % FILE_BYTES
+    write_at(log_file(folder, record.start), at + record.fields["topic"][0], b"o")
+    assert told(tmp_path) == [(FindingKind.FIELD_DIFFERS, 0)]
+
+
+def test_a_checkpoint_of_the_future_is_told_beside_damage_in_the_middle(store: WrittenStore, tmp_path: Path) -> None:
+    folder, _ = written(store, tmp_path, 2)
+    record = store.records[len(store.records) // 2]
+    write_at(log_file(folder, record.start), record.start % FILE_BYTES, bytes(600))
+    write_at(folder / "checkpoint", 8, (1_800_000_000_000).to_bytes(8, "big"))
+    assert (FindingKind.CHECKPOINT_IMPOSSIBLE, 0) in told(tmp_path)
+
+
+def test_offsets_are_not_beyond_a_queue_whose_records_lie_elsewhere(store: WrittenStore, tmp_path: Path) -> None:
+    (folder,) = written(store, tmp_path, 1)
+    first, *_, last = sorted((folder / "commitlog").iterdir())
+    one, other = first.read_bytes(), last.read_bytes()
+    first.write_bytes(other)
+    last.write_bytes(one)
+    assert {kind for kind, _ in told(tmp_path)} == {FindingKind.RECORDS_SHIFTED}
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_an_index_file_that_is_longer_than_those_of_the_others_is_told(
+    store: WrittenStore, tmp_path: Path, replicas: int
+) -> None:
+    folder = written(store, tmp_path, replicas)[1]
+    (path,) = (folder / "index").iterdir()
+    os.truncate(path, path.stat().st_size + 20)
+    assert told(tmp_path) == [(FindingKind.INDEX_ENTRY_WRONG, 1)]
+
+
+def test_a_table_that_is_no_text_is_told_as_such(store: WrittenStore, tmp_path: Path) -> None:
+    folder, _ = written(store, tmp_path, 2)
+    write_at(folder / "config" / "topics.json", 5, b"\xff")
+    (finding,) = findings_of(tmp_path)
+    assert (finding.kind, finding.detail) == (FindingKind.METADATA_UNREADABLE, "it is no UTF-8")
