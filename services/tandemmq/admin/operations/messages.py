@@ -71,7 +71,9 @@ async def copies_of(
     """Each member's copy of a record, in the order of `members`; those that do not answer are among them."""
     size = min(record_bytes, _DIGEST_BYTES_MAX)
     asked = [member for member in members if member.status is not None]
-    found = await questions.brokers(asked, lambda broker: broker.messages.digest(physical_offset, size))
+    found = await questions.brokers(
+        asked, lambda broker: broker.messages.digest(physical_offset=physical_offset, size=size)
+    )
     answers = {answer.subject: answer for answer in found}
     digests = [answers.get(member.key) or _silent(member) for member in members]
     master_key = next((member.key for member in members if member.is_master), "")
@@ -273,7 +275,7 @@ class MessageOperations:
             return [as_value(MessageSummary, view, broker_name=broker.broker.broker_name) for view in views]
 
         async def of_all_topics(broker: BrokerPlanes) -> list[MessageSummary]:
-            answer = await broker.traces.message(message_id, "")
+            answer = await broker.traces.message(message_id=message_id)
             if not answer.indexed:
                 raise OperationFailed(
                     FailureKind.REFUSED,
