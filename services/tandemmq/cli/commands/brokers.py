@@ -143,7 +143,7 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableT
         for departure in group.departures:
             plain_row(
                 gone,
-                aged_text(departure.wall_ms, now_ms=now_ms),
+                aged_text(departure.wall_clock_ms, now_ms=now_ms),
                 f"{group.broker_name}:{departure.broker_id}" if departure.broker_id >= 0 else group.broker_name,
                 departure.peer,
                 bytes_text(departure.lag_bytes),
