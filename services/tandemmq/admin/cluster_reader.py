@@ -22,12 +22,12 @@ from tandemmq.admin.cluster_state import (
     is_healthy,
     worst_first,
 )
-from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.route_table import merge_snapshots
 from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.service.protobuf import as_value
 from tandemmq.service.route_messages import broker_value
 
 # Questions in flight at once: a cluster of hundreds of brokers is read in waves.

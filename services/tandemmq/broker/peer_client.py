@@ -33,6 +33,7 @@ from tandemmq.proto.broker.v1 import (
     replica_service_pb2_grpc,
 )
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
+from tandemmq.service.protobuf import as_value
 from tandemmq.service.rpc import cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
@@ -107,17 +108,7 @@ class PeerLog:
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
         self.ha_tls = answer.ha_tls
-        self.replicas = tuple(
-            ReplicaMemory(
-                broker_id=replica.broker_id,
-                disk_id=replica.disk_id,
-                run=replica.run,
-                epoch=replica.epoch,
-                end_offset=replica.end_offset,
-                metadata_endpoint=replica.metadata_endpoint,
-            )
-            for replica in answer.replicas
-        )
+        self.replicas = tuple(as_value(ReplicaMemory, replica) for replica in answer.replicas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from tandemmq.admin.api.access import Access, Refusal, request_of
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.consistency_runs import ConsistencyReading, ConsistencyRuns, remedy_of
-from tandemmq.admin.protobuf import as_message
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.clock import Clock
 from tandemmq.http2.stream import Stream
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as broker_pb
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
 from tandemmq.proto.admin.v1 import consistency_service_pb2 as consistency_pb
+from tandemmq.service.protobuf import as_message
 from tandemmq.service.rpc import (
     BidiMethod,
     Call,

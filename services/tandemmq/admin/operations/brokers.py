@@ -26,11 +26,11 @@ from tandemmq.admin.operations.values import (
     MissingReplica,
     Unseen,
 )
-from tandemmq.admin.protobuf import as_value
 from tandemmq.core.clock import Clock
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
+from tandemmq.service.protobuf import as_value
 
 _EVENTS_MAX: Final = 500
 _LETTERS_AT_ONCE: Final = 100

@@ -45,7 +45,6 @@ from tandemmq.admin.operations.values import (
     TransactionPage,
     Unseen,
 )
-from tandemmq.admin.protobuf import as_value
 from tandemmq.client.messages import BrokerRefused, ClientError, SendReceipt, TopicNotFound
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import BadTransactionId, TransactionId
@@ -54,6 +53,7 @@ from tandemmq.core.message.record import parse_offset_message_id
 from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, topic_name_problem
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
+from tandemmq.service.protobuf import as_value
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.groups import GroupOperations

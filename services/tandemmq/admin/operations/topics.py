@@ -36,7 +36,6 @@ from tandemmq.admin.operations.values import (
     TopicSummary,
     Unseen,
 )
-from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.admin.rpc import NameServerCalls
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.topic_table import (
@@ -49,6 +48,7 @@ from tandemmq.core.metadata.topic_table import (
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+from tandemmq.service.protobuf import as_message, as_value
 from tandemmq.service.texts import counted
 
 # What a change of a topic comes to on each broker: what it is afterwards, and in which words that is told.

@@ -35,6 +35,7 @@ from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc, broker_admin
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
+from tandemmq.service.protobuf import as_message
 from tandemmq.service.service_tls import is_operator
 
 if TYPE_CHECKING:
@@ -227,12 +228,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:
         if request.time_limit_ms < 0:
             raise Invalid(f"time_limit_ms: {request.time_limit_ms} is negative; 0 is the broker's default")
-        drained = await self._departure.drain(request.time_limit_ms)
-        return pb.DrainResponse(
-            slaves_hold_everything=drained.slaves_hold_everything,
-            end_offset=drained.end_offset,
-            waited_ms=drained.waited_ms,
-        )
+        return as_message(pb.DrainResponse, await self._departure.drain(request.time_limit_ms))
 
     async def ProbePeers(self, request: pb.ProbePeersRequest, context: _Context) -> pb.ProbePeersResponse:
         return await self._report.probe_peers()

@@ -49,6 +49,7 @@ from tandemmq.proto.broker.v1 import (
 )
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.service.grpc_server import Invalid, Refused, refusing
+from tandemmq.service.protobuf import as_message
 
 # What went wrong while a replica was read or repaired, as a gRPC status: the one table of both services.
 
@@ -144,19 +145,12 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
         self, request: pb.DescribeReplicaRequest, context: _Context
     ) -> pb.DescribeReplicaResponse:
         state = self._state()
-        return pb.DescribeReplicaResponse(
+        return as_message(
+            pb.DescribeReplicaResponse,
+            state,
             cluster=state.identity.cluster,
             broker_name=state.identity.broker_name,
             broker_id=state.identity.broker_id,
-            min_offset=state.min_offset,
-            end_offset=state.end_offset,
-            flushed_offset=state.flushed_offset,
-            confirm_offset=state.confirm_offset,
-            segment_bytes=state.segment_bytes,
-            queues_offset=state.queues_offset,
-            index_offset=state.index_offset,
-            lag_bytes=state.lag_bytes,
-            serving=state.serving,
             audit_read_rate_bytes=self._bytes_per_second,
             repair_enabled=self._repair_enabled,
         )

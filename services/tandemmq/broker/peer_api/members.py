@@ -25,6 +25,7 @@ from tandemmq.proto.broker.v1 import failover_service_pb2_grpc, metadata_service
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as metadata_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
+from tandemmq.service.protobuf import as_message
 from tandemmq.service.service_tls import claim_problem_of
 
 if TYPE_CHECKING:
@@ -244,17 +245,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
 
 
 def _remembered(memory: ReplicaMemory) -> pb.RememberedReplica:
-    message = pb.RememberedReplica(
-        broker_id=memory.broker_id,
-        disk_id=memory.disk_id,
-        run=memory.run,
-        epoch=memory.epoch,
-        end_offset=memory.end_offset,
-        metadata_endpoint=memory.metadata_endpoint,
-    )
-    if memory.last_seen_wall_ms:
-        message.last_seen_time.FromMilliseconds(memory.last_seen_wall_ms)
-    return message
+    return as_message(pb.RememberedReplica, memory, last_seen_time=memory.last_seen_wall_ms or None)
 
 
 # FailoverService: what members of a group that fails over tell each other.

@@ -19,7 +19,6 @@ from tandemmq.broker.queries.values import (
     QueriesBusy,
     QueueCriteria,
     QueueState,
-    RangeDigest,
     TimeCriteria,
     TopicUnknown,
     WantedMessages,
@@ -30,6 +29,7 @@ from tandemmq.core.storage.disk import DiskError
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2_grpc
 from tandemmq.service.grpc_server import Invalid, by_kind, refusing
+from tandemmq.service.protobuf import as_message
 
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import MessageQueries
@@ -99,17 +99,6 @@ def queue_status(state: QueueState) -> pb.QueueStatus:
     )
 
 
-def digest_answer(digest: RangeDigest) -> pb.DigestRecordResponse:
-    """What a replica holds of a range."""
-    return pb.DigestRecordResponse(
-        held=digest.sha256 is not None,
-        sha256=digest.sha256 or b"",
-        min_offset=digest.min_offset,
-        end_offset=digest.end_offset,
-        flushed_offset=digest.flushed_offset,
-    )
-
-
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -167,16 +156,15 @@ class MessageQueryServicer(message_query_service_pb2_grpc.MessageQueryServiceSer
                 f"physical_offset {request.physical_offset}, size {request.size}: ask for 1 to {_DIGEST_BYTES_MAX} "
                 "bytes from 0 on"
             )
-        return digest_answer(await self._queries.digest(request.physical_offset, request.size))
+        digest = await self._queries.digest(request.physical_offset, request.size)
+        return as_message(pb.DigestRecordResponse, digest, held=digest.sha256 is not None)
 
     async def FindOffsets(self, request: pb.FindOffsetsRequest, context: _Context) -> pb.FindOffsetsResponse:
         if not request.HasField("time"):
             raise Invalid("time: name a moment")
         time_ms = _milliseconds("time", request.time)
         found = await self._queries.find_offsets(request.topic, time_ms)
-        return pb.FindOffsetsResponse(
-            offsets=[pb.FoundOffset(queue_id=one.queue_id, offset=one.offset) for one in found]
-        )
+        return as_message(pb.FindOffsetsResponse, offsets=found)
 
 
 def _wanted(request: pb.QueryMessagesRequest) -> WantedMessages:

@@ -31,6 +31,7 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
 from tandemmq.service.logging import EventMemory
+from tandemmq.service.protobuf import as_message
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -167,18 +168,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
             await self._changes.written()
-        return pb.ResetOffsetsResponse(
-            moves=[
-                pb.OffsetMove(
-                    queue_id=move.queue_id,
-                    from_offset=move.from_offset,
-                    to_offset=move.to_offset,
-                    max_offset=move.max_offset,
-                    inflight_count=move.inflight_count,
-                )
-                for move in moves
-            ]
-        )
+        return as_message(pb.ResetOffsetsResponse, moves=moves)
 
     async def ResendDeadLetters(
         self, request: pb.ResendDeadLettersRequest, context: _Context
@@ -364,19 +354,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
     # Settings
 
     async def GetConfig(self, request: pb.GetConfigRequest, context: _Context) -> pb.GetConfigResponse:
-        return pb.GetConfigResponse(
-            settings=[
-                pb.SettingView(
-                    key=setting.key,
-                    value=setting.value,
-                    default_value=setting.default_value,
-                    origin=setting.origin,
-                    changeable=setting.changeable,
-                    description=setting.description,
-                )
-                for setting in self._settings.all()
-            ]
-        )
+        return as_message(pb.GetConfigResponse, settings=self._settings.all())
 
     async def UpdateConfig(self, request: pb.UpdateConfigRequest, context: _Context) -> pb.UpdateConfigResponse:
         # Each key that is not known costs a look at all that are.
@@ -390,13 +368,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
                 f"{_VALUE_CHARACTERS_MAX} characters"
             )
         change = self._settings.changes if request.dry_run else self._settings.change
-        changes = change(dict(request.values))
-        return pb.UpdateConfigResponse(
-            changes=[
-                pb.SettingChange(key=change.key, from_value=change.from_value, to_value=change.to_value)
-                for change in changes
-            ]
-        )
+        return as_message(pb.UpdateConfigResponse, changes=change(dict(request.values)))
 
     # Events
 

@@ -13,13 +13,12 @@ from support.fake_call import FakeCall
 from tandemmq.admin.api.access import Access, AccessRules
 from tandemmq.admin.api.cluster_grpc import ClusterServicer, guarded
 from tandemmq.admin.cluster_state import BrokerStatus, ClusterState
-from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
 from tandemmq.service.http2_front import reflection_table
+from tandemmq.service.protobuf import as_value
 from tandemmq.service.rpc import BidiMethod, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 from tandemmq.service.settings import load_settings
-
 
 # What the message tells in other words.
 _BESIDE: Final[dict[str, Any]] = {"loop_stall_count": 0, "longest_loop_stall_ms": 0, "problems": ()}
