@@ -11,7 +11,7 @@ import grpc
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused
 from tandemmq.broker.leases import LeaseChange, LeaseSource
 from tandemmq.broker.master.group_recovery import GroupRecovery
-from tandemmq.broker.metadata_tables import ChangeSignal, VersionedTable
+from tandemmq.broker.metadata_tables import ChangeSignal, KeptTable
 from tandemmq.broker.peer_client import history_messages, lease_position, lease_position_message
 from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.broker.replica_identity import ReplicaIdentity
@@ -398,7 +398,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     def __init__(
         self,
         *,
-        tables: Mapping[MetadataFile, VersionedTable],
+        tables: Mapping[MetadataFile, KeptTable],
         changes: ChangeSignal,
         role: Callable[[], MetadataRole],
         damaged: Collection[MetadataFile] = (),
