@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from load_generators import BODY_BYTES, Generators, Target, Window
@@ -84,9 +83,7 @@ class SideBySide:
         shutil.rmtree(self._folder, ignore_errors=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for system in self.systems:
             system.stop_all()
         shutil.rmtree(self._folder, ignore_errors=True)

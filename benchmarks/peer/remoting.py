@@ -17,7 +17,6 @@ import json
 import socket
 import struct
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 from processes import MeasurementFailed
@@ -69,9 +68,7 @@ class RemotingAdmin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def _receive(self, size: int) -> bytes:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from support.cluster_processes import wait_until
@@ -122,9 +121,7 @@ class OfficialLoad:
             self._start(f"{language}-received", *command, "receive", *receiving)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)

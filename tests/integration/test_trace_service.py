@@ -213,9 +213,9 @@ async def test_requests_without_a_key_are_refused() -> None:
         channels = Channels()
         calls = TraceCalls(channels, master.state.metadata_endpoint)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await calls.by_message("")
+            await calls.find(message_id="")
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(grpc.aio.AioRpcError) as empty:
-            await calls.message("", "")
+            await calls.message(message_id="", topic="")
         assert empty.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         await channels.close()

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -36,9 +35,7 @@ class ClientThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join(30)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import NamedTuple, Self, TypeAlias
 
 import grpc
@@ -184,9 +183,7 @@ class OtlpReceiver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def called(self, context: grpc.ServicerContext) -> bool:

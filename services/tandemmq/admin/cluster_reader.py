@@ -14,30 +14,20 @@ from tandemmq.admin.cluster_state import (
     BrokerState,
     BrokerStatus,
     ClusterState,
-    DelayedState,
-    DiskState,
     ExpectedBroker,
-    FailoverReplica,
-    FailoverState,
     Finding,
-    LatencyCounts,
-    MasterLinkState,
     NameServerState,
     Severity,
-    SlaveDeparture,
-    SlaveState,
-    StartWait,
     diagnose,
     is_healthy,
     worst_first,
 )
-from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.route_table import merge_snapshots
 from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
+from tandemmq.service.protobuf import as_value
 from tandemmq.service.route_messages import broker_value
 
 # Questions in flight at once: a cluster of hundreds of brokers is read in waves.
@@ -123,83 +113,13 @@ def _as_registered(broker: RegisteredBroker) -> ExpectedBroker:
 
 
 def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
-    link = reply.master_link
-    return BrokerStatus(
-        role=reply.role,
-        flush_disk_type=reply.flush_disk_type,
-        version=reply.version,
-        uptime_seconds=reply.uptime_seconds,
-        min_offset=reply.min_offset,
-        end_offset=reply.end_offset,
-        flushed_offset=reply.flushed_offset,
-        dispatched_offset=reply.dispatched_offset,
-        slaves=tuple(as_value(SlaveState, slave) for slave in reply.slaves),
-        master_link=MasterLinkState(
-            address=link.address,
-            state=link.state,
-            master_end_offset=link.master_end_offset,
-            lag_bytes=link.lag_bytes,
-            silent_ms=link.silent_ms if link.HasField("silent_ms") else None,
-            problem=link.problem,
-            remedy=link.remedy,
-        )
-        if reply.HasField("master_link")
-        else None,
-        put_counts=dict(reply.put_counts),
-        refused_counts=dict(reply.refused_counts),
-        waiting_send_count=reply.waiting_send_count,
-        resident_bytes=reply.resident_bytes,
-        client_count=reply.client_count,
-        write_refusal=reply.write_refusal,
-        kept_tails=tuple(reply.kept_tails),
-        needed_slave_count=reply.needed_slave_count,
-        client_plane_counts=dict(reply.client_plane_counts),
-        client_connection_count=reply.client_connection_count,
+    return as_value(
+        BrokerStatus,
+        reply,
         loop_stall_count=reply.event_loop.stall_count,
         longest_loop_stall_ms=reply.event_loop.longest_stall_ms,
-        disk=as_value(DiskState, reply.disk) if reply.HasField("disk") else None,
-        messages_in_count=reply.messages_in_count,
-        messages_out_count=reply.messages_out_count,
-        bytes_in_count=reply.bytes_in_count,
-        ack_latency=_latency(reply.ack_latency),
-        send_latency=_latency(reply.send_latency),
-        slave_departures=tuple(_departure(departure) for departure in reply.slave_departures),
-        topic_count=reply.topic_count,
-        group_count=reply.group_count,
-        epoch=reply.epoch,
-        disk_id=reply.disk_id,
-        run=reply.run,
-        start_wait=as_value(StartWait, reply.start_wait) if reply.HasField("start_wait") else None,
         problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
-        failover=failover_state(reply.failover) if reply.HasField("failover") else None,
-        delayed=DelayedState(
-            waiting_count=reply.delayed.waiting_count,
-            next_due_ms=reply.delayed.next_due_ms,
-            overdue_ms=reply.delayed.overdue_ms,
-            delivered_count=reply.delayed.delivered_count,
-            recalled_count=reply.delayed.recalled_count,
-        ),
     )
-
-
-def failover_state(state: failover_pb.GetFailoverStateResponse) -> FailoverState:
-    """What a member knows, as a value."""
-    master = as_value(FailoverReplica, state.master) if state.HasField("master") else None
-    return as_value(FailoverState, state, master=master)
-
-
-def _departure(departure: admin_pb.SlaveDeparture) -> SlaveDeparture:
-    return SlaveDeparture(
-        peer=departure.peer,
-        broker_id=departure.broker_id,
-        wall_ms=departure.wall_clock_ms,
-        reason=departure.reason,
-        lag_bytes=departure.lag_bytes,
-    )
-
-
-def _latency(latency: admin_pb.LatencyCounts) -> LatencyCounts:
-    return LatencyCounts(tuple(latency.bounds_s), tuple(latency.counts), latency.sum_s)
 
 
 # The one reading of the cluster that everybody is shown: page, JSON, gRPC, metrics and role labels.

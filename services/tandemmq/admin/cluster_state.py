@@ -59,7 +59,7 @@ class SlaveDeparture:
     peer: str
     # -1 if the slave never proved one.
     broker_id: int
-    wall_ms: int
+    wall_clock_ms: int
     reason: str
     # How far it was behind.
     lag_bytes: int

@@ -6,7 +6,7 @@ once more, which finds nothing left to change when the step has worked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -63,7 +63,7 @@ class StepResult:
 class RepairCalls(Protocol):
     """`tandemmq.admin.rpc.ReplicaRepairCalls` of one broker."""
 
-    async def describe(self) -> reader_pb.DescribeReplicaResponse:
+    def describe(self) -> Awaitable[reader_pb.DescribeReplicaResponse]:
         """What the replica holds."""
 
     async def repair_range(

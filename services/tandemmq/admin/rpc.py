@@ -5,8 +5,8 @@ What they return are the protocol's messages; `cluster_reader`, `trace_messages`
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -26,7 +26,10 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_p
 from tandemmq.service.rpc import cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
+RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
+PartT = TypeVar("PartT")
+FieldsT = ParamSpec("FieldsT")
 
 # Deadlines in seconds, from the comments in proto/tandemmq.
 _READ_TIMEOUT_S: Final = 3.0
@@ -74,378 +77,19 @@ class Channels:
             await channel.close(grace=None)
 
 
-class NameServerCalls:
-    """NameServerService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def snapshot(self) -> nameserver_pb.WatchRoutesResponse:
-        """All routes, all live brokers and the revision: the first message of WatchRoutes."""
-        call = self._channel.unary_stream(
-            "/tandemmq.nameserver.v1.NameServerService/WatchRoutes",
-            request_serializer=nameserver_pb.WatchRoutesRequest.SerializeToString,
-            response_deserializer=nameserver_pb.WatchRoutesResponse.FromString,
-        )(nameserver_pb.WatchRoutesRequest(), timeout=_READ_TIMEOUT_S)
-        try:
-            return await _first(call)
-        finally:
-            call.cancel()
-
-    async def group_memory(self, cluster: str, broker_name: str) -> nameserver_pb.GetGroupMemoryResponse:
-        """What it remembers of a broker group's replicas."""
-        request = nameserver_pb.GetGroupMemoryRequest(cluster=cluster, broker_name=broker_name)
-        path = "/tandemmq.nameserver.v1.NameServerService/GetGroupMemory"
-        return await _unary(self._channel, path, request, nameserver_pb.GetGroupMemoryResponse, _READ_TIMEOUT_S)
-
-    async def brokers(self) -> list[nameserver_pb.RegisteredBroker]:
-        """All live brokers, without routes."""
-        request = nameserver_pb.ListBrokersRequest()
-        path = "/tandemmq.nameserver.v1.NameServerService/ListBrokers"
-        reply = await _unary(self._channel, path, request, nameserver_pb.ListBrokersResponse, _READ_TIMEOUT_S)
-        return list(reply.brokers)
-
-    async def topic_route(self, topic: str) -> nameserver_pb.TopicRoute | None:
-        """The route of a topic, or None when no live broker serves it."""
-        request = nameserver_pb.GetTopicRouteRequest(topic=topic)
-        path = "/tandemmq.nameserver.v1.NameServerService/GetTopicRoute"
-        try:
-            reply = await _unary(self._channel, path, request, nameserver_pb.GetTopicRouteResponse, _READ_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                return None
-            raise
-        return reply.route
-
-    async def wipe_write_permission(self, broker_name: str) -> int:
-        """Takes a broker group out of producers' routes. Number of topics that changed."""
-        path = "/tandemmq.nameserver.v1.NameServerService/WipeWritePermission"
-        request = nameserver_pb.WipeWritePermissionRequest(broker_name=broker_name)
-        reply_type = nameserver_pb.WipeWritePermissionResponse
-        return (await _unary(self._channel, path, request, reply_type, _READ_TIMEOUT_S)).topic_count
-
-    async def add_write_permission(self, broker_name: str) -> int:
-        """Puts it back. Number of topics that changed."""
-        path = "/tandemmq.nameserver.v1.NameServerService/AddWritePermission"
-        request = nameserver_pb.AddWritePermissionRequest(broker_name=broker_name)
-        reply_type = nameserver_pb.AddWritePermissionResponse
-        return (await _unary(self._channel, path, request, reply_type, _READ_TIMEOUT_S)).topic_count
-
-
-class BrokerAdminCalls:
-    """BrokerAdminService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def status(self) -> admin_pb.GetBrokerStatusResponse:
-        request = admin_pb.GetBrokerStatusRequest()
-        return await self._call("GetBrokerStatus", request, admin_pb.GetBrokerStatusResponse, _READ_TIMEOUT_S)
-
-    async def probe_peers(self) -> admin_pb.ProbePeersResponse:
-        """What the broker reaches, its clock and its disk."""
-        request = admin_pb.ProbePeersRequest()
-        return await self._call("ProbePeers", request, admin_pb.ProbePeersResponse, _CHANGE_TIMEOUT_S)
-
-    async def update_topic(self, request: admin_pb.UpdateTopicRequest) -> None:
-        """Creates or changes a topic; masters only."""
-        await self._call("UpdateTopic", request, admin_pb.UpdateTopicResponse, _CHANGE_TIMEOUT_S)
-
-    async def delete_topic(self, topic: str) -> None:
-        """Removes a topic; masters only."""
-        request = admin_pb.DeleteTopicRequest(topic=topic)
-        await self._call("DeleteTopic", request, admin_pb.DeleteTopicResponse, _CHANGE_TIMEOUT_S)
-
-    async def topics(
-        self, *, include_system: bool, names: Sequence[str] = (), without_queues: bool = False
-    ) -> list[admin_pb.TopicStatus]:
-        """Topics ordered by name; only those of `names`, if there are any."""
-        request = admin_pb.ListTopicsRequest(include_system=include_system, topics=names, without_queues=without_queues)
-        reply = await self._call("ListTopics", request, admin_pb.ListTopicsResponse, _CHANGE_TIMEOUT_S)
-        return list(reply.topics)
-
-    async def update_group(self, request: admin_pb.UpdateSubscriptionGroupRequest) -> None:
-        """Creates or changes a subscription group; masters only."""
-        await self._call(
-            "UpdateSubscriptionGroup", request, admin_pb.UpdateSubscriptionGroupResponse, _CHANGE_TIMEOUT_S
-        )
-
-    async def groups(
-        self, *, names: Sequence[str] = (), topic: str = "", without_progress: bool = False
-    ) -> list[admin_pb.SubscriptionGroupStatus]:
-        """Subscription groups ordered by name; only those of `names`, if there are any, or that have read `topic`."""
-        request = admin_pb.ListSubscriptionGroupsRequest(groups=names, topic=topic, without_progress=without_progress)
-        reply = await self._call(
-            "ListSubscriptionGroups", request, admin_pb.ListSubscriptionGroupsResponse, _CHANGE_TIMEOUT_S
-        )
-        return list(reply.groups)
-
-    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
-        path = f"/tandemmq.admin.v1.BrokerAdminService/{method}"
-        return await _unary(self._channel, path, request, reply_type, timeout_s)
-
-
-class BrokerOperationsCalls:
-    """BrokerOperationsService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def clients(self, request: operations_pb.ListClientsRequest) -> operations_pb.ListClientsResponse:
-        return await self._call("ListClients", request, operations_pb.ListClientsResponse, _CHANGE_TIMEOUT_S)
-
-    async def delete_group(
-        self, request: operations_pb.DeleteSubscriptionGroupRequest
-    ) -> operations_pb.DeleteSubscriptionGroupResponse:
-        """Removes a group with its progress; masters only."""
-        reply_type = operations_pb.DeleteSubscriptionGroupResponse
-        return await self._call("DeleteSubscriptionGroup", request, reply_type, _CHANGE_TIMEOUT_S)
-
-    async def reset_offsets(self, request: operations_pb.ResetOffsetsRequest) -> operations_pb.ResetOffsetsResponse:
-        """Sets where a group goes on; masters only."""
-        return await self._call("ResetOffsets", request, operations_pb.ResetOffsetsResponse, _CHANGE_TIMEOUT_S)
-
-    async def resend_dead_letters(
-        self, request: operations_pb.ResendDeadLettersRequest
-    ) -> operations_pb.ResendDeadLettersResponse:
-        """Sends dead letters again; masters only."""
-        reply_type = operations_pb.ResendDeadLettersResponse
-        return await self._call("ResendDeadLetters", request, reply_type, _SEARCH_TIMEOUT_S)
-
-    async def lite_topics(self, request: operations_pb.ListLiteTopicsRequest) -> operations_pb.ListLiteTopicsResponse:
-        """Lite topics of a topic; masters only."""
-        return await self._call("ListLiteTopics", request, operations_pb.ListLiteTopicsResponse, _READ_TIMEOUT_S)
-
-    async def transactions(
-        self, request: operations_pb.ListTransactionsRequest
-    ) -> operations_pb.ListTransactionsResponse:
-        """Undecided transactions; masters only."""
-        return await self._call("ListTransactions", request, operations_pb.ListTransactionsResponse, _READ_TIMEOUT_S)
-
-    async def resolve_transaction(
-        self, request: operations_pb.ResolveTransactionRequest
-    ) -> operations_pb.ResolveTransactionResponse:
-        """Ends one; masters only."""
-        reply_type = operations_pb.ResolveTransactionResponse
-        return await self._call("ResolveTransaction", request, reply_type, _SEARCH_TIMEOUT_S)
-
-    async def command_client(self, request: operations_pb.CommandClientRequest) -> operations_pb.CommandClientResponse:
-        """Tells a client something over its stream."""
-        return await self._call("CommandClient", request, operations_pb.CommandClientResponse, _SEARCH_TIMEOUT_S)
-
-    async def config(self) -> operations_pb.GetConfigResponse:
-        request = operations_pb.GetConfigRequest()
-        return await self._call("GetConfig", request, operations_pb.GetConfigResponse, _READ_TIMEOUT_S)
-
-    async def update_config(self, request: operations_pb.UpdateConfigRequest) -> operations_pb.UpdateConfigResponse:
-        """Changes settings until the next start."""
-        return await self._call("UpdateConfig", request, operations_pb.UpdateConfigResponse, _READ_TIMEOUT_S)
-
-    async def events(self, *, limit: int) -> operations_pb.ListEventsResponse:
-        request = operations_pb.ListEventsRequest(limit=limit)
-        return await self._call("ListEvents", request, operations_pb.ListEventsResponse, _READ_TIMEOUT_S)
-
-    async def kept_tails(self, request: operations_pb.ListKeptTailsRequest) -> operations_pb.ListKeptTailsResponse:
-        """Tails that were cut off its log."""
-        return await self._call("ListKeptTails", request, operations_pb.ListKeptTailsResponse, _READ_TIMEOUT_S)
-
-    async def read_kept_tail(self, request: operations_pb.ReadKeptTailRequest) -> operations_pb.ReadKeptTailResponse:
-        return await self._call("ReadKeptTail", request, operations_pb.ReadKeptTailResponse, _READ_TIMEOUT_S)
-
-    async def check_messages(self, request: operations_pb.CheckMessagesRequest) -> operations_pb.CheckMessagesResponse:
-        """Which of these messages it holds."""
-        return await self._call("CheckMessages", request, operations_pb.CheckMessagesResponse, _SEARCH_TIMEOUT_S)
-
-    async def restore_messages(
-        self, request: operations_pb.RestoreMessagesRequest
-    ) -> operations_pb.RestoreMessagesResponse:
-        """Stores those that it does not hold; masters only."""
-        return await self._call("RestoreMessages", request, operations_pb.RestoreMessagesResponse, _SEARCH_TIMEOUT_S)
-
-    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
-        path = f"/tandemmq.admin.v1.BrokerOperationsService/{method}"
-        return await _unary(self._channel, path, request, reply_type, timeout_s)
-
-
-class BrokerAccessCalls:
-    """BrokerAccessService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def users(self, *, search: str = "", with_sealed_password: bool = False) -> list[access_pb.UserView]:
-        request = access_pb.ListUsersRequest(search=search, with_sealed_password=with_sealed_password)
-        return list((await self._call("ListUsers", request, access_pb.ListUsersResponse, _READ_TIMEOUT_S)).users)
-
-    async def put_user(self, request: access_pb.PutUserRequest) -> bool:
-        """Makes or changes one; False: it is just so. Masters only."""
-        return (await self._call("PutUser", request, access_pb.PutUserResponse, _CHANGE_TIMEOUT_S)).changed
-
-    async def delete_user(self, request: access_pb.DeleteUserRequest) -> bool:
-        """Removes one; False: there is none. Masters only."""
-        return (await self._call("DeleteUser", request, access_pb.DeleteUserResponse, _CHANGE_TIMEOUT_S)).existed
-
-    async def acls(self, *, subject: str = "", resource: str = "") -> list[access_pb.AclView]:
-        request = access_pb.ListAclsRequest(subject=subject, resource=resource)
-        return list((await self._call("ListAcls", request, access_pb.ListAclsResponse, _READ_TIMEOUT_S)).acls)
-
-    async def put_acl(self, request: access_pb.PutAclRequest) -> bool:
-        """Adds or replaces entries; False: they are just so. Masters only."""
-        return (await self._call("PutAcl", request, access_pb.PutAclResponse, _CHANGE_TIMEOUT_S)).changed
-
-    async def delete_acl(self, request: access_pb.DeleteAclRequest) -> bool:
-        """Removes entries; False: there are none. Masters only."""
-        return (await self._call("DeleteAcl", request, access_pb.DeleteAclResponse, _CHANGE_TIMEOUT_S)).existed
-
-    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
-        path = f"/tandemmq.admin.v1.BrokerAccessService/{method}"
-        return await _unary(self._channel, path, request, reply_type, timeout_s)
-
-
-class MessageQueryCalls:
-    """MessageQueryService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def queues(self, topic: str) -> query_pb.ListQueuesResponse:
-        """Queues of a topic with their extents."""
-        request = query_pb.ListQueuesRequest(topic=topic)
-        return await self._call("ListQueues", request, query_pb.ListQueuesResponse, _CHANGE_TIMEOUT_S)
-
-    async def query(self, request: query_pb.QueryMessagesRequest) -> query_pb.QueryMessagesResponse:
-        return await self._call("QueryMessages", request, query_pb.QueryMessagesResponse, _SEARCH_TIMEOUT_S)
-
-    async def message(self, request: query_pb.GetMessageRequest) -> query_pb.MessageView:
-        return (await self._call("GetMessage", request, query_pb.GetMessageResponse, _READ_TIMEOUT_S)).message
-
-    async def digest(self, physical_offset: int, size: int) -> query_pb.DigestRecordResponse:
-        """Checksum of a range of the log."""
-        request = query_pb.DigestRecordRequest(physical_offset=physical_offset, size=size)
-        return await self._call("DigestRecord", request, query_pb.DigestRecordResponse, _READ_TIMEOUT_S)
-
-    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
-        path = f"/tandemmq.admin.v1.MessageQueryService/{method}"
-        return await _unary(self._channel, path, request, reply_type, timeout_s)
-
-
-class ReplicaCalls:
-    """ReplicaService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def accept_loss(self, request: replica_pb.AcceptLossRequest) -> replica_pb.AcceptLossResponse:
-        """What a starting master waits for, and an operator's word that it need not."""
-        path = "/tandemmq.broker.v1.ReplicaService/AcceptLoss"
-        return await _unary(self._channel, path, request, replica_pb.AcceptLossResponse, _SEARCH_TIMEOUT_S)
-
-
-class FailoverCalls:
-    """FailoverService of one address, as operators use it. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def state(self) -> failover_pb.GetFailoverStateResponse:
-        """What the member knows of its group's record."""
-        path = "/tandemmq.broker.v1.FailoverService/GetFailoverState"
-        request = failover_pb.GetFailoverStateRequest()
-        return await _unary(self._channel, path, request, failover_pb.GetFailoverStateResponse, _READ_TIMEOUT_S)
-
-    async def hand_over(self, request: failover_pb.HandOverRequest) -> failover_pb.HandOverResponse:
-        """The master makes another member master."""
-        path = "/tandemmq.broker.v1.FailoverService/HandOver"
-        return await _unary(self._channel, path, request, failover_pb.HandOverResponse, _SEARCH_TIMEOUT_S)
-
-    async def claim_unclean(self, request: failover_pb.ClaimUncleanRequest) -> failover_pb.ClaimUncleanResponse:
-        """This member becomes master although it may lack what was acknowledged."""
-        path = "/tandemmq.broker.v1.FailoverService/ClaimUnclean"
-        return await _unary(self._channel, path, request, failover_pb.ClaimUncleanResponse, _SEARCH_TIMEOUT_S)
-
-
-class ReplicaRepairCalls:
-    """ReplicaRepairService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def describe(self) -> reader_pb.DescribeReplicaResponse:
-        """What the replica holds, and how fast it reads for others."""
-        path = "/tandemmq.broker.v1.ReplicaReaderService/DescribeReplica"
-        request = reader_pb.DescribeReplicaRequest()
-        return await _unary(self._channel, path, request, reader_pb.DescribeReplicaResponse, _READ_TIMEOUT_S)
-
-    async def repair_range(
-        self, request: repair_pb.RepairRangeRequest, *, timeout_s: float
-    ) -> repair_pb.RepairRangeResponse:
-        """Replaces a range by what another member holds."""
-        path = "/tandemmq.broker.v1.ReplicaRepairService/RepairRange"
-        return await _unary(self._channel, path, request, repair_pb.RepairRangeResponse, timeout_s)
-
-    async def rewrite_queue_entries(
-        self, request: repair_pb.RewriteQueueEntriesRequest, *, timeout_s: float
-    ) -> repair_pb.RewriteQueueEntriesResponse:
-        """Writes ConsumeQueue entries again from the broker's own log."""
-        path = "/tandemmq.broker.v1.ReplicaRepairService/RewriteQueueEntries"
-        return await _unary(self._channel, path, request, repair_pb.RewriteQueueEntriesResponse, timeout_s)
-
-    async def rewrite_table(
-        self, request: repair_pb.RewriteTableRequest, *, timeout_s: float
-    ) -> repair_pb.RewriteTableResponse:
-        """Writes a metadata table again."""
-        path = "/tandemmq.broker.v1.ReplicaRepairService/RewriteTable"
-        return await _unary(self._channel, path, request, repair_pb.RewriteTableResponse, timeout_s)
-
-
-class TraceCalls:
-    """TraceService of one address. Every call may raise `grpc.aio.AioRpcError`."""
-
-    def __init__(self, channels: Channels, address: str) -> None:
-        self._channel = channels.to(address)
-
-    async def by_message(self, message_id: str) -> trace_pb.FindTracesResponse:
-        request = trace_pb.FindTracesRequest(message_id=message_id)
-        return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
-
-    async def by_trace(self, trace_id: int) -> trace_pb.FindTracesResponse:
-        """The broker's part of one trace."""
-        request = trace_pb.FindTracesRequest(trace_id=trace_id.to_bytes(16))
-        return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
-
-    async def newest(self, *, count: int, notable_only: bool) -> trace_pb.ListTracesResponse:
-        request = trace_pb.ListTracesRequest(page_size=count, notable_only=notable_only)
-        return await self._call("ListTraces", request, trace_pb.ListTracesResponse, _READ_TIMEOUT_S)
-
-    async def message(self, message_id: str, topic: str) -> trace_pb.FindMessageResponse:
-        """Where a message lies."""
-        request = trace_pb.FindMessageRequest(message_id=message_id, topic=topic)
-        return await self._call("FindMessage", request, trace_pb.FindMessageResponse, _CHANGE_TIMEOUT_S)
-
-    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
-        path = f"/tandemmq.admin.v1.TraceService/{method}"
-        return await _unary(self._channel, path, request, reply_type, timeout_s)
-
-
-async def serving(channels: Channels, address: str, *, timeout_s: float = 1.0) -> bool:
-    """True when the process at `address` answers grpc.health.v1 with SERVING."""
-    request = health_pb2.HealthCheckRequest()
-    try:
-        reply = await _unary(
-            channels.to(address), "/grpc.health.v1.Health/Check", request, health_pb2.HealthCheckResponse, timeout_s
-        )
-    except grpc.aio.AioRpcError:
-        return False
-    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
-
-
-def error_text(error: grpc.aio.AioRpcError) -> str:
-    """A failed call in one line, code first."""
-    details = " ".join((error.details() or "").split())
-    return f"{error.code().name}: {details}" if details else error.code().name
-
-
-async def _unary(
+def _path(request_type: type[Message]) -> str:
+    """Of the one method that takes these requests: `/package.Service/Method`."""
+    descriptor = request_type.DESCRIPTOR
+    (path,) = (
+        f"/{service.full_name}/{method.name}"
+        for service in descriptor.file.services_by_name.values()
+        for method in service.methods
+        if method.input_type is descriptor
+    )
+    return path
+
+
+async def _ask(
     channel: grpc.aio.Channel, path: str, request: Message, reply_type: type[ReplyT], timeout_s: float
 ) -> ReplyT:
     call = channel.unary_unary(
@@ -458,8 +102,256 @@ async def _unary(
     return reply
 
 
-async def _first(messages: AsyncIterable[ReplyT]) -> ReplyT:
-    with cancellation_wins():
-        async for message in messages:
-            return message
-    raise EOFError("the stream ended without a message")
+class _Calls:
+    """Of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+
+def _of_request(
+    request_type: type[RequestT], reply_type: type[ReplyT], timeout_s: float = _READ_TIMEOUT_S
+) -> Callable[[Any, RequestT], Awaitable[ReplyT]]:
+    """The call that is given a request."""
+    path = _path(request_type)
+    return lambda calls, request: _ask(calls._channel, path, request, reply_type, timeout_s)
+
+
+def _of_fields(
+    request_type: Callable[FieldsT, Message], reply_type: type[ReplyT], timeout_s: float = _READ_TIMEOUT_S
+) -> Callable[Concatenate[Any, FieldsT], Awaitable[ReplyT]]:
+    """The call that is given the fields of its request, by name."""
+    path = _path(cast("type[Message]", request_type))
+
+    def call(calls: Any, /, *fields: FieldsT.args, **named: FieldsT.kwargs) -> Awaitable[ReplyT]:
+        return _ask(calls._channel, path, request_type(*fields, **named), reply_type, timeout_s)
+
+    return call
+
+
+def _part(
+    call: Callable[FieldsT, Awaitable[ReplyT]], part: Callable[[ReplyT], PartT]
+) -> Callable[FieldsT, Awaitable[PartT]]:
+    """The same call, of whose answer only a part matters."""
+
+    async def ask(*fields: FieldsT.args, **named: FieldsT.kwargs) -> PartT:
+        return part(await call(*fields, **named))
+
+    return ask
+
+
+class NameServerCalls(_Calls):
+    """NameServerService."""
+
+    group_memory = _of_fields(nameserver_pb.GetGroupMemoryRequest, nameserver_pb.GetGroupMemoryResponse)
+    # All live brokers, without routes.
+    brokers = _part(
+        _of_fields(nameserver_pb.ListBrokersRequest, nameserver_pb.ListBrokersResponse),
+        lambda reply: list(reply.brokers),
+    )
+    _topic_route = _of_fields(nameserver_pb.GetTopicRouteRequest, nameserver_pb.GetTopicRouteResponse)
+    # Take a broker group out of producers' routes, and put it back. Number of topics that changed.
+    wipe_write_permission = _part(
+        _of_fields(nameserver_pb.WipeWritePermissionRequest, nameserver_pb.WipeWritePermissionResponse),
+        lambda reply: reply.topic_count,
+    )
+    add_write_permission = _part(
+        _of_fields(nameserver_pb.AddWritePermissionRequest, nameserver_pb.AddWritePermissionResponse),
+        lambda reply: reply.topic_count,
+    )
+
+    async def snapshot(self) -> nameserver_pb.WatchRoutesResponse:
+        """All routes, all live brokers and the revision: the first message of WatchRoutes."""
+        call = self._channel.unary_stream(
+            _path(nameserver_pb.WatchRoutesRequest),
+            request_serializer=nameserver_pb.WatchRoutesRequest.SerializeToString,
+            response_deserializer=nameserver_pb.WatchRoutesResponse.FromString,
+        )(nameserver_pb.WatchRoutesRequest(), timeout=_READ_TIMEOUT_S)
+        try:
+            with cancellation_wins():
+                message: nameserver_pb.WatchRoutesResponse
+                async for message in call:
+                    return message
+            raise EOFError("the stream ended without a message")
+        finally:
+            call.cancel()
+
+    async def topic_route(self, topic: str) -> nameserver_pb.TopicRoute | None:
+        """The route of a topic, or None when no live broker serves it."""
+        try:
+            return (await self._topic_route(topic=topic)).route
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+
+
+class BrokerAdminCalls(_Calls):
+    """BrokerAdminService."""
+
+    status = _of_fields(admin_pb.GetBrokerStatusRequest, admin_pb.GetBrokerStatusResponse)
+    # What the broker reaches, its clock and its disk.
+    probe_peers = _of_fields(admin_pb.ProbePeersRequest, admin_pb.ProbePeersResponse, _CHANGE_TIMEOUT_S)
+    # Changes: masters only.
+    update_topic = _of_request(admin_pb.UpdateTopicRequest, admin_pb.UpdateTopicResponse, _CHANGE_TIMEOUT_S)
+    delete_topic = _of_fields(admin_pb.DeleteTopicRequest, admin_pb.DeleteTopicResponse, _CHANGE_TIMEOUT_S)
+    update_group = _of_request(
+        admin_pb.UpdateSubscriptionGroupRequest, admin_pb.UpdateSubscriptionGroupResponse, _CHANGE_TIMEOUT_S
+    )
+    _list_topics = _of_fields(admin_pb.ListTopicsRequest, admin_pb.ListTopicsResponse, _CHANGE_TIMEOUT_S)
+    _list_groups = _of_fields(
+        admin_pb.ListSubscriptionGroupsRequest, admin_pb.ListSubscriptionGroupsResponse, _CHANGE_TIMEOUT_S
+    )
+
+    async def topics(
+        self, *, include_system: bool, names: Sequence[str] = (), without_queues: bool = False
+    ) -> list[admin_pb.TopicStatus]:
+        """Topics ordered by name; only those of `names`, if there are any."""
+        reply = await self._list_topics(include_system=include_system, topics=names, without_queues=without_queues)
+        return list(reply.topics)
+
+    async def groups(
+        self, *, names: Sequence[str] = (), topic: str = "", without_progress: bool = False
+    ) -> list[admin_pb.SubscriptionGroupStatus]:
+        """Subscription groups ordered by name; only those of `names`, if there are any, or that have read `topic`."""
+        return list((await self._list_groups(groups=names, topic=topic, without_progress=without_progress)).groups)
+
+
+class BrokerOperationsCalls(_Calls):
+    """BrokerOperationsService."""
+
+    clients = _of_request(operations_pb.ListClientsRequest, operations_pb.ListClientsResponse, _CHANGE_TIMEOUT_S)
+    config = _of_fields(operations_pb.GetConfigRequest, operations_pb.GetConfigResponse)
+    update_config = _of_request(operations_pb.UpdateConfigRequest, operations_pb.UpdateConfigResponse)
+    events = _of_fields(operations_pb.ListEventsRequest, operations_pb.ListEventsResponse)
+    command_client = _of_request(
+        operations_pb.CommandClientRequest, operations_pb.CommandClientResponse, _SEARCH_TIMEOUT_S
+    )
+    # Tails that were cut off its log, and which messages of them it holds.
+    kept_tails = _of_request(operations_pb.ListKeptTailsRequest, operations_pb.ListKeptTailsResponse)
+    read_kept_tail = _of_request(operations_pb.ReadKeptTailRequest, operations_pb.ReadKeptTailResponse)
+    check_messages = _of_request(
+        operations_pb.CheckMessagesRequest, operations_pb.CheckMessagesResponse, _SEARCH_TIMEOUT_S
+    )
+    # Masters only.
+    delete_group = _of_request(
+        operations_pb.DeleteSubscriptionGroupRequest,
+        operations_pb.DeleteSubscriptionGroupResponse,
+        _CHANGE_TIMEOUT_S,
+    )
+    reset_offsets = _of_request(
+        operations_pb.ResetOffsetsRequest, operations_pb.ResetOffsetsResponse, _CHANGE_TIMEOUT_S
+    )
+    resend_dead_letters = _of_request(
+        operations_pb.ResendDeadLettersRequest, operations_pb.ResendDeadLettersResponse, _SEARCH_TIMEOUT_S
+    )
+    lite_topics = _of_request(operations_pb.ListLiteTopicsRequest, operations_pb.ListLiteTopicsResponse)
+    transactions = _of_request(operations_pb.ListTransactionsRequest, operations_pb.ListTransactionsResponse)
+    resolve_transaction = _of_request(
+        operations_pb.ResolveTransactionRequest, operations_pb.ResolveTransactionResponse, _SEARCH_TIMEOUT_S
+    )
+    restore_messages = _of_request(
+        operations_pb.RestoreMessagesRequest, operations_pb.RestoreMessagesResponse, _SEARCH_TIMEOUT_S
+    )
+
+
+class BrokerAccessCalls(_Calls):
+    """BrokerAccessService. Changes: masters only; False: there was nothing to change."""
+
+    users = _part(_of_fields(access_pb.ListUsersRequest, access_pb.ListUsersResponse), lambda reply: list(reply.users))
+    put_user = _part(
+        _of_request(access_pb.PutUserRequest, access_pb.PutUserResponse, _CHANGE_TIMEOUT_S), lambda reply: reply.changed
+    )
+    delete_user = _part(
+        _of_request(access_pb.DeleteUserRequest, access_pb.DeleteUserResponse, _CHANGE_TIMEOUT_S),
+        lambda reply: reply.existed,
+    )
+    acls = _part(_of_fields(access_pb.ListAclsRequest, access_pb.ListAclsResponse), lambda reply: list(reply.acls))
+    put_acl = _part(
+        _of_request(access_pb.PutAclRequest, access_pb.PutAclResponse, _CHANGE_TIMEOUT_S), lambda reply: reply.changed
+    )
+    delete_acl = _part(
+        _of_request(access_pb.DeleteAclRequest, access_pb.DeleteAclResponse, _CHANGE_TIMEOUT_S),
+        lambda reply: reply.existed,
+    )
+
+
+class MessageQueryCalls(_Calls):
+    """MessageQueryService."""
+
+    # Queues of a topic with their extents.
+    queues = _of_fields(query_pb.ListQueuesRequest, query_pb.ListQueuesResponse, _CHANGE_TIMEOUT_S)
+    query = _of_request(query_pb.QueryMessagesRequest, query_pb.QueryMessagesResponse, _SEARCH_TIMEOUT_S)
+    message = _part(_of_request(query_pb.GetMessageRequest, query_pb.GetMessageResponse), lambda reply: reply.message)
+    # Checksum of a range of the log.
+    digest = _of_fields(query_pb.DigestRecordRequest, query_pb.DigestRecordResponse)
+
+
+class ReplicaCalls(_Calls):
+    """ReplicaService."""
+
+    # What a starting master waits for, and an operator's word that it need not.
+    accept_loss = _of_request(replica_pb.AcceptLossRequest, replica_pb.AcceptLossResponse, _SEARCH_TIMEOUT_S)
+
+
+class FailoverCalls(_Calls):
+    """FailoverService, as operators use it."""
+
+    # What the member knows of its group's record.
+    state = _of_fields(failover_pb.GetFailoverStateRequest, failover_pb.GetFailoverStateResponse)
+    # The master makes another member master.
+    hand_over = _of_request(failover_pb.HandOverRequest, failover_pb.HandOverResponse, _SEARCH_TIMEOUT_S)
+    # This member becomes master although it may lack what was acknowledged.
+    claim_unclean = _of_request(failover_pb.ClaimUncleanRequest, failover_pb.ClaimUncleanResponse, _SEARCH_TIMEOUT_S)
+
+
+class ReplicaRepairCalls(_Calls):
+    """ReplicaRepairService; how long a repair may take is known to who asks for it."""
+
+    # What the replica holds, and how fast it reads for others.
+    describe = _of_fields(reader_pb.DescribeReplicaRequest, reader_pb.DescribeReplicaResponse)
+
+    async def repair_range(
+        self, request: repair_pb.RepairRangeRequest, *, timeout_s: float
+    ) -> repair_pb.RepairRangeResponse:
+        """Replaces a range by what another member holds."""
+        return await _ask(self._channel, _path(type(request)), request, repair_pb.RepairRangeResponse, timeout_s)
+
+    async def rewrite_queue_entries(
+        self, request: repair_pb.RewriteQueueEntriesRequest, *, timeout_s: float
+    ) -> repair_pb.RewriteQueueEntriesResponse:
+        """Writes ConsumeQueue entries again from the broker's own log."""
+        reply_type = repair_pb.RewriteQueueEntriesResponse
+        return await _ask(self._channel, _path(type(request)), request, reply_type, timeout_s)
+
+    async def rewrite_table(
+        self, request: repair_pb.RewriteTableRequest, *, timeout_s: float
+    ) -> repair_pb.RewriteTableResponse:
+        """Writes a metadata table again."""
+        return await _ask(self._channel, _path(type(request)), request, repair_pb.RewriteTableResponse, timeout_s)
+
+
+class TraceCalls(_Calls):
+    """TraceService."""
+
+    # By `message_id` or `trace_id`, which has 16 bytes: the broker's part.
+    find = _of_fields(trace_pb.FindTracesRequest, trace_pb.FindTracesResponse)
+    newest = _of_fields(trace_pb.ListTracesRequest, trace_pb.ListTracesResponse)
+    # Where a message lies.
+    message = _of_fields(trace_pb.FindMessageRequest, trace_pb.FindMessageResponse, _CHANGE_TIMEOUT_S)
+
+
+async def serving(channels: Channels, address: str, *, timeout_s: float = 1.0) -> bool:
+    """True when the process at `address` answers grpc.health.v1 with SERVING."""
+    request, path = health_pb2.HealthCheckRequest(), "/grpc.health.v1.Health/Check"
+    try:
+        reply = await _ask(channels.to(address), path, request, health_pb2.HealthCheckResponse, timeout_s)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def error_text(error: grpc.aio.AioRpcError) -> str:
+    """A failed call in one line, code first."""
+    details = " ".join((error.details() or "").split())
+    return f"{error.code().name}: {details}" if details else error.code().name

@@ -310,7 +310,7 @@ class TraceReader:
 
     async def newest(self, brokers: Sequence[BrokerState], *, count: int, notable_only: bool = False) -> TraceList:
         """The newest traces of all brokers. A slave's parts are left out: they belong to their masters' traces."""
-        answers = await self._ask(brokers, lambda calls: calls.newest(count=count, notable_only=notable_only))
+        answers = await self._ask(brokers, lambda calls: calls.newest(page_size=count, notable_only=notable_only))
         lines: list[TraceLine] = []
         for _, answer in answers:
             if answer is not None:
@@ -322,13 +322,13 @@ class TraceReader:
         )
 
     async def _traces_of_message(self, brokers: Sequence[BrokerState], message_id: str, found: _Found) -> None:
-        found.add(await self._ask(brokers, lambda calls: calls.by_message(message_id)))
+        found.add(await self._ask(brokers, lambda calls: calls.find(message_id=message_id)))
 
     async def _trace(self, brokers: Sequence[BrokerState], trace_id: int, found: _Found) -> None:
-        found.add(await self._ask(brokers, lambda calls: calls.by_trace(trace_id)))
+        found.add(await self._ask(brokers, lambda calls: calls.find(trace_id=trace_id.to_bytes(16))))
 
     async def _copies(self, brokers: Sequence[BrokerState], message_id: str, topic: str) -> _Copies:
-        answers = await self._ask(brokers, lambda calls: calls.message(message_id, topic))
+        answers = await self._ask(brokers, lambda calls: calls.message(message_id=message_id, topic=topic))
         return _Copies(
             found=tuple(copy for _, answer in answers if answer is not None for copy in stored_copies(answer)),
             failed=tuple(state for state, answer in answers if answer is None),

@@ -31,6 +31,7 @@ from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.queries import stored_records
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.storage.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
@@ -45,21 +46,6 @@ _SLAVE_LIMIT_S: Final = 2.0
 _SLAVE_PAUSE_MS: Final = 10_000
 """A slave that failed is not asked for so long."""
 _CGROUP_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-class FarLog(Protocol):
-    """The store's log."""
-
-    @property
-    def end_offset(self) -> int:
-        """End of the log."""
-
-    @property
-    def segment_bytes(self) -> int:
-        """Length of a CommitLog file."""
-
-    def read_log(self, offset: int, max_bytes: int) -> memoryview:
-        """Bytes of the log within one file."""
 
 
 class FarPages(stored_records.Pages, Protocol):
@@ -109,7 +95,7 @@ class FarReads:
 
     def __init__(
         self,
-        log: FarLog,
+        log: MessageStore,
         pages: FarPages,
         *,
         near_bytes: int,

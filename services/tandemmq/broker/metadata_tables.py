@@ -64,34 +64,6 @@ class PrintedTable(Protocol):
         """The table in RocketMQ's shape."""
 
 
-class VersionedTable(Protocol):
-    """A metadata table: topics, subscription groups, consumer offsets or delay offsets."""
-
-    @property
-    def version(self) -> DataVersion:
-        """Changes with every change of the table."""
-
-    def copied(self) -> PrintedTable:
-        """The table as it is now, to be printed in a thread."""
-
-
-class FollowedTable(Protocol):
-    """A table of the slave, replaced or merged by the master's."""
-
-    @property
-    def version(self) -> DataVersion:
-        """Version held."""
-
-    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
-        """Takes the master's table; returns what an operator should know, one line each."""
-
-    def load_json(self, text: str) -> None:
-        """Replaces its content."""
-
-    def to_json(self) -> str:
-        """Its content."""
-
-
 class ChangeSignal:
     """Tells any number of waiters that something changed; changes between two looks fold into one."""
 
@@ -107,11 +79,18 @@ class ChangeSignal:
         return self._changed
 
 
-class KeptTable(MetadataTable, VersionedTable, FollowedTable, PrintedTable, Protocol):
+class KeptTable(MetadataTable, PrintedTable, Protocol):
     """What each table offers: to be kept in a file, served to slaves, taken from a master, and from a replica."""
 
     def __len__(self) -> int:
         """Its entries."""
+
+    @property
+    def version(self) -> DataVersion:
+        """Changes with every change of the table."""
+
+    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
+        """Takes the master's table; returns what an operator should know, one line each."""
 
     def merge_replica(self, text: str) -> list[str]:
         """Takes what a replica holds beside ours; one line for each entry that came of it."""

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import grpc
@@ -33,6 +32,7 @@ from tandemmq.proto.broker.v1 import (
     replica_service_pb2_grpc,
 )
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
+from tandemmq.service.protobuf import as_value
 from tandemmq.service.rpc import cancellation_wins
 from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
 
@@ -107,17 +107,7 @@ class PeerLog:
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
         self.ha_tls = answer.ha_tls
-        self.replicas = tuple(
-            ReplicaMemory(
-                broker_id=replica.broker_id,
-                disk_id=replica.disk_id,
-                run=replica.run,
-                epoch=replica.epoch,
-                end_offset=replica.end_offset,
-                metadata_endpoint=replica.metadata_endpoint,
-            )
-            for replica in answer.replicas
-        )
+        self.replicas = tuple(as_value(ReplicaMemory, replica) for replica in answer.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +158,7 @@ class PeerClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -45,7 +45,7 @@ def _run() -> int:
     # gRPC's own lines, before it is imported: what a user needs of them is in our errors.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from tandemmq.cli.app import app
-    from tandemmq.cli.ending import EXIT_REFUSED, CommandError, command_error_in
+    from tandemmq.cli.ending import CommandError, Refused, command_error_in
 
     try:
         app()
@@ -65,11 +65,10 @@ def _run() -> int:
         if not extra:
             raise
         return _tell(
-            CommandError(
+            Refused(
                 f"this command needs {missing.name}, which is not installed",
                 cause=f"it comes with the extra [{extra}]",
                 remedy=install_line(extra),
-                exit_code=EXIT_REFUSED,
             )
         )
     except OSError as error:

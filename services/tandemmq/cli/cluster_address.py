@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option
 
 if TYPE_CHECKING:
@@ -85,20 +85,18 @@ class Contexts:
         """CommandError when there is none of that name."""
         if name in self.by_name:
             return self.by_name[name]
-        raise CommandError(
+        raise Refused(
             f"there is no context {name}",
             cause=f"there are {', '.join(sorted(self.by_name))}" if self.by_name else "there are none",
             remedy=f"add it: tandemmq context add {name} --namesrv host:port, or --data DIR, or --kubernetes",
-            exit_code=EXIT_REFUSED,
         )
 
     def adding(self, name: str, context: ClusterContext) -> Contexts:
         """With this one, which takes the place of another of its name. CommandError when the name cannot be one."""
         if not _NAME.match(name):
-            raise CommandError(
+            raise Refused(
                 f"{name!r} cannot be the name of a context",
                 remedy="use letters, digits and . _ @ / -, 63 at most, a letter or digit first",
-                exit_code=EXIT_REFUSED,
             )
         return replace(self, by_name={**self.by_name, name: context})
 
@@ -157,11 +155,8 @@ class ContextFile:
             ) from error
 
     def _unreadable(self, cause: str) -> CommandError:
-        return CommandError(
-            f"{self.path} cannot be read",
-            cause=cause,
-            remedy="mend it, or move it away and add the contexts again",
-            exit_code=EXIT_REFUSED,
+        return Refused(
+            f"{self.path} cannot be read", cause=cause, remedy="mend it, or move it away and add the contexts again"
         )
 
 
@@ -268,11 +263,10 @@ def find_address(namesrv: str | None, data: Path | None, context: str | None) ->
     target = find_target(namesrv, data, context)
     if isinstance(target.where, ClusterAddress):
         return target.where
-    raise CommandError(
+    raise Refused(
         f"{target.title} is in Kubernetes, where this command cannot go from here",
         cause=f"chosen by {target.chosen_by}; it dials addresses that only pods have",
         remedy="run it in the admin pod: kubectl exec deploy/<release>-admin -- tandemmq …",
-        exit_code=EXIT_REFUSED,
     )
 
 
@@ -288,11 +282,10 @@ def find_place(context: str | None) -> KubernetesPlace:
         return current.kubernetes if current is not None and current.kubernetes is not None else KubernetesPlace()
     found = file.find(named)
     if found.kubernetes is None:
-        raise CommandError(
+        raise Refused(
             f"context {named} is not in Kubernetes",
             cause=f"it is {found.kind} {found.place}",
             remedy="name another with --context, or say where with --kube-context, --namespace and --release",
-            exit_code=EXIT_REFUSED,
         )
     return found.kubernetes
 
@@ -313,12 +306,11 @@ def _where(context: ClusterContext, name: str) -> ClusterAddress | KubernetesPla
 def _running_in(data: Path) -> ClusterAddress:
     record = ClusterFolder(data).read_record()
     if record is None:
-        raise CommandError(
+        raise Refused(
             f"no cluster runs in {data.absolute()}",
             cause="there is no cluster.json",
             remedy=f"start one with `tandemmq up{data_option(data.absolute())}`, or name another cluster with "
             "--namesrv host:port",
-            exit_code=EXIT_REFUSED,
         )
     return ClusterAddress(record.name_servers, record.expected_brokers)
 
@@ -327,11 +319,10 @@ def _addresses(text: str, source: str) -> tuple[str, ...]:
     addresses = tuple(part.strip() for part in text.split(";") if part.strip())
     wrong = [address for address in addresses if not _is_host_port(address)]
     if wrong or not addresses:
-        raise CommandError(
+        raise Refused(
             f"{source} {text!r} names no NameServer",
             cause=f"{wrong[0]!r} is no host:port" if wrong else "it is empty",
             remedy="write host:port, several separated by ';' (in quotes, for the shell)",
-            exit_code=EXIT_REFUSED,
         )
     return addresses
 

@@ -17,7 +17,7 @@ import typer
 
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, Refused
 from tandemmq.cli.options import ContextOption
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def own_credentials() -> Credentials | None:
     try:
         return Credentials.from_environment(os.environ)
     except AccessPointInvalid as error:
-        raise CommandError("the credentials are incomplete", cause=str(error), exit_code=EXIT_REFUSED) from error
+        raise Refused("the credentials are incomplete", cause=str(error)) from error
 
 
 @contextlib.asynccontextmanager

@@ -162,6 +162,13 @@ class CommandError(Exception):
         return lines
 
 
+class Refused(CommandError):
+    """What was asked for makes no sense, or may not be done: nothing was."""
+
+    def __init__(self, problem: str, *, cause: str = "", remedy: str = "") -> None:
+        super().__init__(problem, cause=cause, remedy=remedy, exit_code=EXIT_REFUSED)
+
+
 def command_error_in(group: ExceptionGroup[Exception]) -> CommandError | None:
     """The first CommandError in what nested task groups raised, or None: then it is a bug of ours."""
     return _first_in(group, CommandError)

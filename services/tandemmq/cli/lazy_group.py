@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import Refused
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -55,10 +55,9 @@ def _require_text(word: str) -> None:
     try:
         word.encode()
     except UnicodeEncodeError as error:
-        raise CommandError(
+        raise Refused(
             f"{os.fsencode(word)!r} is no text in UTF-8",
             remedy="type it in a terminal of UTF-8, and give a file or folder another name",
-            exit_code=EXIT_REFUSED,
         ) from error
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import typer
 
 from tandemmq.cli.connection import ClusterChoice
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.options import at_terminal
 from tandemmq.cli.output import tell_unseen
 
@@ -120,10 +120,9 @@ def tell_warnings(warnings: Sequence[str]) -> None:
 def ask(question: str) -> None:
     """Returns if the answer is yes. CommandError if not, or if there is no terminal to ask at."""
     if not _is_asked():
-        raise CommandError(
+        raise Refused(
             "nobody can be asked here; nothing was changed",
             remedy="see with --dry-run what would be done, then run it with --yes",
-            exit_code=EXIT_REFUSED,
         )
     if not typer.confirm(question):
         raise CommandError("you said no; nothing was changed")

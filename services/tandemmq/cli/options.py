@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 import typer
 
 from tandemmq.cli.cluster_address import ContextFile
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.output import OutputFormat
 from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, iso_text, read_moment
 
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 def standard_input() -> TextIO:
     """CommandError when it was closed before we started."""
     if sys.stdin is None:
-        raise CommandError(
-            "standard input is closed",
-            remedy="pipe something into this command, or give it a file",
-            exit_code=EXIT_REFUSED,
-        )
+        raise Refused("standard input is closed", remedy="pipe something into this command, or give it a file")
     return sys.stdin
 
 
@@ -158,7 +154,7 @@ def parse_moment_ms(text: str, *, now_ms: int) -> int:
     except (MomentUnreadable, ValueError, OverflowError, OSError) as error:
         reason = str(error) if isinstance(error, MomentUnreadable) else f"{text!r} is no moment"
         problem, _, _ = reason.partition(";")
-        raise CommandError(problem, remedy=f"write {FORMS}", exit_code=EXIT_REFUSED) from error
+        raise Refused(problem, remedy=f"write {FORMS}") from error
 
 
 def moment_text(time_ms: int) -> str:

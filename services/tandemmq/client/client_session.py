@@ -13,8 +13,7 @@ import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import grpc.aio
 
@@ -219,10 +218,8 @@ class ClientSession:
         self._stack.push_async_callback(self._end, beating)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.__aexit__(*error)
 
     async def route(self, topic: str) -> KnownRoute:
         """The topic's route; its brokers are introduced to this client."""

@@ -6,8 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from opentelemetry.trace import Span
 
@@ -47,10 +46,8 @@ class Producer:
         await self._session.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._session.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._session.__aexit__(*error)
 
     async def send(
         self,

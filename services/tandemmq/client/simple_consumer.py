@@ -8,8 +8,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from opentelemetry.trace import Span
 
@@ -63,10 +62,8 @@ class SimpleConsumer:
         await self._session.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._session.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._session.__aexit__(*error)
 
     async def receive(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, await_ms: int | None = None

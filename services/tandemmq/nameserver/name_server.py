@@ -243,9 +243,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         self._registry = registry
         self._snapshot = pb.WatchRoutesResponse(revision=-1)
 
-    async def RegisterBroker(  # noqa: N802
-        self, request: pb.RegisterBrokerRequest, context: _Context
-    ) -> pb.RegisterBrokerResponse:
+    async def RegisterBroker(self, request: pb.RegisterBrokerRequest, context: _Context) -> pb.RegisterBrokerResponse:
         registration = registration_value(request)
         problems = _registration_problems(registration)
         if problems:
@@ -256,7 +254,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal_text(answer))
         return pb.RegisterBrokerResponse(master=self._optional_broker(answer.master), order_topics=answer.order_topics)
 
-    async def UnregisterBroker(  # noqa: N802
+    async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: _Context
     ) -> pb.UnregisterBrokerResponse:
         await self._check_claim(identity_value(request.identity), context)
@@ -269,7 +267,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         )
         return pb.UnregisterBrokerResponse()
 
-    async def Heartbeat(  # noqa: N802
+    async def Heartbeat(
         self, requests: AsyncIterator[pb.HeartbeatRequest], context: _Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
         """Reads signs of life. However the stream ends, members that were alive on it no longer are."""
@@ -289,15 +287,13 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         finally:
             self._registry.connection_lost(connection)
 
-    async def GetTopicRoute(  # noqa: N802
-        self, request: pb.GetTopicRouteRequest, context: _Context
-    ) -> pb.GetTopicRouteResponse:
+    async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, context: _Context) -> pb.GetTopicRouteResponse:
         route = self._registry.route(request.topic)
         if route is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no live broker has topic {request.topic}")
         return pb.GetTopicRouteResponse(route=route_message(route))
 
-    async def WatchRoutes(  # noqa: N802
+    async def WatchRoutes(
         self, _request: pb.WatchRoutesRequest, _context: _Context
     ) -> AsyncIterator[pb.WatchRoutesResponse]:
         """All routes, at once and after changes.
@@ -314,57 +310,43 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         finally:
             self._registry.activity.watchers -= 1
 
-    async def ListBrokers(  # noqa: N802
-        self, _request: pb.ListBrokersRequest, _context: _Context
-    ) -> pb.ListBrokersResponse:
+    async def ListBrokers(self, _request: pb.ListBrokersRequest, _context: _Context) -> pb.ListBrokersResponse:
         return pb.ListBrokersResponse(brokers=[self._broker(broker) for broker in self._registry.table.brokers()])
 
-    async def WipeWritePermission(  # noqa: N802
+    async def WipeWritePermission(
         self, request: pb.WipeWritePermissionRequest, _context: _Context
     ) -> pb.WipeWritePermissionResponse:
         """Begins a drain."""
         return pb.WipeWritePermissionResponse(topic_count=self._registry.wipe_write_permission(request.broker_name))
 
-    async def AddWritePermission(  # noqa: N802
+    async def AddWritePermission(
         self, request: pb.AddWritePermissionRequest, _context: _Context
     ) -> pb.AddWritePermissionResponse:
         """Ends a drain."""
         return pb.AddWritePermissionResponse(topic_count=self._registry.add_write_permission(request.broker_name))
 
-    async def PutKvConfig(  # noqa: N802
-        self, request: pb.PutKvConfigRequest, _context: _Context
-    ) -> pb.PutKvConfigResponse:
+    async def PutKvConfig(self, request: pb.PutKvConfigRequest, _context: _Context) -> pb.PutKvConfigResponse:
         self._registry.put_kv(request.namespace, request.key, request.value)
         return pb.PutKvConfigResponse()
 
-    async def GetKvConfig(  # noqa: N802
-        self, request: pb.GetKvConfigRequest, context: _Context
-    ) -> pb.GetKvConfigResponse:
+    async def GetKvConfig(self, request: pb.GetKvConfigRequest, context: _Context) -> pb.GetKvConfigResponse:
         value = self._registry.table.get_kv(request.namespace, request.key)
         if value is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"{request.key} is not set in {request.namespace}")
         return pb.GetKvConfigResponse(value=value)
 
-    async def DeleteKvConfig(  # noqa: N802
-        self, request: pb.DeleteKvConfigRequest, _context: _Context
-    ) -> pb.DeleteKvConfigResponse:
+    async def DeleteKvConfig(self, request: pb.DeleteKvConfigRequest, _context: _Context) -> pb.DeleteKvConfigResponse:
         self._registry.delete_kv(request.namespace, request.key)
         return pb.DeleteKvConfigResponse()
 
-    async def ListKvConfigs(  # noqa: N802
-        self, request: pb.ListKvConfigsRequest, _context: _Context
-    ) -> pb.ListKvConfigsResponse:
+    async def ListKvConfigs(self, request: pb.ListKvConfigsRequest, _context: _Context) -> pb.ListKvConfigsResponse:
         return pb.ListKvConfigsResponse(entries=self._registry.table.list_kv(request.namespace))
 
-    async def GetGroupMemory(  # noqa: N802
-        self, request: pb.GetGroupMemoryRequest, _context: _Context
-    ) -> pb.GetGroupMemoryResponse:
+    async def GetGroupMemory(self, request: pb.GetGroupMemoryRequest, _context: _Context) -> pb.GetGroupMemoryResponse:
         """All replicas a group ever had."""
         return memory_message(self._registry.group_memory(request.cluster, request.broker_name))
 
-    async def ForgetReplicas(  # noqa: N802
-        self, request: pb.ForgetReplicasRequest, context: _Context
-    ) -> pb.ForgetReplicasResponse:
+    async def ForgetReplicas(self, request: pb.ForgetReplicasRequest, context: _Context) -> pb.ForgetReplicasResponse:
         if not request.cluster or not request.broker_name:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,

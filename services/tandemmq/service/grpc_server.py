@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
+import inspect
 import shutil
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -33,6 +35,8 @@ PROBE_READY: Final = "tandemmq.probe.ready"
 
 # Each name's condition, asked at every check: nothing has to remember to announce a change.
 Probes: TypeAlias = Mapping[str, Callable[[], bool]]
+
+ServicerT = TypeVar("ServicerT")
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _WATCH_INTERVAL_S: Final = 1.0
@@ -198,16 +202,14 @@ class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # 
         super().__init__()
         self._probes = probes
 
-    async def Check(  # noqa: N802
-        self, request: health_pb2.HealthCheckRequest, context: _Context
-    ) -> health_pb2.HealthCheckResponse:
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> health_pb2.HealthCheckResponse:
         probe = self._probes.get(request.service)
         if probe is None:
             answer: health_pb2.HealthCheckResponse = await super().Check(request, context)
             return answer
         return _answer(probe())
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:  # noqa: N802
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:
         probe = self._probes.get(request.service)
         if probe is None:
             await super().Watch(request, context)
@@ -336,3 +338,70 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         await target.drain()
     if target.can_write_eof():
         target.write_eof()
+
+
+# How a method of a servicer refuses: it raises, and one table a service says which status that is.
+
+
+class Refused(Exception):
+    """Ends a call of a `refusing` servicer with this status."""
+
+    def __init__(self, code: grpc.StatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class Invalid(Refused):
+    """The caller's mistake; `detail` names the field."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(grpc.StatusCode.INVALID_ARGUMENT, detail)
+
+
+StatusOf: TypeAlias = Callable[[Exception], tuple[grpc.StatusCode, str] | None]
+"""None: it is no refusal but a defect."""
+
+
+def by_kind(*codes: tuple[type[Exception], grpc.StatusCode]) -> StatusOf:
+    """The code of the first kind that an error is of."""
+    return lambda error: next(((code, str(error)) for kind, code in codes if isinstance(error, kind)), None)
+
+
+def refusing(status_of: StatusOf) -> Callable[[type[ServicerT]], type[ServicerT]]:
+    """A servicer whose methods end a call by raising `Refused`, or an error for which `status_of` has a status."""
+
+    async def end(error: Exception, context: _Context) -> None:
+        status = (error.code, str(error)) if isinstance(error, Refused) else status_of(error)
+        if status is None:
+            raise error
+        await context.abort(*status)
+
+    def unary(method: Callable[[Any, Any, _Context], Awaitable[Any]]) -> Any:
+        @functools.wraps(method)
+        async def answer(servicer: Any, request: Any, context: _Context) -> Any:
+            try:
+                return await method(servicer, request, context)
+            except Exception as error:
+                await end(error, context)
+
+        return answer
+
+    def stream(method: Callable[[Any, Any, _Context], AsyncGenerator[Any, None]]) -> Any:
+        @functools.wraps(method)
+        async def answers(servicer: Any, request: Any, context: _Context) -> AsyncGenerator[Any, None]:
+            try:
+                async with contextlib.aclosing(method(servicer, request, context)) as found:
+                    async for one in found:
+                        yield one
+            except Exception as error:
+                await end(error, context)
+
+        return answers
+
+    def refuse(servicer_type: type[ServicerT]) -> type[ServicerT]:
+        for name, method in list(vars(servicer_type).items()):
+            if name[0].isupper():
+                setattr(servicer_type, name, (stream if inspect.isasyncgenfunction(method) else unary)(method))
+        return servicer_type
+
+    return refuse

@@ -32,6 +32,7 @@ from tandemmq.core.routing.values import (
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.service.protobuf import as_message, as_value
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 # How the message of a refused registration begins; see the contract of RegisterBroker.
@@ -89,7 +90,7 @@ def registration_message(registration: Registration) -> pb.RegisterBrokerRequest
         end_offset=registration.end_offset,
         known_replicas=[replica_message(replica) for replica in registration.known_replicas],
         recovering=registration.recovering[:_RECOVERING_CHARACTERS_MAX],
-        role=_role_message(is_master=registration.is_master),
+        role=pb.BROKER_ROLE_MASTER if registration.is_master else pb.BROKER_ROLE_SLAVE,
         unproven=registration.unproven,
         record_epoch=registration.record_version[0],
         record_renewals=registration.record_version[1],
@@ -139,10 +140,6 @@ def heartbeat_value(message: pb.HeartbeatRequest) -> Heartbeat:
     )
 
 
-def _role_message(*, is_master: bool) -> pb.BrokerRole:
-    return pb.BROKER_ROLE_MASTER if is_master else pb.BROKER_ROLE_SLAVE
-
-
 def is_master_value(message: pb.RegisterBrokerRequest | pb.RegisteredBroker) -> bool:
     """Its role; by the id where an older version does not tell it, or a newer one tells what we do not know."""
     if message.role in (pb.BROKER_ROLE_MASTER, pb.BROKER_ROLE_SLAVE):
@@ -161,22 +158,14 @@ def superseded_reason(text: str | None) -> str | None:
 
 
 def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
-    message = pb.ReplicaMemory(
-        broker_id=replica.broker_id,
-        disk_id=replica.disk_id,
-        run=replica.run,
-        epoch=replica.epoch,
-        end_offset=replica.end_offset,
-        metadata_endpoint=replica.metadata_endpoint,
-        left=replica.left,
-        live=replica.live,
-        master_epoch=replica.master_epoch,
-        unproven=replica.unproven,
-        record_epoch=replica.record_version[0],
-        record_renewals=replica.record_version[1],
+    epoch, renewals = replica.record_version
+    return as_message(
+        pb.ReplicaMemory,
+        replica,
+        last_seen_time=replica.last_seen_wall_ms,
+        record_epoch=epoch,
+        record_renewals=renewals,
     )
-    message.last_seen_time.FromMilliseconds(replica.last_seen_wall_ms)
-    return message
 
 
 def memory_message(answer: GroupMemoryAnswer) -> pb.GetGroupMemoryResponse:
@@ -195,21 +184,8 @@ def memory_value(message: pb.GetGroupMemoryResponse) -> GroupMemoryAnswer:
 
 def broker_message(broker: RegisteredBroker, *, last_seen_wall_ms: int) -> pb.RegisteredBroker:
     """A live broker, with the wall clock of its last sign of life."""
-    message = pb.RegisteredBroker(
-        identity=identity_message(broker.identity),
-        endpoints=_endpoints_message(broker.endpoints),
-        incarnation=broker.incarnation,
-        data_version=version_message(broker.data_version),
-        disk_id=broker.disk_id,
-        run=broker.run,
-        epoch=broker.epoch,
-        end_offset=broker.end_offset,
-        recovering=broker.recovering,
-        role=_role_message(is_master=broker.is_master),
-        role_epoch=broker.role_epoch,
-    )
-    message.last_seen_time.FromMilliseconds(last_seen_wall_ms)
-    return message
+    role = "master" if broker.is_master else "slave"
+    return as_message(pb.RegisteredBroker, broker, last_seen_time=last_seen_wall_ms, role=role)
 
 
 def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
@@ -325,19 +301,12 @@ def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
 
 
 def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
-    return ReplicaMemory(
-        broker_id=message.broker_id,
-        disk_id=message.disk_id,
-        run=message.run,
-        epoch=message.epoch,
-        end_offset=message.end_offset,
+    return as_value(
+        ReplicaMemory,
+        message,
         metadata_endpoint=message.metadata_endpoint[:_ENDPOINT_CHARACTERS_MAX],
         # Others tell of it: nonsense is not passed on, where it would make an answer that cannot be written.
         last_seen_wall_ms=_wall_ms(message.last_seen_time),
-        left=message.left,
-        live=message.live,
-        master_epoch=message.master_epoch if message.HasField("master_epoch") else -1,
-        unproven=message.unproven,
         record_version=(message.record_epoch, message.record_renewals),
     )
 

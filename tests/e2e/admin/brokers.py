@@ -72,13 +72,13 @@ class Brokers:
         """SHA-256 of a range of the log, as master and slave of a broker group have it."""
 
         def digest(channels: Channels, at: str) -> Awaitable[query_pb.DigestRecordResponse]:
-            return MessageQueryCalls(channels, at).digest(physical_offset, size)
+            return MessageQueryCalls(channels, at).digest(physical_offset=physical_offset, size=size)
 
         return {self.ask(member, digest).sha256 for member in (broker_name, f"{broker_name}-s")}
 
     def traces(self, message_id: str) -> int:
         """Traces that masters remember of a message."""
-        found = self._ask_masters(lambda channels, at: TraceCalls(channels, at).by_message(message_id))
+        found = self._ask_masters(lambda channels, at: TraceCalls(channels, at).find(message_id=message_id))
         return sum(len(reply.traces) for reply in found.values())
 
     def setting(self, member: str, key: str) -> operations_pb.SettingView:

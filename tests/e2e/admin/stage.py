@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from e2e.admin.brokers import Brokers
@@ -43,9 +42,7 @@ class Stage:
             self._parts = parts.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._parts.close()
 
     def lose_slave_for_a_moment(self) -> None:

@@ -7,7 +7,6 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from e2e.live_cluster import METRICS_PORT, LiveCluster
@@ -71,9 +70,7 @@ class Stage:
             self._parts = parts.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._parts.close()
 
     @property

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -55,9 +54,7 @@ class Peer:
         self.group.dials += 1
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         pass
 
     async def metadata_table(self, _: MetadataFile, known: DataVersion) -> tuple[DataVersion, None]:

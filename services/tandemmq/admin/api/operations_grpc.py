@@ -34,11 +34,11 @@ from tandemmq.admin.operations.values import (
     TopicChange,
     UserChange,
 )
-from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.http2.stream import Stream
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1.broker_access_service_pb2 import AclEntry as AclEntryMessage
+from tandemmq.service.protobuf import as_message, as_value
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 
 log = structlog.get_logger(__name__)

@@ -312,8 +312,8 @@ def _departure_rows(standing: GroupStanding, status: BrokerStatus) -> list[Depar
 def _departure_row(standing: GroupStanding, departure: SlaveDeparture) -> DepartureRow:
     known = departure.broker_id >= 0
     return DepartureRow(
-        key=f"{departure.wall_ms}-{departure.peer}",
-        wall_ms=departure.wall_ms,
+        key=f"{departure.wall_clock_ms}-{departure.peer}",
+        wall_ms=departure.wall_clock_ms,
         slave=f"{standing.name}:{departure.broker_id}" if known else "never proved who it is",
         peer=departure.peer,
         reason=departure.reason,

@@ -21,7 +21,6 @@ from tandemmq.admin.operations.questions import (
     values_of,
 )
 from tandemmq.admin.operations.values import Acl, AclEntry, Change, ChangeResult, Unseen, User, UserChange
-from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.core.access.users_and_policies import (
     InvalidAcl,
     InvalidUser,
@@ -39,6 +38,7 @@ from tandemmq.core.access.users_and_policies import (
 )
 from tandemmq.core.access.users_and_policies import User as CoreUser
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as pb
+from tandemmq.service.protobuf import as_message, as_value
 
 _ViewT = TypeVar("_ViewT")
 _GONE: Final = "deleted"

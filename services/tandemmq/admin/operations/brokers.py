@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tandemmq.admin.cluster_reader import failover_state
 from tandemmq.admin.cluster_state import BrokerState, FailoverState
 from tandemmq.admin.operations.questions import (
     Answer,
@@ -27,11 +26,11 @@ from tandemmq.admin.operations.values import (
     MissingReplica,
     Unseen,
 )
-from tandemmq.admin.protobuf import as_value
 from tandemmq.core.clock import Clock
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
+from tandemmq.service.protobuf import as_value
 
 _EVENTS_MAX: Final = 500
 _LETTERS_AT_ONCE: Final = 100
@@ -233,11 +232,10 @@ class FailoverOperations:
                 else "an unclean change needs the new master named",
                 remedy=f"choose one of {', '.join(str(broker.broker_id) for broker in members)}",
             )
-        state = failover_state(
-            await self._questions.broker(
-                candidate, lambda planes: planes.failover.state(), problem=f"{candidate.key} does not become master"
-            )
+        told = await self._questions.broker(
+            candidate, lambda planes: planes.failover.state(), problem=f"{candidate.key} does not become master"
         )
+        state = as_value(FailoverState, told)
         before = f"{broker_name}:{state.master.broker_id}" if state.master is not None else "nobody"
         begun_ms = self._clock.monotonic_ms()
         claim = await self._questions.broker(
@@ -273,7 +271,9 @@ class FailoverOperations:
         """Who acts as the master, and its epoch."""
         answers = await self._questions.brokers(members, lambda planes: planes.failover.state())
         states = [
-            (broker, failover_state(one.value)) for broker, one in zip(members, answers, strict=True) if one.value
+            (broker, as_value(FailoverState, one.value))
+            for broker, one in zip(members, answers, strict=True)
+            if one.value
         ]
         if not states:
             raise _nobody_answers(broker_name, answers)

@@ -35,12 +35,12 @@ from tandemmq.admin.operations.values import (
     ResetTarget,
     Unseen,
 )
-from tandemmq.admin.protobuf import as_value
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.subscription_group_table import SYSTEM_GROUPS
 from tandemmq.core.metadata.topic_table import group_name_problem
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
+from tandemmq.service.protobuf import as_value
 from tandemmq.service.texts import counted
 
 # Protobuf messages about groups and clients as values, several brokers' together. The edge: protobuf stops here.

@@ -23,13 +23,13 @@ from tandemmq.admin.operations.questions import (
     unseen_of,
 )
 from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
-from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.rpc import BrokerOperationsCalls
 from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
 from tandemmq.core.message.record import decode_record, offset_message_id
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.storage.kept_tail import TailPart, TailWalk
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+from tandemmq.service.protobuf import as_value
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")

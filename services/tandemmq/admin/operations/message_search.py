@@ -34,10 +34,10 @@ from tandemmq.admin.operations.questions import (
 )
 from tandemmq.admin.operations.topics import DEAD_LETTER_PREFIX
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, MessageSummary, SearchOrder, Unseen
-from tandemmq.admin.protobuf import as_value
 from tandemmq.core.clock import Clock
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
+from tandemmq.service.protobuf import as_value
 
 # Where a search over several brokers goes on, as text that callers keep and do not read.
 #

@@ -45,7 +45,6 @@ from tandemmq.admin.operations.values import (
     TransactionPage,
     Unseen,
 )
-from tandemmq.admin.protobuf import as_value
 from tandemmq.client.messages import BrokerRefused, ClientError, SendReceipt, TopicNotFound
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.half_messages import BadTransactionId, TransactionId
@@ -54,6 +53,7 @@ from tandemmq.core.message.record import parse_offset_message_id
 from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, topic_name_problem
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
+from tandemmq.service.protobuf import as_value
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.groups import GroupOperations
@@ -71,7 +71,9 @@ async def copies_of(
     """Each member's copy of a record, in the order of `members`; those that do not answer are among them."""
     size = min(record_bytes, _DIGEST_BYTES_MAX)
     asked = [member for member in members if member.status is not None]
-    found = await questions.brokers(asked, lambda broker: broker.messages.digest(physical_offset, size))
+    found = await questions.brokers(
+        asked, lambda broker: broker.messages.digest(physical_offset=physical_offset, size=size)
+    )
     answers = {answer.subject: answer for answer in found}
     digests = [answers.get(member.key) or _silent(member) for member in members]
     master_key = next((member.key for member in members if member.is_master), "")
@@ -273,7 +275,7 @@ class MessageOperations:
             return [as_value(MessageSummary, view, broker_name=broker.broker.broker_name) for view in views]
 
         async def of_all_topics(broker: BrokerPlanes) -> list[MessageSummary]:
-            answer = await broker.traces.message(message_id, "")
+            answer = await broker.traces.message(message_id=message_id)
             if not answer.indexed:
                 raise OperationFailed(
                     FailureKind.REFUSED,

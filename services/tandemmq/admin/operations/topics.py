@@ -36,7 +36,6 @@ from tandemmq.admin.operations.values import (
     TopicSummary,
     Unseen,
 )
-from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.admin.rpc import NameServerCalls
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.topic_table import (
@@ -49,6 +48,7 @@ from tandemmq.core.metadata.topic_table import (
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+from tandemmq.service.protobuf import as_message, as_value
 from tandemmq.service.texts import counted
 
 # What a change of a topic comes to on each broker: what it is afterwards, and in which words that is told.
@@ -323,7 +323,9 @@ class RouteOperations:
     async def _permit(self, broker_name: str, *, writable: bool) -> list[Change]:
         answers = await self._ask_all(
             lambda calls: (
-                calls.add_write_permission(broker_name) if writable else calls.wipe_write_permission(broker_name)
+                calls.add_write_permission(broker_name=broker_name)
+                if writable
+                else calls.wipe_write_permission(broker_name=broker_name)
             )
         )
         verb = "given back" if writable else "taken away"
@@ -623,7 +625,7 @@ class TopicOperations:
         ]
         warnings: list[str] = []
         if not dry_run:
-            answers = await self._questions.brokers(masters, lambda broker: broker.admin.delete_topic(name))
+            answers = await self._questions.brokers(masters, lambda broker: broker.admin.delete_topic(topic=name))
             self._table.forget()
             require_all(answers, problem=f"topic {name} could not be removed")
             warnings += await self._routes.until_gone(name, list(before))
@@ -663,7 +665,7 @@ class TopicOperations:
     async def _extents(self, name: str, configurations: dict[str, admin_pb.TopicStatus]) -> list[Extent]:
         """Each queue with its times; from a broker that tells no times, without them."""
         readers = [broker for broker in self._members.readers().brokers if broker.broker_name in configurations]
-        answers = await self._questions.brokers(readers, lambda broker: broker.messages.queues(name))
+        answers = await self._questions.brokers(readers, lambda broker: broker.messages.queues(topic=name))
         found = {broker_name: extents_of(broker_name, reply.queues) for broker_name, reply in values_of(answers)}
         for broker_name, status in configurations.items():
             found.setdefault(broker_name, extents_of(broker_name, status.queues))

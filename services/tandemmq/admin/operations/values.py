@@ -1,7 +1,7 @@
 """What operations answer: values of our own, the same for console, REST, gRPC and command line.
 
-REST gives them as they are, with the properties that are marked as computed fields; `admin.protobuf` makes messages of
-them by the names of their fields.
+REST gives them as they are, with the properties that are marked as computed fields; `service.protobuf` makes messages
+of them by the names of their fields.
 
 Times are wall-clock milliseconds since 1970, -1 where unknown. Sizes are bytes. Offsets of queues count messages, those
 of the CommitLog bytes.

@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from struct import Struct
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import structlog
@@ -41,6 +41,7 @@ from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.index_file import IndexFile, index_file_bytes
+from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.record_batch import IndexColumns
 
 log = structlog.get_logger(__name__)
@@ -56,14 +57,6 @@ _PIECE_HEAD: Final = Struct(">qi")
 _BY_HAND: Final = (
     "stop the broker, remove the folder index, make an empty file called abort, and start it: it is built again"
 )
-
-
-class IndexedStore(Protocol):
-    """The part of the store that is repaired. Event loop only."""
-
-    @property
-    def index_files(self) -> Sequence[IndexFile]:
-        """Oldest first; none without an index. What waits to be entered is entered."""
 
 
 class _Made:
@@ -90,7 +83,7 @@ class IndexRepair:
         self,
         *,
         root: str,
-        store: IndexedStore,
+        store: MessageStore,
         state: Callable[[], ReplicaState],
         helper: AuditHelper,
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -45,7 +45,6 @@ from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import (
     Blank,
     Corrupt,
-    MessageRecord,
     RecordFound,
     ScanStop,
     record_tags_code,
@@ -55,7 +54,7 @@ from tandemmq.core.message.record_layout import enters_consume_queue
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
 from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
-from tandemmq.core.storage.flush_jobs import FlushJob
+from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.record_batch import RecordBatch, read_batch
 
 log = structlog.get_logger(__name__)
@@ -71,37 +70,6 @@ _ERASED: Final = "erased"
 _NO_ENTRY: Final = QueueEntry(0, 0, 0)
 _NEIGHBOURS_MAX: Final = 16
 """Entries before and behind that are asked which part of the log it is."""
-
-
-class RepairableQueues(Protocol):
-    """The part of the store that is repaired. Event loop only, but for the jobs' `run`."""
-
-    @property
-    def min_offset(self) -> int:
-        """First byte of the log."""
-
-    @property
-    def dispatched_offset(self) -> int:
-        """Every whole record below is in its queue."""
-
-    @property
-    def log_cuts(self) -> int:
-        """Counts truncations."""
-
-    def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue."""
-
-    def message_at(self, physical_offset: int, size: int | None = None) -> MessageRecord:
-        """A record. RecordCorrupt: there is none."""
-
-    def rewrite_queue(self, topic: str, queue_id: int, entry_offset: int, entries: bytes) -> None:
-        """Puts entries in the place of those that are there."""
-
-    def queue_sync_job(self) -> FlushJob:
-        """What makes them durable."""
-
-    def flush_finished(self, job: FlushJob) -> None:
-        """Its `run` returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +109,7 @@ class QueueRepair:
         self,
         *,
         kept: KeptEntries,
-        store: RepairableQueues,
+        store: MessageStore,
         state: Callable[[], ReplicaState],
         files: StoreFiles,
         helper: AuditHelper,
@@ -564,27 +532,6 @@ ReplicaRead = Callable[[LogRange], Awaitable[bytes | None]]
 """Bytes of the log as another replica holds them, perhaps fewer; None: there is no other. OSError: not now."""
 
 
-class MendableStore(RepairableQueues, Protocol):
-    """The part of the store that is mended."""
-
-    @property
-    def flushed_offset(self) -> int:
-        """Everything below is durable."""
-
-    @property
-    def segment_bytes(self) -> int:
-        """Length of a CommitLog file."""
-
-    def read_log(self, offset: int, max_bytes: int) -> memoryview:
-        """Bytes of the log within one file."""
-
-    def replace_log(self, offset: int, data: bytes) -> None:
-        """Puts bytes in the place of durable ones."""
-
-    def log_sync_job(self, start_offset: int, end_offset: int) -> FlushJob:
-        """What makes them durable."""
-
-
 class _NotNow(Exception):
     """Another replica may have it, and is not in reach."""
 
@@ -596,7 +543,7 @@ class QueueMending:
         self,
         *,
         damaged: DamagedEntries,
-        store: MendableStore,
+        store: MessageStore,
         repair: QueueRepair,
         read_from_replica: ReplicaRead,
         mended: Callable[[str], None],

@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import structlog
 import xxhash
 
+from tandemmq.broker.audit.index_repair import IndexRepair
 from tandemmq.broker.audit.jobs import (
     AuditHelper,
     CheckStagedJob,
@@ -497,13 +498,6 @@ _LOOKS_MAX: Final = 5
 _DIGEST_CHARACTERS: Final = 32
 
 
-class IndexOrders(Protocol):
-    """`tandemmq.broker.audit.index_repair.IndexRepair`."""
-
-    async def run(self, path: str, *, dry_run: bool, undo: bool) -> FileRepaired:
-        """Makes an IndexFile again, or puts back what was there."""
-
-
 @dataclass(frozen=True, slots=True)
 class OwnFile:
     """A small file that is written as a whole, by one who knows what belongs in it."""
@@ -534,7 +528,7 @@ class TableRepair:
         tables: MetadataTables,
         retake: Callable[[MetadataFile, bool], Awaitable[bool]],
         own_files: Sequence[OwnFile] = (),
-        index: IndexOrders | None = None,
+        index: IndexRepair | None = None,
     ) -> None:
         self._root = root
         self._index = index

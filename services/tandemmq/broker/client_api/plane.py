@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 from cryptography import x509
@@ -23,7 +22,6 @@ from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_call import Forwarder
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.rpc import MethodTable
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.client_api import ClientApi
@@ -37,34 +35,7 @@ _LOOK_INTERVAL_MS: Final = 1_000
 # Which server answers clients, by the settings; both run the same handlers.
 
 
-class ClientServer(Protocol):
-    """What the broker needs of the client plane."""
-
-    @property
-    def connection_count(self) -> int:
-        """Connections open now; 0 where that is not known."""
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What limits refused, by limit."""
-
-    def add(self, table: MethodTable) -> None:
-        """Serves the table's methods. Before `start`."""
-
-    async def start(self) -> int:
-        """Listens and returns the port. Raises ListenError."""
-
-    async def set_serving(self, is_serving: bool, /) -> None:
-        """Readiness, as probes and clients see it."""
-
-    def flush(self) -> None:
-        """Writes all answers given so far."""
-
-    async def settle(self, *, limit_ms: int) -> bool:
-        """Waits until callers have read their answers, and tells at the limit of the rest. False: it cannot know."""
-
-    async def stop(self, *, limit_ms: int) -> None:
-        """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""
+ClientServer: TypeAlias = GrpcServer | Http2Front
 
 
 def client_server_of(

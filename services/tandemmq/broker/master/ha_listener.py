@@ -12,7 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -36,6 +36,7 @@ from tandemmq.service.rpc import ListenError
 
 if TYPE_CHECKING:
     from tandemmq.broker.tracing.send_tracer import SendTracer
+    from tandemmq.core.storage.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
@@ -49,13 +50,6 @@ STRANGERS_LINES_MAX: Final = 60
 _DEPARTURES_MAX: Final = 32
 _NOTHING: Final = memoryview(b"")
 _NS_PER_MS: Final = 1_000_000
-
-
-class LogReader(Protocol):
-    """What is sent: a view of the CommitLog."""
-
-    def read_log(self, offset: int, max_bytes: int) -> memoryview:
-        """Bytes from `offset`, within one file, at most `max_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ class HaListener:
         self,
         *,
         replica: MasterReplica,
-        log_reader: LogReader,
+        log_reader: MessageStore,
         clock: Clock,
         after_input: Callable[[], None],
         tracer: SendTracer | None = None,

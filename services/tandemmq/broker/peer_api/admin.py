@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 import structlog
@@ -34,6 +34,8 @@ from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc, broker_admin_service_pb2_grpc
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.service.event_loop import TurnLimit
+from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
+from tandemmq.service.protobuf import as_message
 from tandemmq.service.service_tls import is_operator
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 log = structlog.get_logger(__name__)
+
+_STATUS_OF: Final = by_kind(
+    *((kind, grpc.StatusCode.INVALID_ARGUMENT) for kind in (InvalidTopic, InvalidGroup, InvalidUser, InvalidAcl)),
+    # Nobody is told of a change before it is written.
+    (NotSpread, grpc.StatusCode.UNAVAILABLE),
+)
 
 
 def changed_group(
@@ -70,6 +78,7 @@ def changed_group(
     return config
 
 
+@refusing(_STATUS_OF)
 class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     """Answers from the broker's tables."""
 
@@ -100,27 +109,18 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         self._groups = parts.groups
         self._clock = parts.clock
 
-    async def GetBrokerStatus(  # noqa: N802
-        self,
-        request: pb.GetBrokerStatusRequest,
-        context: _Context,
+    async def GetBrokerStatus(
+        self, request: pb.GetBrokerStatusRequest, context: _Context
     ) -> pb.GetBrokerStatusResponse:
         return self._report.status()
 
-    async def UpdateTopic(  # noqa: N802
-        self,
-        request: pb.UpdateTopicRequest,
-        context: _Context,
-    ) -> pb.UpdateTopicResponse:
-        await self._masters_only(context)
+    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: _Context) -> pb.UpdateTopicResponse:
+        self._masters_only()
         if self._parts.is_system_topic(request.topic):
-            await _refuse(context, f"topic: {request.topic} belongs to the system; choose another name")
+            raise Invalid(f"topic: {request.topic} belongs to the system; choose another name")
         before = self._topics.get(request.topic)
         config = self._as_asked(request, before or self._new_topic(request.topic))
-        try:
-            changed = self._topics.put(config, now_ms=self._clock.wall_ms())
-        except InvalidTopic as error:
-            await _refuse(context, str(error))
+        changed = self._topics.put(config, now_ms=self._clock.wall_ms())
         if changed:
             self._tables.topics_edited()
             log.info(
@@ -132,31 +132,23 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 perm=config.perm,
                 message_type=config.message_type,
             )
-        await self._written(context)
+        await self._tables.confirmed()
         return pb.UpdateTopicResponse()
 
-    async def DeleteTopic(  # noqa: N802
-        self,
-        request: pb.DeleteTopicRequest,
-        context: _Context,
-    ) -> pb.DeleteTopicResponse:
-        await self._masters_only(context)
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: _Context) -> pb.DeleteTopicResponse:
+        self._masters_only()
         if self._parts.is_system_topic(request.topic):
-            await _refuse(context, f"topic: {request.topic} belongs to the system and stays")
+            raise Invalid(f"topic: {request.topic} belongs to the system and stays")
         # First, so that whoever looks for the topic after a crash in between still finds it and deletes it again; and
         # also if it is gone: a broker that did it the other way round may have come only so far.
         self._changes.forget_topic(request.topic)
         if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
             self._tables.topics_edited()
             log.info("topic_deleted", by="operator", topic=request.topic)
-        await self._written(context)
+        await self._tables.confirmed()
         return pb.DeleteTopicResponse()
 
-    async def ListTopics(  # noqa: N802
-        self,
-        request: pb.ListTopicsRequest,
-        context: _Context,
-    ) -> pb.ListTopicsResponse:
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: _Context) -> pb.ListTopicsResponse:
         names = sorted(set(request.topics)) or sorted(topic.topic_name for topic in self._topics)
         turn = TurnLimit(self._clock)
         answer = pb.ListTopicsResponse()
@@ -170,18 +162,13 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 await turn.pause()
         return answer
 
-    async def UpdateSubscriptionGroup(  # noqa: N802
-        self,
-        request: pb.UpdateSubscriptionGroupRequest,
-        context: _Context,
+    async def UpdateSubscriptionGroup(
+        self, request: pb.UpdateSubscriptionGroupRequest, context: _Context
     ) -> pb.UpdateSubscriptionGroupResponse:
-        await self._masters_only(context)
+        self._masters_only()
         before = self._groups.get(request.group)
-        try:
-            config = changed_group(before or SubscriptionGroupConfig(group_name=request.group), request)
-            changed = self._groups.put(config, now_ms=self._clock.wall_ms())
-        except InvalidGroup as error:
-            await _refuse(context, str(error))
+        config = changed_group(before or SubscriptionGroupConfig(group_name=request.group), request)
+        changed = self._groups.put(config, now_ms=self._clock.wall_ms())
         if changed:
             self._tables.groups_edited()
             log.info(
@@ -193,13 +180,11 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 retry_delays_seconds=config.retry_delays_seconds,
                 enabled=config.consume_enable,
             )
-        await self._written(context)
+        await self._tables.confirmed()
         return pb.UpdateSubscriptionGroupResponse()
 
-    async def ListSubscriptionGroups(  # noqa: N802
-        self,
-        request: pb.ListSubscriptionGroupsRequest,
-        context: _Context,
+    async def ListSubscriptionGroups(
+        self, request: pb.ListSubscriptionGroupsRequest, context: _Context
     ) -> pb.ListSubscriptionGroupsResponse:
         names = sorted(set(request.groups)) or sorted(group.group_name for group in self._groups)
         standings: dict[str, list[QueueStanding]] = {}
@@ -240,19 +225,12 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 await turn.pause()
         return answer
 
-    async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:  # noqa: N802
+    async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:
         if request.time_limit_ms < 0:
-            await _refuse(context, f"time_limit_ms: {request.time_limit_ms} is negative; 0 is the broker's default")
-        drained = await self._departure.drain(request.time_limit_ms)
-        return pb.DrainResponse(
-            slaves_hold_everything=drained.slaves_hold_everything,
-            end_offset=drained.end_offset,
-            waited_ms=drained.waited_ms,
-        )
+            raise Invalid(f"time_limit_ms: {request.time_limit_ms} is negative; 0 is the broker's default")
+        return as_message(pb.DrainResponse, await self._departure.drain(request.time_limit_ms))
 
-    async def ProbePeers(  # noqa: N802
-        self, request: pb.ProbePeersRequest, context: _Context
-    ) -> pb.ProbePeersResponse:
+    async def ProbePeers(self, request: pb.ProbePeersRequest, context: _Context) -> pb.ProbePeersResponse:
         return await self._report.probe_peers()
 
     def _new_topic(self, name: str) -> TopicConfig:
@@ -294,26 +272,15 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             attributes={name: value for name, value in topic.attributes.items() if name != ATTRIBUTE_MESSAGE_TYPE},
         )
 
-    async def _written(self, context: _Context) -> None:
-        """Before anybody is told of a change."""
-        try:
-            await self._tables.confirmed()
-        except NotSpread as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-
-    async def _masters_only(self, context: _Context) -> None:
+    def _masters_only(self) -> None:
         if (refusal := self._parts.role.change_refusal) is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
-
-
-async def _refuse(context: _Context, detail: str) -> NoReturn:
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
-    raise AssertionError("abort raises")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, refusal)
 
 
 # BrokerAccessService: users and policies, for operators.
 
 
+@refusing(_STATUS_OF)
 class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):
     """Answers for one broker. `refusal` says why it is not its group's master now; None: it is, and serves."""
 
@@ -321,12 +288,12 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
         self._changes = changes
         self._refusal = refusal
 
-    async def ListUsers(self, request: access_pb.ListUsersRequest, context: _Context) -> access_pb.ListUsersResponse:  # noqa: N802
+    async def ListUsers(self, request: access_pb.ListUsersRequest, context: _Context) -> access_pb.ListUsersResponse:
         if request.with_sealed_password and not is_operator(context):
             reason = (
                 "with_sealed_password: sealed secrets are for a copy, which takes an administrator of level operator"
             )
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, reason)
         return access_pb.ListUsersResponse(
             users=[
                 access_pb.UserView(
@@ -339,10 +306,9 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
             ]
         )
 
-    async def PutUser(self, request: access_pb.PutUserRequest, context: _Context) -> access_pb.PutUserResponse:  # noqa: N802
-        await self._masters_only(context)
+    async def PutUser(self, request: access_pb.PutUserRequest, context: _Context) -> access_pb.PutUserResponse:
+        self._masters_only()
         is_changed = await self._carry_out(
-            context,
             lambda: self._changes.put_user(
                 request.username,
                 secret=request.password,
@@ -357,23 +323,20 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
             log.info("user_changed", by="operator", user=request.username, new_secret=has_new_secret)
         return access_pb.PutUserResponse(changed=is_changed)
 
-    async def DeleteUser(self, request: access_pb.DeleteUserRequest, context: _Context) -> access_pb.DeleteUserResponse:  # noqa: N802
-        await self._masters_only(context)
-        existed = await self._carry_out(
-            context, lambda: self._changes.delete_user(request.username, dry_run=request.dry_run)
-        )
+    async def DeleteUser(self, request: access_pb.DeleteUserRequest, context: _Context) -> access_pb.DeleteUserResponse:
+        self._masters_only()
+        existed = await self._carry_out(lambda: self._changes.delete_user(request.username, dry_run=request.dry_run))
         if existed and not request.dry_run:
             log.info("user_deleted", by="operator", user=request.username)
         return access_pb.DeleteUserResponse(existed=existed)
 
-    async def ListAcls(self, request: access_pb.ListAclsRequest, context: _Context) -> access_pb.ListAclsResponse:  # noqa: N802
+    async def ListAcls(self, request: access_pb.ListAclsRequest, context: _Context) -> access_pb.ListAclsResponse:
         found = self._changes.acls(subject_part=request.subject, resource_part=request.resource)
         return access_pb.ListAclsResponse(acls=[_acl_view(acl) for acl in found])
 
-    async def PutAcl(self, request: access_pb.PutAclRequest, context: _Context) -> access_pb.PutAclResponse:  # noqa: N802
-        await self._masters_only(context)
+    async def PutAcl(self, request: access_pb.PutAclRequest, context: _Context) -> access_pb.PutAclResponse:
+        self._masters_only()
         is_changed = await self._carry_out(
-            context,
             lambda: self._changes.put_entries(
                 request.subject, [_entry(one) for one in request.entries], dry_run=request.dry_run
             ),
@@ -383,10 +346,9 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
             log.info("acl_changed", by="operator", subject=request.subject, resources=resources)
         return access_pb.PutAclResponse(changed=is_changed)
 
-    async def DeleteAcl(self, request: access_pb.DeleteAclRequest, context: _Context) -> access_pb.DeleteAclResponse:  # noqa: N802
-        await self._masters_only(context)
+    async def DeleteAcl(self, request: access_pb.DeleteAclRequest, context: _Context) -> access_pb.DeleteAclResponse:
+        self._masters_only()
         existed = await self._carry_out(
-            context,
             lambda: self._changes.delete_entries(
                 request.subject,
                 [Resource.parse(one) for one in request.resources],
@@ -398,22 +360,16 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
             log.info("acl_deleted", by="operator", subject=request.subject, resources=list(request.resources))
         return access_pb.DeleteAclResponse(existed=existed)
 
-    async def _carry_out(self, context: _Context, change: Callable[[], bool]) -> bool:
+    async def _carry_out(self, change: Callable[[], bool]) -> bool:
         """What it says, once it is durable."""
-        is_changed = False
-        try:
-            is_changed = change()
-            await self._changes.written()
-        except (InvalidUser, InvalidAcl) as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except NotSpread as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        is_changed = change()
+        await self._changes.written()
         return is_changed
 
-    async def _masters_only(self, context: _Context) -> None:
+    def _masters_only(self) -> None:
         refusal = self._refusal()
         if refusal is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{refusal}; make the change on a serving master")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"{refusal}; make the change on a serving master")
 
 
 def _entry(one: access_pb.AclEntry) -> PolicyEntry:

@@ -7,10 +7,10 @@ Nothing here reads a file on the event loop: worker threads read single files, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -22,7 +22,6 @@ from tandemmq.broker.audit.jobs import (
     DigestExtentsJob,
     HelperBusy,
     HelperGone,
-    Job,
     JobFailed,
     JobFailure,
 )
@@ -49,10 +48,10 @@ from tandemmq.proto.broker.v1 import (
     replica_service_pb2,
 )
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
+from tandemmq.service.grpc_server import Invalid, Refused, refusing
+from tandemmq.service.protobuf import as_message
 
 # What went wrong while a replica was read or repaired, as a gRPC status: the one table of both services.
-
-AUDIT_ERRORS: Final = (PathRefused, HelperBusy, HelperGone, JobFailed, RepairRefused, OSError)
 
 _FAILURES: Final = {
     JobFailure.GONE: grpc.StatusCode.OUT_OF_RANGE,
@@ -76,7 +75,7 @@ _REFUSALS: Final = {
 }
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str] | None:
     """Code and message; retryable are RESOURCE_EXHAUSTED and UNAVAILABLE."""
     if isinstance(error, JobFailed):
         return _FAILURES[error.failure], str(error)
@@ -88,7 +87,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
     if isinstance(error, HelperGone):
         return grpc.StatusCode.UNAVAILABLE, str(error)
-    return grpc.StatusCode.INTERNAL, f"the disk refuses: {error}"
+    return (grpc.StatusCode.INTERNAL, f"the disk refuses: {error}") if isinstance(error, OSError) else None
 
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -112,6 +111,7 @@ _ALGORITHMS: Final = {
 }
 
 
+@refusing(status_of)
 class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderServiceServicer):
     """Answers from this broker's files. `bytes_per_second` 0: nothing is read."""
 
@@ -141,62 +141,46 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
         if bytes_per_second:
             self._pace.change(bytes_per_second)
 
-    async def DescribeReplica(  # noqa: N802
-        self,
-        request: pb.DescribeReplicaRequest,
-        context: _Context,
+    async def DescribeReplica(
+        self, request: pb.DescribeReplicaRequest, context: _Context
     ) -> pb.DescribeReplicaResponse:
         state = self._state()
-        return pb.DescribeReplicaResponse(
+        return as_message(
+            pb.DescribeReplicaResponse,
+            state,
             cluster=state.identity.cluster,
             broker_name=state.identity.broker_name,
             broker_id=state.identity.broker_id,
-            min_offset=state.min_offset,
-            end_offset=state.end_offset,
-            flushed_offset=state.flushed_offset,
-            confirm_offset=state.confirm_offset,
-            segment_bytes=state.segment_bytes,
-            queues_offset=state.queues_offset,
-            index_offset=state.index_offset,
-            lag_bytes=state.lag_bytes,
-            serving=state.serving,
             audit_read_rate_bytes=self._bytes_per_second,
             repair_enabled=self._repair_enabled,
         )
 
-    async def ListFolder(self, request: pb.ListFolderRequest, context: _Context) -> pb.ListFolderResponse:  # noqa: N802
-        try:
-            async with self._listings:
-                entries = await asyncio.to_thread(self._files.list_folder, request.path)
-        except AUDIT_ERRORS as error:
-            await _abort(context, error)
+    async def ListFolder(self, request: pb.ListFolderRequest, context: _Context) -> pb.ListFolderResponse:
+        async with self._listings:
+            entries = await asyncio.to_thread(self._files.list_folder, request.path)
         return pb.ListFolderResponse(
             entries=[pb.FolderEntry(name=entry.name, size_bytes=entry.size) for entry in entries]
         )
 
-    async def ReadFile(self, request: pb.ReadFileRequest, context: _Context) -> None:  # noqa: N802
-        await self._refuse_if_off(context)
+    async def ReadFile(self, request: pb.ReadFileRequest, context: _Context) -> None:
+        self._refuse_if_off()
         if request.offset < 0 or not 0 <= request.length_bytes <= READ_BYTES_MAX:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
+            raise Invalid(
                 f"offset {request.offset}, length_bytes {request.length_bytes}: "
-                f"ask for 0 to {READ_BYTES_MAX} bytes from 0 on",
+                f"ask for 0 to {READ_BYTES_MAX} bytes from 0 on"
             )
-        try:
-            async with self._reads:
-                file = await asyncio.to_thread(self._files.open, request.path)
-                end = request.offset + request.length_bytes
-                log_start = commit_log_start(request.path)
-                if log_start is not None:
-                    end = min(end, self._state().end_offset - log_start)
-                if file is not None:
-                    await self._send_file(file, request.offset, end, context)
-        except AUDIT_ERRORS as error:
-            await _abort(context, error)
+        async with self._reads:
+            file = await asyncio.to_thread(self._files.open, request.path)
+            end = request.offset + request.length_bytes
+            log_start = commit_log_start(request.path)
+            if log_start is not None:
+                end = min(end, self._state().end_offset - log_start)
+            if file is not None:
+                await self._send_file(file, request.offset, end, context)
 
-    async def DigestExtents(self, request: pb.DigestExtentsRequest, context: _Context) -> None:  # noqa: N802
-        state = await self._checked(request.range, context)
-        algorithm = await _checked_digest(request.algorithm, request.extent_bytes, context)
+    async def DigestExtents(self, request: pb.DigestExtentsRequest, context: _Context) -> None:
+        state = self._checked(request.range)
+        algorithm = _checked_digest(request.algorithm, request.extent_bytes)
         job = DigestExtentsJob(
             facts=state.facts(),
             start_offset=request.range.start_offset,
@@ -204,7 +188,7 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
             extent_bytes=request.extent_bytes,
             algorithm=algorithm,
         )
-        async with aclosing(self._answers(job, context)) as frames:
+        async with aclosing(self._helper.answers(job)) as frames:
             async for frame in frames:
                 if "items" in frame:
                     await _write(
@@ -214,11 +198,11 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
                         ),
                     )
 
-    async def CheckRecords(self, request: pb.CheckRecordsRequest, context: _Context) -> None:  # noqa: N802
-        state = await self._checked(request.range, context)
+    async def CheckRecords(self, request: pb.CheckRecordsRequest, context: _Context) -> None:
+        state = self._checked(request.range)
         algorithm = DigestAlgorithm.XXH3_128
         if request.digest_extent_bytes:
-            algorithm = await _checked_digest(request.algorithm, request.digest_extent_bytes, context)
+            algorithm = _checked_digest(request.algorithm, request.digest_extent_bytes)
         job = CheckRecordsJob(
             facts=state.facts(),
             start_offset=request.range.start_offset,
@@ -228,7 +212,7 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
             extent_bytes=request.digest_extent_bytes,
             algorithm=algorithm,
         )
-        async with aclosing(self._answers(job, context)) as frames:
+        async with aclosing(self._helper.answers(job)) as frames:
             async for frame in frames:
                 for finding in frame.get("items", ()):
                     # What expired under the check is missed by nobody.
@@ -252,43 +236,30 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
             offset += len(piece)
             await asyncio.sleep(self._pace.wait_s(len(piece), now_s=self._clock.monotonic_ms() / 1_000))
 
-    async def _answers(self, job: Job, context: _Context) -> AsyncGenerator[dict[str, Any], None]:
-        """The helper's frames; what goes wrong ends the call."""
-        try:
-            async with aclosing(self._helper.answers(job)) as frames:
-                async for frame in frames:
-                    yield frame
-        except AUDIT_ERRORS as error:
-            await _abort(context, error)
-
-    async def _checked(self, item: replica_service_pb2.LogRange, context: _Context) -> ReplicaState:
-        await self._refuse_if_off(context)
+    def _checked(self, item: replica_service_pb2.LogRange) -> ReplicaState:
+        self._refuse_if_off()
         state = self._state()
         if not state.min_offset <= item.start_offset <= item.end_offset <= state.end_offset:
-            await context.abort(
+            raise Refused(
                 grpc.StatusCode.OUT_OF_RANGE,
                 f"range: [{item.start_offset}, {item.end_offset}) leaves the log "
                 f"[{state.min_offset}, {state.end_offset})",
             )
         return state
 
-    async def _refuse_if_off(self, context: _Context) -> None:
+    def _refuse_if_off(self) -> None:
         if not self._bytes_per_second:
-            await context.abort(
+            raise Refused(
                 grpc.StatusCode.FAILED_PRECONDITION, "auditReadRate is 0: this broker reads nothing for others"
             )
 
 
-async def _checked_digest(algorithm: pb.DigestAlgorithm, extent_bytes: int, context: _Context) -> DigestAlgorithm:
+def _checked_digest(algorithm: pb.DigestAlgorithm, extent_bytes: int) -> DigestAlgorithm:
     found = _ALGORITHMS.get(algorithm)
     if found is None:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "algorithm: name one of the DIGEST_ALGORITHM_ values")
+        raise Invalid("algorithm: name one of the DIGEST_ALGORITHM_ values")
     if not EXTENT_BYTES_MIN <= extent_bytes <= EXTENT_BYTES_MAX:
-        await context.abort(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            f"extent_bytes: {extent_bytes} is not within {EXTENT_BYTES_MIN} and {EXTENT_BYTES_MAX}",
-        )
-    assert found is not None
+        raise Invalid(f"extent_bytes: {extent_bytes} is not within {EXTENT_BYTES_MIN} and {EXTENT_BYTES_MAX}")
     return found
 
 
@@ -303,14 +274,8 @@ async def _write(context: _Context, answer: object) -> None:
     try:
         async with asyncio.timeout(_STALL_LIMIT_S):
             await context.write(answer)
-    except TimeoutError:
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer was taken for {_STALL_LIMIT_S:g} s")
-
-
-async def _abort(context: _Context, error: Exception) -> NoReturn:
-    code, message = status_of(error)
-    await context.abort(code, message)
-    raise AssertionError("abort raises")
+    except TimeoutError as error:
+        raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer was taken for {_STALL_LIMIT_S:g} s") from error
 
 
 def _extent(start_offset: int, end_offset: int, digest: str) -> pb.ExtentDigest:
@@ -329,6 +294,7 @@ def _named(message: Any, values: dict[str, Any]) -> Any:
 _DIGEST_BYTES: Final = 16
 
 
+@refusing(status_of)
 class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairServiceServicer):
     """One repair at a time; the second is refused, not queued: who plans repairs waits for each step's result.
 
@@ -344,7 +310,7 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
         self._refusal = refusal
         self._turn = asyncio.Lock()
 
-    async def RepairRange(  # noqa: N802
+    async def RepairRange(
         self, request: repair_pb.RepairRangeRequest, context: _Context
     ) -> repair_pb.RepairRangeResponse:
         order = RangeOrder(
@@ -354,7 +320,7 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
             source_digest=request.source_digest,
             dry_run=request.dry_run,
         )
-        async with self._in_turn(context):
+        async with self._in_turn():
             if {len(order.target_digest), len(order.source_digest)} != {_DIGEST_BYTES}:
                 raise RepairRefused(Refusal.MALFORMED, f"target_digest, source_digest: {_DIGEST_BYTES} bytes each")
             repaired = await self._ranges.run(order)
@@ -367,7 +333,7 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
             record_count=repaired.record_count,
         )
 
-    async def RewriteQueueEntries(  # noqa: N802
+    async def RewriteQueueEntries(
         self, request: repair_pb.RewriteQueueEntriesRequest, context: _Context
     ) -> repair_pb.RewriteQueueEntriesResponse:
         order = QueueOrder(
@@ -378,7 +344,7 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
             dry_run=request.dry_run,
             undo=request.undo,
         )
-        async with self._in_turn(context):
+        async with self._in_turn():
             repaired = await self._queues.run(order)
         return repair_pb.RewriteQueueEntriesResponse(
             sound_count=repaired.sound_count,
@@ -391,10 +357,10 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
             ],
         )
 
-    async def RewriteTable(  # noqa: N802
+    async def RewriteTable(
         self, request: repair_pb.RewriteTableRequest, context: _Context
     ) -> repair_pb.RewriteTableResponse:
-        async with self._in_turn(context):
+        async with self._in_turn():
             repaired = await self._tables.run(request.table, dry_run=request.dry_run, undo=request.undo)
         return repair_pb.RewriteTableResponse(changed=repaired.changed, kept_path=repaired.kept_path)
 
@@ -404,18 +370,15 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
             return
 
     @asynccontextmanager
-    async def _in_turn(self, context: _Context) -> AsyncIterator[None]:
-        """Refuses all but the first; what goes wrong inside ends the call."""
-        try:
-            refusal = self._refusal()
-            if refusal is not None:
-                raise RepairRefused(Refusal.DISABLED, refusal)
-            if self._turn.locked():
-                raise RepairRefused(Refusal.BUSY, "another repair is running here; wait for its end")
-            async with self._turn:
-                yield
-        except AUDIT_ERRORS as error:
-            await context.abort(*status_of(error))
+    async def _in_turn(self) -> AsyncIterator[None]:
+        """Refuses all but the first."""
+        refusal = self._refusal()
+        if refusal is not None:
+            raise RepairRefused(Refusal.DISABLED, refusal)
+        if self._turn.locked():
+            raise RepairRefused(Refusal.BUSY, "another repair is running here; wait for its end")
+        async with self._turn:
+            yield
 
 
 def _entry(entry: QueueEntry) -> repair_pb.QueueEntry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import grpc
 
@@ -12,7 +12,7 @@ from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOver
 from tandemmq.broker.ha_transport import ConnectionBearers
 from tandemmq.broker.leases import LeaseChange, LeaseSource
 from tandemmq.broker.master.group_recovery import GroupRecovery
-from tandemmq.broker.metadata_tables import ChangeSignal, VersionedTable
+from tandemmq.broker.metadata_tables import ChangeSignal, KeptTable
 from tandemmq.broker.peer_client import history_messages, lease_position, lease_position_message
 from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.broker.replica_identity import ReplicaIdentity
@@ -25,6 +25,8 @@ from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc, metadata_service_pb2_grpc, replica_service_pb2_grpc
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as metadata_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
+from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
+from tandemmq.service.protobuf import as_message
 from tandemmq.service.service_tls import certificate_of, claim_problem_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class ReplicaRole(Protocol):
         """Why no other member may begin an epoch now; None: it may."""
 
 
+@refusing(by_kind())
 class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     """Answers from the local log."""
 
@@ -85,11 +88,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._ha_tls = ha_tls
         self._bearers = bearers
 
-    async def GetLogExtent(  # noqa: N802
-        self,
-        request: pb.GetLogExtentRequest,
-        context: _Context,
-    ) -> pb.GetLogExtentResponse:
+    async def GetLogExtent(self, request: pb.GetLogExtentRequest, context: _Context) -> pb.GetLogExtentResponse:
         return pb.GetLogExtentResponse(
             min_offset=self._log.min_offset,
             end_offset=self._log.end_offset,
@@ -110,29 +109,22 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             ha_tls=self._ha_tls,
         )
 
-    async def GetRangeDigests(  # noqa: N802
-        self,
-        request: pb.GetRangeDigestsRequest,
-        context: _Context,
+    async def GetRangeDigests(
+        self, request: pb.GetRangeDigestsRequest, context: _Context
     ) -> pb.GetRangeDigestsResponse:
-        ranges = [await self._checked(item, context) for item in request.ranges]
+        ranges = [self._checked(item) for item in request.ranges]
         total = sum(item.end_offset - item.start_offset for item in ranges)
         if len(ranges) > RANGES_MAX or total > DIGEST_BYTES_MAX:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"ranges: {len(ranges)} of {total} bytes; ask for at most {RANGES_MAX} of {DIGEST_BYTES_MAX} bytes",
+            raise Invalid(
+                f"ranges: {len(ranges)} of {total} bytes; ask for at most {RANGES_MAX} of {DIGEST_BYTES_MAX} bytes"
             )
         return pb.GetRangeDigestsResponse(digests=[await self._proof.digest(item) for item in ranges])
 
-    async def VerifyReplica(  # noqa: N802
-        self,
-        request: pb.VerifyReplicaRequest,
-        context: _Context,
-    ) -> pb.VerifyReplicaResponse:
-        await self._check_group(request.cluster, request.broker_name, context)
+    async def VerifyReplica(self, request: pb.VerifyReplicaRequest, context: _Context) -> pb.VerifyReplicaResponse:
+        self._check_group(request.cluster, request.broker_name)
         # Its reports will count as that member's.
         if problem := claim_problem_of(context, self._identity.cluster, self._identity.broker_name, request.broker_id):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"broker_id: {problem}")
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"broker_id: {problem}")
         leaf = certificate_of(context)
         equal = await self._proof.verify(
             ReplicaMemory(
@@ -153,27 +145,23 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             self._bearers.note(request.connection, leaf)
         return pb.VerifyReplicaResponse(equal=equal, history=history_messages(self._proof.history))
 
-    async def PromiseEpoch(  # noqa: N802
-        self, request: pb.PromiseEpochRequest, context: _Context
-    ) -> pb.PromiseEpochResponse:
-        await self._check_group(request.cluster, request.broker_name, context)
+    async def PromiseEpoch(self, request: pb.PromiseEpochRequest, context: _Context) -> pb.PromiseEpochResponse:
+        self._check_group(request.cluster, request.broker_name)
         if (refusal := self._role().epoch_refusal) is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"disk_id: {refusal}")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"disk_id: {refusal}")
         promised = await self._proof.promise(request.epoch, request.disk_id, request.nonce)
         return pb.PromiseEpochResponse(
             promised=promised, epoch=self._replica.greatest_epoch, end_offset=self._log.end_offset
         )
 
-    async def AcceptLoss(  # noqa: N802
-        self, request: pb.AcceptLossRequest, context: _Context
-    ) -> pb.AcceptLossResponse:
+    async def AcceptLoss(self, request: pb.AcceptLossRequest, context: _Context) -> pb.AcceptLossResponse:
         recovery = self._role().recovery
         response = pb.AcceptLossResponse(end_offset=self._log.end_offset)
         if recovery is None:
             return response
         waiting = recovery.waiting
         if waiting is None:
-            return await self._forget_away(recovery, request, response, context)
+            return await self._forget_away(recovery, request, response)
         response.waits_for = waiting.reason
         response.lost_bytes = waiting.lost_bytes
         response.end_offset = waiting.end_offset or self._log.end_offset
@@ -192,16 +180,12 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         if request.dry_run:
             return response
         if refusal := recovery.accept_loss(request.disk_ids, request.damaged_tables):
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         response.accepted = True
         return response
 
     async def _forget_away(
-        self,
-        recovery: GroupRecovery,
-        request: pb.AcceptLossRequest,
-        response: pb.AcceptLossResponse,
-        context: _Context,
+        self, recovery: GroupRecovery, request: pb.AcceptLossRequest, response: pb.AcceptLossResponse
     ) -> pb.AcceptLossResponse:
         if not self._role().is_serving:
             response.waits_for = "the replicas of its group: it asks them"
@@ -212,29 +196,23 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         if not away or request.dry_run:
             return response
         if refusal := await recovery.forget_away(request.disk_ids):
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         response.accepted = True
         return response
 
-    async def ReadLog(  # noqa: N802
-        self, request: pb.ReadLogRequest, context: _Context
-    ) -> AsyncIterator[pb.ReadLogResponse]:
-        wanted = await self._checked(request.range, context)
+    async def ReadLog(self, request: pb.ReadLogRequest, context: _Context) -> AsyncIterator[pb.ReadLogResponse]:
+        wanted = self._checked(request.range)
         offset = wanted.start_offset
         while offset < wanted.end_offset:
             if self._pages is not None:
                 await self._pages.fetch([(offset, min(wanted.end_offset, offset + PIECE_BYTES))])
             piece = self._log.read_log(offset, min(PIECE_BYTES, wanted.end_offset - offset))
             if not piece:
-                await context.abort(grpc.StatusCode.OUT_OF_RANGE, f"range: offset {offset} is no longer held")
+                raise Refused(grpc.StatusCode.OUT_OF_RANGE, f"range: offset {offset} is no longer held")
             yield pb.ReadLogResponse(start_offset=offset, data=bytes(piece))
             offset += len(piece)
 
-    async def ListTracedPuts(  # noqa: N802
-        self,
-        request: pb.ListTracedPutsRequest,
-        context: _Context,
-    ) -> pb.ListTracedPutsResponse:
+    async def ListTracedPuts(self, request: pb.ListTracedPutsRequest, context: _Context) -> pb.ListTracedPutsResponse:
         if self._traced_puts is None:
             return pb.ListTracedPutsResponse()
         page = self._traced_puts.after(incarnation=request.incarnation, sequence=request.after_sequence)
@@ -251,20 +229,20 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             )
         return response
 
-    async def _check_group(self, cluster: str, broker_name: str, context: _Context) -> None:
+    def _check_group(self, cluster: str, broker_name: str) -> None:
         """Of a version that does not tell its group, nothing is asked."""
         group = (self._identity.cluster, self._identity.broker_name)
         if broker_name and (cluster, broker_name) != group:
-            await context.abort(
+            raise Refused(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"broker_name: {broker_name} of {cluster} is no member of {group[1]} of {group[0]}; "
                 "set brokerName, or haMasterAddress",
             )
 
-    async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
+    def _checked(self, item: pb.LogRange) -> LogRange:
         wanted = LogRange(item.start_offset, item.end_offset)
         if not self._proof.holds(wanted):
-            await context.abort(
+            raise Refused(
                 grpc.StatusCode.OUT_OF_RANGE,
                 f"range: [{item.start_offset}, {item.end_offset}) leaves the log "
                 f"[{self._log.min_offset}, {self._log.end_offset})",
@@ -273,22 +251,15 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
 
 
 def _remembered(memory: ReplicaMemory) -> pb.RememberedReplica:
-    message = pb.RememberedReplica(
-        broker_id=memory.broker_id,
-        disk_id=memory.disk_id,
-        run=memory.run,
-        epoch=memory.epoch,
-        end_offset=memory.end_offset,
-        metadata_endpoint=memory.metadata_endpoint,
-    )
-    if memory.last_seen_wall_ms:
-        message.last_seen_time.FromMilliseconds(memory.last_seen_wall_ms)
-    return message
+    return as_message(pb.RememberedReplica, memory, last_seen_time=memory.last_seen_wall_ms or None)
 
 
 # FailoverService: what members of a group that fails over tell each other.
 
 
+@refusing(
+    by_kind((HandOverRefused, grpc.StatusCode.FAILED_PRECONDITION), (ClaimRefused, grpc.StatusCode.FAILED_PRECONDITION))
+)
 class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
     """`failover` is None where the group does not fail over."""
 
@@ -297,66 +268,66 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
         self._identity = identity
         self._authority = authority
 
-    async def GetFailoverState(  # noqa: N802
+    async def GetFailoverState(
         self, request: failover_pb.GetFailoverStateRequest, context: _Context
     ) -> failover_pb.GetFailoverStateResponse:
-        return failover_state(await self._required(context), authority=self._authority)
+        return failover_state(self._required(), authority=self._authority)
 
-    async def WithholdClaim(  # noqa: N802
+    async def WithholdClaim(
         self, request: failover_pb.WithholdClaimRequest, context: _Context
     ) -> failover_pb.WithholdClaimResponse:
-        failover = await self._required(context, request.cluster, request.broker_name)
+        failover = self._required(request.cluster, request.broker_name)
         withheld = failover.withhold_claim(request.epoch, request.duration.ToMilliseconds())
         return failover_pb.WithholdClaimResponse(withheld=withheld)
 
-    async def NoteRecordChange(  # noqa: N802
+    async def NoteRecordChange(
         self, request: failover_pb.NoteRecordChangeRequest, context: _Context
     ) -> failover_pb.NoteRecordChangeResponse:
-        (await self._required(context, request.cluster, request.broker_name)).poke()
+        self._required(request.cluster, request.broker_name).poke()
         return failover_pb.NoteRecordChangeResponse()
 
-    async def CopyProgress(  # noqa: N802
+    async def CopyProgress(
         self, request: failover_pb.CopyProgressRequest, context: _Context
     ) -> failover_pb.CopyProgressResponse:
-        failover = await self._required(context, request.cluster, request.broker_name)
+        failover = self._required(request.cluster, request.broker_name)
         return failover_pb.CopyProgressResponse(copied=await failover.copy_progress())
 
-    async def AppendLeases(  # noqa: N802
+    async def AppendLeases(
         self, request: failover_pb.AppendLeasesRequest, context: _Context
     ) -> failover_pb.AppendLeasesResponse:
-        failover = await self._required(context, request.cluster, request.broker_name)
+        failover = self._required(request.cluster, request.broker_name)
         change = LeaseChange(lease_position(request.position), None, request.journal)
         held = await failover.append_leases(change)
         return failover_pb.AppendLeasesResponse(position=lease_position_message(held))
 
-    async def HandOver(self, request: failover_pb.HandOverRequest, context: _Context) -> failover_pb.HandOverResponse:  # noqa: N802
-        failover = await self._required(context)
+    async def HandOver(self, request: failover_pb.HandOverRequest, context: _Context) -> failover_pb.HandOverResponse:
+        failover = self._required()
         to = request.to_broker_id if request.HasField("to_broker_id") else None
-        try:
-            successor = failover.successor(to) if request.dry_run else await failover.hand_over(to)
-        except HandOverRefused as error:
-            await _refuse(context, str(error))
+        successor = failover.successor(to) if request.dry_run else await failover.hand_over(to)
         return failover_pb.HandOverResponse(to_broker_id=successor)
 
-    async def ClaimUnclean(  # noqa: N802
+    async def ClaimUnclean(
         self, request: failover_pb.ClaimUncleanRequest, context: _Context
     ) -> failover_pb.ClaimUncleanResponse:
-        failover = await self._required(context)
-        try:
-            claim = await failover.claim_unclean(dry_run=request.dry_run)
-        except ClaimRefused as error:
-            await _refuse(context, str(error))
+        failover = self._required()
+        claim = await failover.claim_unclean(dry_run=request.dry_run)
         response = failover_pb.ClaimUncleanResponse(end_offset=claim.end_offset, lost_bytes=claim.lost_bytes)
         for memory in claim.missing:
             response.missing.add(broker_id=memory.broker_id, disk_id=memory.disk_id, end_offset=memory.end_offset)
         return response
 
-    async def _required(self, context: _Context, cluster: str = "", broker_name: str = "") -> Failover:
+    def _required(self, cluster: str = "", broker_name: str = "") -> Failover:
         ours = (self._identity.cluster, self._identity.broker_name)
         if broker_name and (cluster, broker_name) != ours:
-            await _refuse(context, f"broker_name: {broker_name} of {cluster} is not this group, {ours[1]} of {ours[0]}")
+            raise Refused(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"broker_name: {broker_name} of {cluster} is not this group, {ours[1]} of {ours[0]}",
+            )
         if self._failover is None:
-            await _refuse(context, "failoverAuthority: it is not set, so no other broker of the group takes over")
+            raise Refused(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "failoverAuthority: it is not set, so no other broker of the group takes over",
+            )
         return self._failover
 
 
@@ -384,11 +355,6 @@ def failover_state(failover: Failover, *, authority: str) -> failover_pb.GetFail
         told.time.FromMilliseconds(change.at_wall_ms)
         told.took.FromMilliseconds(change.took_ms)
     return state
-
-
-async def _refuse(context: _Context, reason: str) -> NoReturn:
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
-    raise AssertionError("abort raises")
 
 
 def _replica(replica: Replica) -> failover_pb.FailoverReplica:
@@ -429,6 +395,7 @@ class MetadataRole(Protocol):
         """The files of its leases."""
 
 
+@refusing(by_kind())
 class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     """Serves the tables of a master, once that serves: until then its disk may be an older copy, or have another
     history. A slave's are copies, and it gives them to who asks for copies: its master, before that serves. `damaged`
@@ -437,7 +404,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     def __init__(
         self,
         *,
-        tables: Mapping[MetadataFile, VersionedTable],
+        tables: Mapping[MetadataFile, KeptTable],
         changes: ChangeSignal,
         role: Callable[[], MetadataRole],
         damaged: Collection[MetadataFile] = (),
@@ -447,15 +414,13 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         self._changes = changes
         self._role = role
 
-    async def GetMetadataTable(  # noqa: N802
-        self,
-        request: metadata_pb.GetMetadataTableRequest,
-        context: _Context,
+    async def GetMetadataTable(
+        self, request: metadata_pb.GetMetadataTableRequest, context: _Context
     ) -> metadata_pb.GetMetadataTableResponse:
         if not request.accept_copy:
-            await self._refuse_but_as_master(context)
+            self._refuse_but_as_master()
         if request.table not in _FILES:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "table: name one of the METADATA_TABLE_ values")
+            raise Invalid("table: name one of the METADATA_TABLE_ values")
         file = _FILES[request.table]
         table = self._tables[file]
         answer = metadata_pb.GetMetadataTableResponse(
@@ -468,12 +433,10 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             answer.json = await asyncio.to_thread(table.copied().to_json)
         return answer
 
-    async def WatchMetadata(  # noqa: N802
-        self,
-        request: metadata_pb.WatchMetadataRequest,
-        context: _Context,
+    async def WatchMetadata(
+        self, request: metadata_pb.WatchMetadataRequest, context: _Context
     ) -> AsyncIterator[metadata_pb.WatchMetadataResponse]:
-        await self._refuse_but_as_master(context)
+        self._refuse_but_as_master()
         while True:
             changed = self._changes.next()
             yield metadata_pb.WatchMetadataResponse(
@@ -482,28 +445,24 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             await asyncio.sleep(WATCH_PAUSE_S)
             await changed.wait()
 
-    async def GetLeases(  # noqa: N802
-        self,
-        request: metadata_pb.GetLeasesRequest,
-        context: _Context,
+    async def GetLeases(
+        self, request: metadata_pb.GetLeasesRequest, context: _Context
     ) -> AsyncIterator[metadata_pb.GetLeasesResponse]:
         if not request.accept_copy:
-            await self._refuse_but_as_master(context)
+            self._refuse_but_as_master()
         leases = self._role().leases
         is_ahead = await asyncio.to_thread(lambda: leases.is_ahead)
         if request.only_ahead and not is_ahead:
             yield metadata_pb.GetLeasesResponse(position=request.known)
             return
         if not leases.is_open:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no leases are loaded here; ask again later")
-            return
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "no leases are loaded here; ask again later")
         change = await leases.changes_since(lease_position(request.known))
         if change is None:
-            await context.abort(grpc.StatusCode.ABORTED, "a snapshot was made meanwhile; ask again")
-            return
+            raise Refused(grpc.StatusCode.ABORTED, "a snapshot was made meanwhile; ask again")
         snapshot = change.snapshot or b""
         if len(snapshot) + len(change.journal) > LEASES_BYTES_MAX:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"leases of more than {LEASES_BYTES_MAX} bytes")
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"leases of more than {LEASES_BYTES_MAX} bytes")
         position = lease_position_message(change.position)
         yield metadata_pb.GetLeasesResponse(position=position, starts_anew=change.snapshot is not None, ahead=is_ahead)
         for start in range(0, len(snapshot), PIECE_BYTES):
@@ -511,14 +470,14 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         for start in range(0, len(change.journal), PIECE_BYTES):
             yield metadata_pb.GetLeasesResponse(journal=change.journal[start : start + PIECE_BYTES])
 
-    async def _refuse_but_as_master(self, context: _Context) -> None:
+    def _refuse_but_as_master(self) -> None:
         role = self._role()
         if role.holds_copies:
-            await context.abort(
+            raise Refused(
                 grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master, or set accept_copy"
             )
         if not role.is_serving:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this master does not serve yet; ask again later")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "this master does not serve yet; ask again later")
 
 
 def _version(kind: metadata_pb.MetadataTable, version: DataVersion) -> metadata_pb.TableVersion:

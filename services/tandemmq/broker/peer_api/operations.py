@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from heapq import nsmallest
 from itertools import islice
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -17,7 +17,7 @@ from tandemmq.broker.client_api.lite import LiteHandler
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
 from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.client_api.validation import OK, Outcome
-from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
+from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, ResetTarget, StoreTime
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.queries.values import QueriesBusy, TopicUnknown
@@ -29,7 +29,9 @@ from tandemmq.core.metadata.subscription_group_table import SYSTEM_GROUPS
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 from tandemmq.service.event_loop import TurnLimit
+from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
 from tandemmq.service.logging import EventMemory
+from tandemmq.service.protobuf import as_message
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -62,6 +64,18 @@ ResendDeadLetters: TypeAlias = Callable[[str, Sequence[int], bool], Awaitable[li
 """(group, queue offsets, dry run) -> what came of each, in their order."""
 
 
+@refusing(
+    by_kind(
+        (InvalidOffsets, grpc.StatusCode.INVALID_ARGUMENT),
+        (SettingsRefused, grpc.StatusCode.INVALID_ARGUMENT),
+        (TopicUnknown, grpc.StatusCode.NOT_FOUND),
+        (TailUnknown, grpc.StatusCode.NOT_FOUND),
+        (Unreachable, grpc.StatusCode.NOT_FOUND),
+        (QueriesBusy, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        # Nobody is told of a change before it is written.
+        (NotSpread, grpc.StatusCode.UNAVAILABLE),
+    )
+)
 class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperationsServiceServicer):
     """Answers for one broker. `refusal` says why it is not its group's master now; None: it is, and serves."""
 
@@ -96,10 +110,8 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Clients
 
-    async def ListClients(  # noqa: N802
-        self, request: pb.ListClientsRequest, context: _Context
-    ) -> pb.ListClientsResponse:
-        limit = await _limit(request.limit, context, default=_CLIENTS, maximum=_CLIENTS_MAX)
+    async def ListClients(self, request: pb.ListClientsRequest, context: _Context) -> pb.ListClientsResponse:
+        limit = _limit(request.limit, default=_CLIENTS, maximum=_CLIENTS_MAX)
         matching = [
             session
             for session in reversed(self._sessions.all())
@@ -122,88 +134,64 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Groups
 
-    async def DeleteSubscriptionGroup(  # noqa: N802
+    async def DeleteSubscriptionGroup(
         self, request: pb.DeleteSubscriptionGroupRequest, context: _Context
     ) -> pb.DeleteSubscriptionGroupResponse:
-        await self._masters_only(context)
+        self._masters_only()
         if not request.group:
-            await _refuse(context, "group: name one")
+            raise Invalid("group: name one")
         if request.group in SYSTEM_GROUPS:
-            await _refuse(context, f"group: {request.group} belongs to the system and stays")
+            raise Invalid(f"group: {request.group} belongs to the system and stays")
         members = self._changes.members(request.group)
         if members and not request.even_with_members:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _members_text(request.group, members))
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, _members_text(request.group, members))
         change = self._changes.removal_of if request.dry_run else self._changes.remove_group
         removal = change(request.group)
-        await self._written(context)
+        await self._changes.written()
         return pb.DeleteSubscriptionGroupResponse(
             existed=removal.existed, topics=removal.topics, inflight_count=removal.inflight_count
         )
 
-    async def ResetOffsets(  # noqa: N802
-        self, request: pb.ResetOffsetsRequest, context: _Context
-    ) -> pb.ResetOffsetsResponse:
-        await self._masters_only(context)
+    async def ResetOffsets(self, request: pb.ResetOffsetsRequest, context: _Context) -> pb.ResetOffsetsResponse:
+        self._masters_only()
         try:
             target = _target(request)
         except ValueError as error:
-            await _refuse(context, f"time: {error}")
+            raise Invalid(f"time: {error}") from error
         if target is None:
-            await _refuse(context, "target: name a time, earliest, latest, or the offset of a queue")
-        await self._both_exist(request, context)
-        moves: list[OffsetMove] = []
-        try:
-            moves = await self._changes.moves(request.group, request.topic, target)
-        except InvalidOffsets as error:
-            await _refuse(context, f"offsets: {error}")
-        except TopicUnknown as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        except QueriesBusy as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise Invalid("target: name a time, earliest, latest, or the offset of a queue")
+        self._both_exist(request)
+        moves = await self._changes.moves(request.group, request.topic, target)
         # The search took its time; somebody may have deleted one of them, and the broker may be leaving.
-        await self._masters_only(context)
-        await self._both_exist(request, context)
+        self._masters_only()
+        self._both_exist(request)
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
-            await self._written(context)
-        return pb.ResetOffsetsResponse(
-            moves=[
-                pb.OffsetMove(
-                    queue_id=move.queue_id,
-                    from_offset=move.from_offset,
-                    to_offset=move.to_offset,
-                    max_offset=move.max_offset,
-                    inflight_count=move.inflight_count,
-                )
-                for move in moves
-            ]
-        )
+            await self._changes.written()
+        return as_message(pb.ResetOffsetsResponse, moves=moves)
 
-    async def ResendDeadLetters(  # noqa: N802
+    async def ResendDeadLetters(
         self, request: pb.ResendDeadLettersRequest, context: _Context
     ) -> pb.ResendDeadLettersResponse:
-        await self._masters_only(context)
+        self._masters_only()
         if self._resend_dead_letters is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker does not resend dead letters")
-            raise AssertionError("abort raises")
+            raise Refused(grpc.StatusCode.UNIMPLEMENTED, "this broker does not resend dead letters")
         if not request.group:
-            await _refuse(context, "group: name one")
+            raise Invalid("group: name one")
         if not 0 < len(request.queue_offsets) <= _DEAD_LETTERS_MAX:
             count = len(request.queue_offsets)
-            await _refuse(context, f"queue_offsets: {count} are named; name 1 to {_DEAD_LETTERS_MAX}")
+            raise Invalid(f"queue_offsets: {count} are named; name 1 to {_DEAD_LETTERS_MAX}")
         letters = await self._resend_dead_letters(request.group, request.queue_offsets, request.dry_run)
         return pb.ResendDeadLettersResponse(letters=letters)
 
     # Lite topics
 
-    async def ListLiteTopics(  # noqa: N802
-        self, request: pb.ListLiteTopicsRequest, context: _Context
-    ) -> pb.ListLiteTopicsResponse:
-        await self._masters_only(context)
-        limit = await _limit(request.limit, context, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
+    async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: _Context) -> pb.ListLiteTopicsResponse:
+        self._masters_only()
+        limit = _limit(request.limit, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
         names = self._lite.names(request.topic, request.search)
         if names is None:
-            await context.abort(
+            raise Refused(
                 grpc.StatusCode.FAILED_PRECONDITION, f"topic: {request.topic} is no topic of the type LITE here"
             )
         answer = pb.ListLiteTopicsResponse(total_count=len(names))
@@ -226,11 +214,11 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Transactions
 
-    async def ListTransactions(  # noqa: N802
+    async def ListTransactions(
         self, request: pb.ListTransactionsRequest, context: _Context
     ) -> pb.ListTransactionsResponse:
-        await self._masters_only(context)
-        limit = await _limit(request.limit, context, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
+        self._masters_only()
+        limit = _limit(request.limit, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
         matching = [
             (half, transaction_id)
             for half, transaction_id in self._transactions.undecided()
@@ -245,16 +233,16 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
                 await turn.pause()
         return answer
 
-    async def ResolveTransaction(  # noqa: N802
+    async def ResolveTransaction(
         self, request: pb.ResolveTransactionRequest, context: _Context
     ) -> pb.ResolveTransactionResponse:
-        await self._masters_only(context)
+        self._masters_only()
         resolution = _ENDS.get(request.end)
         if resolution is None:
-            await _refuse(context, "end: choose commit or rollback")
+            raise Invalid("end: choose commit or rollback")
         wanted = self._transactions.wanted(request.transaction_id)
         if isinstance(wanted, Outcome):
-            await _refuse(context, f"transaction_id: {wanted.text}")
+            raise Invalid(f"transaction_id: {wanted.text}")
         half = self._transactions.half(wanted)
         view = pb.TransactionView(transaction_id=request.transaction_id, message_id=wanted.message_id)
         if half is not None:
@@ -282,7 +270,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
                 outcome=outcome.text,
             )
         if outcome is not OK:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, outcome.text)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, outcome.text)
         return pb.ResolveTransactionResponse(transaction=view)
 
     def _transaction_view(self, half: Half, transaction_id: str) -> pb.TransactionView:
@@ -301,31 +289,23 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Clients' streams
 
-    async def CommandClient(  # noqa: N802
-        self, request: pb.CommandClientRequest, context: _Context
-    ) -> pb.CommandClientResponse:
+    async def CommandClient(self, request: pb.CommandClientRequest, context: _Context) -> pb.CommandClientResponse:
         commands, client_id = self._commands, request.client_id
-        try:
-            if request.command == pb.CLIENT_COMMAND_PRINT_STACK:
-                reply = await commands.print_stack(client_id)
-            elif request.command == pb.CLIENT_COMMAND_VERIFY_MESSAGE:
-                reply = await commands.verify(client_id, request.topic, request.queue_id, request.queue_offset)
-            elif request.command == pb.CLIENT_COMMAND_RECONNECT:
-                reply = commands.reconnect(client_id)
-            else:
-                await _refuse(context, "command: choose print_stack, verify_message or reconnect")
-        except Unreachable as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-            raise AssertionError("abort raises") from error
+        if request.command == pb.CLIENT_COMMAND_PRINT_STACK:
+            reply = await commands.print_stack(client_id)
+        elif request.command == pb.CLIENT_COMMAND_VERIFY_MESSAGE:
+            reply = await commands.verify(client_id, request.topic, request.queue_id, request.queue_offset)
+        elif request.command == pb.CLIENT_COMMAND_RECONNECT:
+            reply = commands.reconnect(client_id)
+        else:
+            raise Invalid("command: choose print_stack, verify_message or reconnect")
         return pb.CommandClientResponse(code=reply.code, text=reply.text)
 
     # Kept tails
 
-    async def ListKeptTails(  # noqa: N802
-        self, request: pb.ListKeptTailsRequest, context: _Context
-    ) -> pb.ListKeptTailsResponse:
-        tails = await self._tails(context)
-        limit = await _limit(request.page_size, context, default=_TAILS, maximum=_TAILS_MAX)
+    async def ListKeptTails(self, request: pb.ListKeptTailsRequest, context: _Context) -> pb.ListKeptTailsResponse:
+        tails = self._tails()
+        limit = _limit(request.page_size, default=_TAILS, maximum=_TAILS_MAX)
         found, next_token = await tails.tails(after=request.page_token, limit=limit)
         answer = pb.ListKeptTailsResponse(next_page_token=next_token)
         for tail in found:
@@ -335,106 +315,65 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             view.kept_time.FromMilliseconds(tail.kept_wall_ms)
         return answer
 
-    async def ReadKeptTail(  # noqa: N802
-        self, request: pb.ReadKeptTailRequest, context: _Context
-    ) -> pb.ReadKeptTailResponse:
-        tails = await self._tails(context)
+    async def ReadKeptTail(self, request: pb.ReadKeptTailRequest, context: _Context) -> pb.ReadKeptTailResponse:
+        tails = self._tails()
         if not 0 <= request.length_bytes <= _TAIL_READ_BYTES_MAX:
-            await _refuse(context, f"length_bytes: {request.length_bytes}; ask for at most {_TAIL_READ_BYTES_MAX}")
-        try:
-            data = await tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
-        except TailUnknown as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise Invalid(f"length_bytes: {request.length_bytes}; ask for at most {_TAIL_READ_BYTES_MAX}")
+        data = await tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
         return pb.ReadKeptTailResponse(data=data)
 
-    async def CheckMessages(  # noqa: N802
-        self, request: pb.CheckMessagesRequest, context: _Context
-    ) -> pb.CheckMessagesResponse:
-        tails = await self._tails(context)
+    async def CheckMessages(self, request: pb.CheckMessagesRequest, context: _Context) -> pb.CheckMessagesResponse:
+        tails = self._tails()
         if not 0 < len(request.messages) <= _FINGERPRINTS_MAX:
-            await _refuse(context, f"messages: {len(request.messages)} are named; name 1 to {_FINGERPRINTS_MAX}")
+            raise Invalid(f"messages: {len(request.messages)} are named; name 1 to {_FINGERPRINTS_MAX}")
         for message in request.messages:
             if not message.message_id or not message.topic:
-                await _refuse(context, "messages: each needs its message_id and its topic")
-        try:
-            return pb.CheckMessagesResponse(holdings=await tails.check(request.messages))
-        except QueriesBusy as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-            raise AssertionError("abort raises") from error
+                raise Invalid("messages: each needs its message_id and its topic")
+        return pb.CheckMessagesResponse(holdings=await tails.check(request.messages))
 
-    async def RestoreMessages(  # noqa: N802
+    async def RestoreMessages(
         self, request: pb.RestoreMessagesRequest, context: _Context
     ) -> pb.RestoreMessagesResponse:
-        tails = await self._tails(context)
-        await self._masters_only(context)
+        tails = self._tails()
+        self._masters_only()
         count, size = len(request.records), sum(map(len, request.records))
         if not 0 < count <= _RESTORED_MAX or (count > 1 and size > _RESTORED_BYTES_MAX):
-            await _refuse(
-                context,
-                f"records: {count} of {size} bytes; send 1 to {_RESTORED_MAX}, of {_RESTORED_BYTES_MAX} bytes or one",
+            raise Invalid(
+                f"records: {count} of {size} bytes; send 1 to {_RESTORED_MAX}, of {_RESTORED_BYTES_MAX} bytes or one"
             )
         try:
             return pb.RestoreMessagesResponse(messages=await tails.restore(request.records, dry_run=request.dry_run))
-        except QueriesBusy as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-            raise AssertionError("abort raises") from error
         except TimeoutError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "others restore messages here; try again")
-            raise AssertionError("abort raises") from error
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "others restore messages here; try again") from error
 
-    async def _tails(self, context: _Context) -> KeptTails:
+    def _tails(self) -> KeptTails:
         if self._kept_tails is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker has no kept tails")
-            raise AssertionError("abort raises")
+            raise Refused(grpc.StatusCode.UNIMPLEMENTED, "this broker has no kept tails")
         return self._kept_tails
 
     # Settings
 
-    async def GetConfig(self, request: pb.GetConfigRequest, context: _Context) -> pb.GetConfigResponse:  # noqa: N802
-        return pb.GetConfigResponse(
-            settings=[
-                pb.SettingView(
-                    key=setting.key,
-                    value=setting.value,
-                    default_value=setting.default_value,
-                    origin=setting.origin,
-                    changeable=setting.changeable,
-                    description=setting.description,
-                )
-                for setting in self._settings.all()
-            ]
-        )
+    async def GetConfig(self, request: pb.GetConfigRequest, context: _Context) -> pb.GetConfigResponse:
+        return as_message(pb.GetConfigResponse, settings=self._settings.all())
 
-    async def UpdateConfig(  # noqa: N802
-        self, request: pb.UpdateConfigRequest, context: _Context
-    ) -> pb.UpdateConfigResponse:
+    async def UpdateConfig(self, request: pb.UpdateConfigRequest, context: _Context) -> pb.UpdateConfigResponse:
         # Each key that is not known costs a look at all that are.
         too_long = any(
             len(key) > _KEY_CHARACTERS_MAX or len(value) > _VALUE_CHARACTERS_MAX
             for key, value in request.values.items()
         )
         if len(request.values) > _VALUES_MAX or too_long:
-            await _refuse(
-                context,
+            raise Invalid(
                 f"values: name at most {_VALUES_MAX} settings, with keys of {_KEY_CHARACTERS_MAX} and values of "
-                f"{_VALUE_CHARACTERS_MAX} characters",
+                f"{_VALUE_CHARACTERS_MAX} characters"
             )
         change = self._settings.changes if request.dry_run else self._settings.change
-        try:
-            changes = change(dict(request.values))
-        except SettingsRefused as error:
-            await _refuse(context, str(error))
-        return pb.UpdateConfigResponse(
-            changes=[
-                pb.SettingChange(key=change.key, from_value=change.from_value, to_value=change.to_value)
-                for change in changes
-            ]
-        )
+        return as_message(pb.UpdateConfigResponse, changes=change(dict(request.values)))
 
     # Events
 
-    async def ListEvents(self, request: pb.ListEventsRequest, context: _Context) -> pb.ListEventsResponse:  # noqa: N802
-        limit = await _limit(request.limit, context, default=_EVENTS, maximum=_EVENTS_MAX)
+    async def ListEvents(self, request: pb.ListEventsRequest, context: _Context) -> pb.ListEventsResponse:
+        limit = _limit(request.limit, default=_EVENTS, maximum=_EVENTS_MAX)
         answer = pb.ListEventsResponse(last_sequence=self._events.last_sequence)
         answer.process_start_time.FromMilliseconds(self._process_start_ms)
         for event in self._events.events_after(request.after_sequence, limit):
@@ -444,23 +383,16 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             view.time.FromMilliseconds(event.wall_ms)
         return answer
 
-    async def _both_exist(self, request: pb.ResetOffsetsRequest, context: _Context) -> None:
+    def _both_exist(self, request: pb.ResetOffsetsRequest) -> None:
         if not self._changes.has_topic(request.topic):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"topic: this broker has no {request.topic}")
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"topic: this broker has no {request.topic}")
         if not self._changes.has_group(request.group):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"group: this broker has no {request.group}")
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"group: this broker has no {request.group}")
 
-    async def _written(self, context: _Context) -> None:
-        """Before anybody is told of a change."""
-        try:
-            await self._changes.written()
-        except NotSpread as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-
-    async def _masters_only(self, context: _Context) -> None:
+    def _masters_only(self) -> None:
         refusal = self._refusal()
         if refusal is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{refusal}; make the change on a serving master")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"{refusal}; make the change on a serving master")
 
 
 def _client_view(session: ClientSession, now_ms: int) -> pb.ClientView:
@@ -509,12 +441,7 @@ def _target(request: pb.ResetOffsetsRequest) -> ResetTarget | None:
             return None
 
 
-async def _limit(asked: int, context: _Context, *, default: int, maximum: int) -> int:
+def _limit(asked: int, *, default: int, maximum: int) -> int:
     if not 0 <= asked <= maximum:
-        await _refuse(context, f"limit: {asked}; use 1 to {maximum}, or 0 for {default}")
+        raise Invalid(f"limit: {asked}; use 1 to {maximum}, or 0 for {default}")
     return asked or default
-
-
-async def _refuse(context: _Context, detail: str) -> NoReturn:
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
-    raise AssertionError("abort raises")

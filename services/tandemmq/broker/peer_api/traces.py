@@ -25,6 +25,7 @@ from tandemmq.core.tracing.span_data import (
 )
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
 from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
+from tandemmq.service.grpc_server import Invalid, by_kind, refusing
 
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import FoundMessage
@@ -132,6 +133,7 @@ _PAGE_SIZE_MAX: Final = 200
 _TIMESTAMP_MAX_MS: Final = 253_402_300_799_999
 
 
+@refusing(by_kind((QueriesBusy, grpc.StatusCode.RESOURCE_EXHAUSTED)))
 class TraceServicer(trace_service_pb2_grpc.TraceServiceServicer):
     """Answers from the memory of recent spans; `recent` and `options` are None when the broker traces nothing."""
 
@@ -152,42 +154,32 @@ class TraceServicer(trace_service_pb2_grpc.TraceServiceServicer):
         self._min_offset = min_offset
         self._is_indexed = is_indexed
 
-    async def FindTraces(  # noqa: N802
-        self, request: pb.FindTracesRequest, context: _Context
-    ) -> pb.FindTracesResponse:
+    async def FindTraces(self, request: pb.FindTracesRequest, context: _Context) -> pb.FindTracesResponse:
         traces: Sequence[KeptTrace] = ()
         if request.WhichOneof("key") == "trace_id":
             if len(request.trace_id) != _TRACE_ID_BYTES:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "trace_id: write 16 bytes")
+                raise Invalid("trace_id: write 16 bytes")
             found = self._recent.by_trace(int.from_bytes(request.trace_id)) if self._recent is not None else None
             traces = [found] if found is not None else ()
         elif request.message_id:
             traces = self._recent.by_message(request.message_id) if self._recent is not None else ()
         else:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "key: name a message_id or a trace_id")
+            raise Invalid("key: name a message_id or a trace_id")
         return pb.FindTracesResponse(
             broker=self._broker(), traces=[trace_message(trace) for trace in traces[:_TRACES_MAX]]
         )
 
-    async def ListTraces(  # noqa: N802
-        self, request: pb.ListTracesRequest, context: _Context
-    ) -> pb.ListTracesResponse:
+    async def ListTraces(self, request: pb.ListTracesRequest, context: _Context) -> pb.ListTracesResponse:
         size = min(request.page_size if request.page_size > 0 else _PAGE_SIZE, _PAGE_SIZE_MAX)
         newest = self._recent.newest(notable_only=request.notable_only) if self._recent is not None else iter(())
         return pb.ListTracesResponse(
             broker=self._broker(), traces=[trace_summary(trace) for trace in islice(newest, size)]
         )
 
-    async def FindMessage(  # noqa: N802
-        self, request: pb.FindMessageRequest, context: _Context
-    ) -> pb.FindMessageResponse:
+    async def FindMessage(self, request: pb.FindMessageRequest, context: _Context) -> pb.FindMessageResponse:
         if not request.message_id:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "message_id: it is empty")
-        found: list[FoundMessage] = []
-        try:
-            found = await self._find_message(request.message_id, request.topic)
-        except QueriesBusy as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise Invalid("message_id: it is empty")
+        found = await self._find_message(request.message_id, request.topic)
         return pb.FindMessageResponse(
             broker=self._broker(),
             messages=[_stored(message) for message in found],

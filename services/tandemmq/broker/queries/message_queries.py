@@ -18,7 +18,7 @@ from tandemmq.broker.queries.queue_walk import (
     entry_at,
     first_at_physical,
 )
-from tandemmq.broker.queries.stored_records import Pages, ReadableStore, StoredRecords
+from tandemmq.broker.queries.stored_records import Pages, StoredRecords
 from tandemmq.broker.queries.values import (
     Fingerprint,
     FoundOffset,
@@ -44,6 +44,7 @@ from tandemmq.core.message.record import MessageRecord, RecordOutline, offset_me
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
+from tandemmq.core.storage.message_store import MessageStore
 
 _QUERIES_AT_ONCE: Final = 4
 """Others wait: a query takes the event loop in turns with all that a broker has to do."""
@@ -60,7 +61,7 @@ class MessageQueries:
     def __init__(
         self,
         *,
-        store: ReadableStore,
+        store: MessageStore,
         topics: TopicTable,
         pages: Pages,
         clock: Clock,

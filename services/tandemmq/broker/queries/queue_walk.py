@@ -23,8 +23,9 @@ from tandemmq.core.message.record import SCHEDULE_TOPIC, RecordOutline
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
 
 if TYPE_CHECKING:
-    from tandemmq.broker.queries.stored_records import ReadableStore, StoredRecords
+    from tandemmq.broker.queries.stored_records import StoredRecords
     from tandemmq.broker.queue_reader import EntryDamage
+    from tandemmq.core.storage.message_store import MessageStore
 
 
 # Single entries of a ConsumeQueue, and by bisection where they turn.
@@ -428,7 +429,7 @@ class KeySearch:
     def __init__(
         self,
         records: StoredRecords,
-        store: ReadableStore,
+        store: MessageStore,
         wanted: WantedMessages,
         criteria: KeyCriteria,
         *,

@@ -6,7 +6,7 @@ import asyncio
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -33,8 +33,6 @@ from tandemmq.core.message.record_layout import (
 )
 from tandemmq.core.message.stored_message import read_store_timestamp_ms
 from tandemmq.core.storage.commit_log import file_name
-from tandemmq.core.storage.consume_queue import ConsumeQueue
-from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.service.page_cache import resident_pages
 
 if TYPE_CHECKING:
@@ -226,47 +224,10 @@ _INLINE_BODY_BYTES_MAX: Final = 32 << 10
 """Smaller bodies are unpacked at once; others, by a thread."""
 
 
-class ReadableStore(Protocol):
-    """The part of `MessageStore` that queries read."""
-
-    @property
-    def min_offset(self) -> int:
-        """Oldest byte of the CommitLog."""
-
-    @property
-    def end_offset(self) -> int:
-        """One past its last byte."""
-
-    @property
-    def flushed_offset(self) -> int:
-        """One past its last byte on disk."""
-
-    @property
-    def segment_bytes(self) -> int:
-        """Length of a CommitLog file."""
-
-    @property
-    def log_cuts(self) -> int:
-        """Counts truncations."""
-
-    @property
-    def queues(self) -> ConsumeQueueTable:
-        """All ConsumeQueues."""
-
-    def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """One of them, up to date."""
-
-    def read_log(self, offset: int, max_bytes: int) -> memoryview:
-        """Bytes of the log, no copy."""
-
-    def index_walk(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """Where records with a key may start."""
-
-
 class StoredRecords:
     """Reads what lies at given places. Event loop only; never holds it for longer than a few records take."""
 
-    def __init__(self, store: ReadableStore, pages: Pages) -> None:
+    def __init__(self, store: MessageStore, pages: Pages) -> None:
         self._store = store
         self._pages = pages
 

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 import structlog
 
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition
-from tandemmq.broker.metadata_tables import FollowedTable
+from tandemmq.broker.metadata_tables import KeptTable
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
@@ -58,7 +58,7 @@ class MetadataPull:
     def __init__(
         self,
         *,
-        tables: Mapping[MetadataFile, FollowedTable],
+        tables: Mapping[MetadataFile, KeptTable],
         master: Callable[[], str | None],
         applied: Callable[[MetadataFile, list[str]], None],
         accepted: Callable[[], bool] = lambda: True,
@@ -256,7 +256,7 @@ class MetadataPull:
         self.has_all = self.has_all or is_whole
 
 
-def _take_whole(file: MetadataFile, table: FollowedTable, text: str, version: DataVersion) -> list[str]:
+def _take_whole(file: MetadataFile, table: KeptTable, text: str, version: DataVersion) -> list[str]:
     """Progress only goes forward, whoever asks."""
     if file in _PROGRESS:
         return table.apply_from_master(text, version)

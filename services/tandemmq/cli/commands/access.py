@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.listing import carry_out, tell_changes
 from tandemmq.cli.options import DryRunOption, OutputOption, SearchOption, YesOption, at_terminal, standard_input
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
@@ -282,9 +282,6 @@ def _password(file: str) -> str:
 
 
 def _no_password(cause: str) -> CommandError:
-    return CommandError(
-        "there is no secret key",
-        cause=cause,
-        remedy="put it into a file and name that: --password-file FILE",
-        exit_code=EXIT_REFUSED,
+    return Refused(
+        "there is no secret key", cause=cause, remedy="put it into a file and name that: --password-file FILE"
     )

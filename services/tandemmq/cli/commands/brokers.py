@@ -17,7 +17,7 @@ from tandemmq.cli.connection import (
     refuse_blindness,
     with_cluster,
 )
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import ask, carry_out, confirmed
 from tandemmq.cli.options import (
@@ -143,7 +143,7 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableT
         for departure in group.departures:
             plain_row(
                 gone,
-                aged_text(departure.wall_ms, now_ms=now_ms),
+                aged_text(departure.wall_clock_ms, now_ms=now_ms),
                 f"{group.broker_name}:{departure.broker_id}" if departure.broker_id >= 0 else group.broker_name,
                 departure.peer,
                 bytes_text(departure.lag_bytes),
@@ -236,13 +236,12 @@ def find_broker(state: ClusterState, text: str) -> BrokerState:
     for broker in state.brokers:
         if broker.is_master and broker.broker_name == text:
             return broker
-    raise CommandError(
+    raise Refused(
         f"there is no broker {text}",
         cause=f"there are {', '.join(broker.key for broker in state.brokers)}"
         if state.brokers
         else "no broker is registered",
         remedy="name one as name:id or host:port; `tandemmq broker list` shows both",
-        exit_code=EXIT_REFUSED,
     )
 
 
@@ -251,11 +250,10 @@ def check_cluster_name(state: ClusterState, name: str | None) -> None:
     refuse_blindness(state)
     clusters = sorted({broker.cluster for broker in state.brokers})
     if name and name not in clusters:
-        raise CommandError(
+        raise Refused(
             f"there is no cluster {name} here",
             cause=f"there is {', '.join(clusters)}" if clusters else "no broker is registered",
             remedy="leave the name out, or ask the NameServers of that cluster",
-            exit_code=EXIT_REFUSED,
         )
 
 
@@ -547,9 +545,7 @@ def ha_status(
     from tandemmq.service.event_loop import SystemClock
 
     if group and broker_group not in ("", group):
-        raise CommandError(
-            f"{broker_group} and --group {group} are two groups", remedy="name one", exit_code=EXIT_REFUSED
-        )
+        raise Refused(f"{broker_group} and --group {group} are two groups", remedy="name one")
     group = broker_group or group
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     groups = [each for each in replication_of(state, rates) if group in ("", each.broker_name)]
@@ -577,9 +573,7 @@ def events(
     from tandemmq.admin.operations.values import EVENT_LEVELS
 
     if level and level not in EVENT_LEVELS:
-        raise CommandError(
-            f"there is no level {level}", remedy=f"choose one of {', '.join(EVENT_LEVELS)}", exit_code=EXIT_REFUSED
-        )
+        raise Refused(f"there is no level {level}", remedy=f"choose one of {', '.join(EVENT_LEVELS)}")
     wanted_of_all = limit if not (level or source) else _EVENTS_MAX
     found, unseen = cluster.ask(lambda operations: operations.events(limit=wanted_of_all))
     shown = [each for each in found if level in ("", each.level) and source in ("", each.source)][:limit]
@@ -700,17 +694,16 @@ def _tell_config(changes: Sequence[ConfigChange], output: OutputFormat) -> None:
 def _key_value(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise CommandError(f"{text!r} is no setting", remedy="write KEY=VALUE", exit_code=EXIT_REFUSED)
+        raise Refused(f"{text!r} is no setting", remedy="write KEY=VALUE")
     return key, value
 
 
 def _no_group(state: ClusterState, group: str) -> CommandError:
     names = sorted({broker.broker_name for broker in state.brokers})
-    return CommandError(
+    return Refused(
         f"there is no broker group {group}",
         cause=f"there are {', '.join(names)}" if names else "no broker is registered",
         remedy="see `tandemmq broker list`",
-        exit_code=EXIT_REFUSED,
     )
 
 
@@ -830,11 +823,9 @@ def failover(
       tandemmq failover broker-a --to 1 --unclean
     """
     if home and to is not None:
-        raise CommandError("--home and --to exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED)
+        raise Refused("--home and --to exclude each other", remedy="leave one out")
     if unclean and to is None:
-        raise CommandError(
-            "--unclean needs --to", remedy="say which broker is to be the master", exit_code=EXIT_REFUSED
-        )
+        raise Refused("--unclean needs --to", remedy="say which broker is to be the master")
     wanted = MASTER_ID if home else to
 
     def hand_over(dry: bool) -> HandOver:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option, lay_out, read_members
 from tandemmq.cli.options import OutputOption
@@ -161,9 +161,7 @@ def certs_make(
         written = _make_for(data)
     else:
         if out is None:
-            raise CommandError(
-                "--out is missing", remedy="say where the certificates are to go", exit_code=EXIT_REFUSED
-            )
+            raise Refused("--out is missing", remedy="say where the certificates are to go")
         written = _make(identities, cluster=cluster, out=out, days=days)
     for folder in written:
         typer.echo(f"made {folder}")
@@ -188,7 +186,7 @@ def certs_names(
 
 def _refuse_unless(holds: bool, problem: str, remedy: str) -> None:
     if not holds:
-        raise CommandError(problem, remedy=remedy, exit_code=EXIT_REFUSED)
+        raise Refused(problem, remedy=remedy)
 
 
 def _api_of(namespace: str | None, kube_context: str | None) -> KubernetesApi:
@@ -197,9 +195,7 @@ def _api_of(namespace: str | None, kube_context: str | None) -> KubernetesApi:
     try:
         return api_of_user(namespace or "", context=kube_context or "")
     except KubernetesUnavailable as error:
-        raise CommandError(
-            "no Kubernetes to write to", cause=str(error), remedy="set KUBECONFIG", exit_code=EXIT_REFUSED
-        ) from error
+        raise Refused("no Kubernetes to write to", cause=str(error), remedy="set KUBECONFIG") from error
 
 
 def _make_secrets(
@@ -226,20 +222,18 @@ def _make_for(data: Path) -> list[Path]:
 
     folder = ClusterFolder(data)
     if not folder.conf.is_dir():
-        raise CommandError(
+        raise Refused(
             f"there is no cluster in {folder.root}",
             remedy=f"start one: tandemmq up --secure{data_option(folder.root)}; or name identities and --out",
-            exit_code=EXIT_REFUSED,
         )
     certificates = ClusterCertificates(folder)
     record = folder.read_record()
     if record is not None and record.supervised and not certificates.are_there:
-        raise CommandError(
+        raise Refused(
             f"the cluster that runs in {folder.root} takes calls without certificates",
             cause="its members would not show theirs before they start again, and commands would not reach them",
             remedy=f"stop it with `tandemmq down{data_option(folder.root)}`, then "
             f"`tandemmq up --secure{data_option(folder.root)}` makes them",
-            exit_code=EXIT_REFUSED,
         )
     members = read_members(folder, lay_out(folder, None), {})
     return certificates.make(members, all_anew=True)
@@ -266,11 +260,10 @@ def _identity(text: str, cluster: str) -> Identity:
     try:
         return checked(identity_of([f"spiffe://tandemmq/{cluster}/{text.strip('/')}"]))
     except IdentityUnusable as error:
-        raise CommandError(
+        raise Refused(
             f"{text} is no identity",
             cause=str(error),
             remedy="write broker/<group>/<brokerId>, nameserver, admin/<viewer|operator|repair>, consistency or hook",
-            exit_code=EXIT_REFUSED,
         ) from error
 
 

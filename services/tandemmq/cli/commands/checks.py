@@ -14,7 +14,7 @@ import typer
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterTarget, KubernetesPlace
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import runs_of_release
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import collect, read_groups
@@ -465,10 +465,8 @@ def consistency(
     target = cluster.target()
     runs = ending.run(consistency_runs(target, results))
     if runs is None:
-        raise CommandError(
-            f"where the consistency job of {target.title} leaves its runs is not known",
-            remedy="say it with --results",
-            exit_code=EXIT_REFUSED,
+        raise Refused(
+            f"where the consistency job of {target.title} leaves its runs is not known", remedy="say it with --results"
         )
     reading = ConsistencyReading(
         runs=tuple(runs),
@@ -497,11 +495,10 @@ async def consistency_runs(target: ClusterTarget, results: str = "") -> Sequence
     try:
         return await asyncio.to_thread(place.read)
     except ResultsUnavailable as error:
-        raise CommandError(
+        raise Refused(
             "the runs of the consistency job cannot be read",
             cause=str(error),
             remedy=f"see --results, and {RESULTS_VARIABLE}",
-            exit_code=EXIT_REFUSED,
         ) from error
 
 

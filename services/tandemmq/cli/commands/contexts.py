@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterContext, ContextFile, KubernetesPlace, find_target
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import Refused
 from tandemmq.cli.options import OutputOption, complete_context
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
 
@@ -118,10 +118,9 @@ def context_add(
     """
     is_kubernetes = kubernetes or bool(kube_context or namespace or release)
     if sum((data is not None, namesrv is not None, is_kubernetes)) != 1:
-        raise CommandError(
+        raise Refused(
             "a context is one thing: a folder, NameServers, or a release in Kubernetes",
             remedy="give one of --data, --namesrv and --kubernetes",
-            exit_code=EXIT_REFUSED,
         )
     if data is not None:
         context = ClusterContext(data=str(data.absolute()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import Refused
 from tandemmq.cli.listing import carry_out, collect, confirmed, tell_changes, tell_rest
 from tandemmq.cli.options import (
     MOMENT_HELP,
@@ -231,7 +231,7 @@ def group_create(
     try:
         named = read_attributes(attributes or ())
     except ValueError as error:
-        raise CommandError(str(error), remedy="see --help", exit_code=EXIT_REFUSED) from error
+        raise Refused(str(error), remedy="see --help") from error
     change = GroupChange(
         group,
         ordered=ordered,

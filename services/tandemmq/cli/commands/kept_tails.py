@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
 from tandemmq.cli.listing import ask
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
@@ -107,7 +107,7 @@ def restore_kept_tail(
       tandemmq restore-kept-tail --store /data/store --to broker-a --all
     """
     if store is not None and broker:
-        raise CommandError("--store and --broker exclude each other", remedy="give one", exit_code=EXIT_REFUSED)
+        raise Refused("--store and --broker exclude each other", remedy="give one")
     found = _TailList(_tails_in(store), ()) if store is not None else _TailList(*cluster.ask(_tails_of_brokers))
     tails = [tail for tail in found.tails if (not broker or tail.broker == broker) and (not name or tail.name == name)]
     if not name and not every:
@@ -242,11 +242,7 @@ def _group_of(store: Path) -> str:
             return str(json.loads((folder / "replica.json").read_text())["brokerName"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    raise CommandError(
-        "which broker group are these tails of?",
-        remedy="name it with --to, as in --to broker-a",
-        exit_code=EXIT_REFUSED,
-    )
+    raise Refused("which broker group are these tails of?", remedy="name it with --to, as in --to broker-a")
 
 
 def _tails_table(tails: Sequence[KeptTail]) -> Table:

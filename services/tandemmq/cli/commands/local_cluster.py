@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, DEFAULT_PRESET, PRESETS, ClusterFolder, MemberRecord, is_running
 from tandemmq.service.extras import absent_packages, install_line
 
@@ -135,15 +135,11 @@ def up(
     from rich.console import Console
 
     if preset is not None and preset not in PRESETS:
-        raise CommandError(
-            f"there is no preset {preset}", remedy=f"choose one of {', '.join(PRESETS)}", exit_code=EXIT_REFUSED
-        )
+        raise Refused(f"there is no preset {preset}", remedy=f"choose one of {', '.join(PRESETS)}")
     if free and port_base is not None:
-        raise CommandError(
-            "--free-ports and --port-base exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED
-        )
+        raise Refused("--free-ports and --port-base exclude each other", remedy="leave one out")
     if trace_target is not None and not tracing:
-        raise CommandError("--trace-target needs --tracing", remedy="give both", exit_code=EXIT_REFUSED)
+        raise Refused("--trace-target needs --tracing", remedy="give both")
     _refuse_without("broker", *(["admin"] if admin else []))
     console = Console()
     console.print(f"checking the configuration in {data.absolute() / 'conf'}", highlight=False, soft_wrap=True)
@@ -175,11 +171,10 @@ def up(
 def _refuse_without(*extras: str) -> None:
     lacking = {extra: packages for extra in extras if (packages := absent_packages(extra))}
     if lacking:
-        raise CommandError(
+        raise Refused(
             "this installation cannot run a cluster",
             cause="\n".join(f"[{extra}] is not installed: {', '.join(names)}" for extra, names in lacking.items()),
             remedy=install_line(*lacking),
-            exit_code=EXIT_REFUSED,
         )
 
 

@@ -12,7 +12,7 @@ import typer
 
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, BodyForm
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, one_line
+from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused, one_line
 from tandemmq.cli.listing import collect, confirmed, tell_rest
 from tandemmq.cli.options import (
     MOMENT_HELP,
@@ -256,9 +256,7 @@ def message_query(
 
     now_ms = SystemClock().wall_ms()
     if queue >= 0 and not broker:
-        raise CommandError(
-            "--queue needs --broker", remedy="each broker group has its own queue 0", exit_code=EXIT_REFUSED
-        )
+        raise Refused("--queue needs --broker", remedy="each broker group has its own queue 0")
     query = MessageQuery(
         topic,
         key=key,
@@ -336,10 +334,9 @@ def message_show(
     by_log = bool(broker and physical_offset >= 0)
     by_place = bool(broker) or max(queue, offset, physical_offset) >= 0
     if sum((bool(message_id), by_queue, by_log)) != 1 or (message_id and by_place):
-        raise CommandError(
+        raise Refused(
             "one message is to be named in one way",
             remedy="give its ID; or --topic, --broker, --queue and --offset; or --broker and --physical-offset",
-            exit_code=EXIT_REFUSED,
         )
 
     async def find(operations: Operations) -> MessageDetail:
@@ -451,18 +448,15 @@ def _body_bytes(text: str | None) -> bytes:
         typer.echo("the message is read from here; Ctrl-D ends it", err=True)
     data = source.buffer.read(BODY_BYTES_MAX + 1)
     if len(data) > BODY_BYTES_MAX:
-        raise CommandError(
-            "the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came", exit_code=EXIT_REFUSED
-        )
+        raise Refused("the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came")
     return _not_empty(data)
 
 
 def _not_empty(body: bytes) -> bytes:
     if not body:
-        raise CommandError(
+        raise Refused(
             "the message has no body, and brokers take none without",
             remedy="give it behind the topic, or on standard input: echo hello | tandemmq send TOPIC",
-            exit_code=EXIT_REFUSED,
         )
     return body
 
@@ -470,7 +464,7 @@ def _not_empty(body: bytes) -> bytes:
 def _property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise CommandError(f"{text!r} is no property", remedy="write NAME=VALUE", exit_code=EXIT_REFUSED)
+        raise Refused(f"{text!r} is no property", remedy="write NAME=VALUE")
     return name, value
 
 
@@ -750,7 +744,7 @@ def dead_letter_resend(
       tandemmq dlq resend billing --all --yes
     """
     if every == bool(broker and offsets):
-        raise CommandError("which dead letters?", remedy="give --broker and --offset, or --all", exit_code=EXIT_REFUSED)
+        raise Refused("which dead letters?", remedy="give --broker and --offset, or --all")
     wanted = {broker: list(offsets or ())} if not every else cluster.ask(lambda operations: _all_of(operations, group))
     results = confirmed(
         cluster,
@@ -794,8 +788,7 @@ async def _all_of(operations: Operations, group: str) -> dict[str, list[int]]:
         if not token:
             return {name: sorted(offsets) for name, offsets in sorted(found.items())}
         if count >= _RESEND_MAX:
-            raise CommandError(
+            raise Refused(
                 f"group {group} has more than {_RESEND_MAX:,} dead letters",
                 remedy="send them in parts, with --broker and --offset",
-                exit_code=EXIT_REFUSED,
             )

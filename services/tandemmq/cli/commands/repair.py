@@ -12,7 +12,7 @@ import typer
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
 from tandemmq.cli.options import DryRunOption, YesOption, at_terminal, standard_input
 from tandemmq.cli.output import new_table, show
@@ -96,19 +96,17 @@ def read_plan(source: str, place: KubernetesPlace = _ANYWHERE) -> RepairPlan:
         plan = RepairPlan.from_json(json.loads(_plan_text(source, place)))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise CommandError(
+        raise Refused(
             f"{source} is no repair plan",
             cause=reason or str(error),
             remedy="name the repair-plan.json of a run; `tandemmq verify` makes a new one",
-            exit_code=EXIT_REFUSED,
         ) from error
     for step in plan.steps:
         missing = _missing(step)
         if missing:
-            raise CommandError(
+            raise Refused(
                 f"step {step.number} of {source} lacks {', '.join(missing)}",
                 remedy="have a new plan made by `tandemmq verify`",
-                exit_code=EXIT_REFUSED,
             )
     return plan
 
@@ -124,11 +122,10 @@ def _plan_text(source: str, place: KubernetesPlace) -> str:
     plans = ending.run(_plans_in(name, place))
     wanted = [key for key in sorted(plans) if not run_id or key == run_id + _PLAN_SUFFIX]
     if not wanted:
-        raise CommandError(
+        raise Refused(
             f"ConfigMap {name} holds no plan" + (f" of run {run_id}" if run_id else ""),
             cause="no run has found anything, or its plan was too large: it is in the job's results then",
             remedy=f"there are plans of {', '.join(plans)}" if plans else "name the repair-plan.json of a run",
-            exit_code=EXIT_REFUSED,
         )
     return plans[wanted[-1]]
 
@@ -155,10 +152,9 @@ def _missing(step: RepairStep) -> list[str]:
 def _chosen(plan: RepairPlan, numbers: Sequence[int]) -> list[RepairStep]:
     unknown = sorted(set(numbers) - {step.number for step in plan.steps})
     if unknown:
-        raise CommandError(
+        raise Refused(
             f"the plan has no step {unknown[0]}",
             remedy=f"choose from 1 to {len(plan.steps)}" if plan.steps else "the plan is empty",
-            exit_code=EXIT_REFUSED,
         )
     return [step for step in plan.steps if not numbers or step.number in numbers]
 
@@ -273,10 +269,8 @@ def _confirm(answers: Sequence[StepResult]) -> None:
 
     changes = sum(each.outcome is not StepOutcome.SOUND for each in answers)
     if not at_terminal():
-        raise CommandError(
-            "nobody can be asked here; nothing was changed",
-            remedy="read the answers above, then run it with --yes",
-            exit_code=EXIT_REFUSED,
+        raise Refused(
+            "nobody can be asked here; nothing was changed", remedy="read the answers above, then run it with --yes"
         )
     if not typer.confirm(f"Have the brokers do {changes} {'step' if changes == 1 else 'steps'}?"):
         raise CommandError("you said no; nothing was changed")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.options import parse_duration_s
 
 if TYPE_CHECKING:
@@ -199,11 +199,10 @@ def smoke(
     try:
         access_points = parse_access_points(access_point) if access_point else ()
     except AccessPointInvalid as error:
-        raise CommandError(
+        raise Refused(
             f"--access-point {access_point!r} is no address",
             cause=str(error),
             remedy="write host:port, the port of the client API (8081)",
-            exit_code=EXIT_REFUSED,
         ) from error
     typer.echo(
         cluster.run(lambda connection: _round_trip(connection, access_points, topic, group, count, limit_s=timeout))

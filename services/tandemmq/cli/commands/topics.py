@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.listing import carry_out, collect, tell_changes, tell_rest
 from tandemmq.cli.options import (
     DryRunOption,
@@ -198,19 +198,11 @@ def topic_create(
     try:
         named = read_attributes(attributes or ())
     except ValueError as error:
-        raise CommandError(str(error), remedy="see --help", exit_code=EXIT_REFUSED) from error
+        raise Refused(str(error), remedy="see --help") from error
     if message_type and message_type not in TOPIC_TYPES:
-        raise CommandError(
-            f"there is no topic type {message_type}",
-            remedy=f"choose one of {', '.join(TOPIC_TYPES)}",
-            exit_code=EXIT_REFUSED,
-        )
+        raise Refused(f"there is no topic type {message_type}", remedy=f"choose one of {', '.join(TOPIC_TYPES)}")
     if permission and permission not in PERMISSIONS:
-        raise CommandError(
-            f"there is no permission {permission}",
-            remedy=f"choose one of {', '.join(PERMISSIONS)}",
-            exit_code=EXIT_REFUSED,
-        )
+        raise Refused(f"there is no permission {permission}", remedy=f"choose one of {', '.join(PERMISSIONS)}")
     change = TopicChange(
         topic,
         read_queue_count=read_queues or queues,

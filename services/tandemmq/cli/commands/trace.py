@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit
 from tandemmq.service.texts import nanoseconds_text, wall_text
@@ -283,7 +283,7 @@ def trace(
         emit(output, list_document(found), list_view(found, console), console)
         return
     if any(character.isspace() for character in key):
-        raise CommandError(f"{key!r} is no id", remedy="give one message id or trace id", exit_code=EXIT_REFUSED)
+        raise Refused(f"{key!r} is no id", remedy="give one message id or trace id")
     findings = cluster.run(lambda connection: _find(connection, key, topic=topic))
     emit(output, findings_document(findings), trace_view(findings, console), console)
     if not findings.spans and not findings.copies:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError, OutputClosed
+from tandemmq.cli.ending import CommandError, OutputClosed, Refused
 from tandemmq.cli.options import TopicArgument, at_terminal, standard_input
 
 if TYPE_CHECKING:
@@ -429,7 +429,7 @@ def produce(
       tail -f events.json | tandemmq produce events --key-field id --tag live
     """
     if key_field is not None and key_field.isdigit() and int(key_field) == 0:
-        raise CommandError("there is no column 0", remedy="columns are counted from 1", exit_code=EXIT_REFUSED)
+        raise Refused("there is no column 0", remedy="columns are counted from 1")
     standard_input()
     if at_terminal():
         typer.echo("each line typed here is a message; Ctrl-D ends them", err=True)
@@ -460,11 +460,10 @@ def _kept_lines(path: Path) -> Iterator[LineSink]:
     """A new file for the lines that were not acknowledged. CommandError when it cannot be written."""
 
     def failure(error: OSError) -> CommandError:
-        return CommandError(
+        return Refused(
             f"{path} cannot be written",
             cause=error.strerror or str(error),
             remedy="name another file with --unacknowledged",
-            exit_code=EXIT_REFUSED,
         )
 
     class Sink:
@@ -479,10 +478,9 @@ def _kept_lines(path: Path) -> Iterator[LineSink]:
 
     try:
         if path.exists() and os.path.samestat(path.stat(), os.fstat(0)):
-            raise CommandError(
+            raise Refused(
                 f"{path} is the input, and would be emptied before it is read",
                 remedy="name another file with --unacknowledged",
-                exit_code=EXIT_REFUSED,
             )
         file = path.open("wb")
     except OSError as error:

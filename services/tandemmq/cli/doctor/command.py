@@ -28,7 +28,7 @@ from tandemmq.cli.doctor.checks import (
     is_bad,
 )
 from tandemmq.cli.doctor.kubernetes import check_release, look_at_release
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
 from tandemmq.cli.kube.release import (
     KubeContextOption,
     NamespaceOption,
@@ -90,7 +90,7 @@ async def _memories(channels: Channels, state: ClusterState) -> tuple[Memory, ..
     async def ask(address: str, cluster: str, broker_name: str) -> list[Memory]:
         try:
             async with slots:
-                reply = await NameServerCalls(channels, address).group_memory(cluster, broker_name)
+                reply = await NameServerCalls(channels, address).group_memory(cluster=cluster, broker_name=broker_name)
         except grpc.aio.AioRpcError:
             return []
         return [
@@ -305,9 +305,7 @@ async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> li
         name = await find_release(kubernetes, place.release or None)
         seen = await look_at_release(kubernetes, name)
     except KubernetesUnavailable as error:
-        raise CommandError(
-            "Kubernetes cannot be asked", cause=str(error), remedy="see `kubectl get pods`", exit_code=EXIT_REFUSED
-        ) from error
+        raise Refused("Kubernetes cannot be asked", cause=str(error), remedy="see `kubectl get pods`") from error
     if _is_named(cluster):
         look = await _look(Channels(), cluster.address(), dial_from_here=True)
     else:
@@ -375,12 +373,11 @@ def _refuse_blindness(look: ClusterLook) -> None:
     """Nothing answers and nothing is known: there is no patient."""
     if look.state.brokers or any(server.error is None for server in look.state.name_servers):
         return
-    raise CommandError(
+    raise Refused(
         "no NameServer answers: nothing to look at",
         cause="\n".join(f"{server.address}: {server.error}" for server in look.state.name_servers),
         remedy="name one with --namesrv host:port; for a cluster in Kubernetes add --kube, or run it in the admin pod: "
         "kubectl exec deploy/<release>-admin -- tandemmq doctor",
-        exit_code=EXIT_REFUSED,
     )
 
 

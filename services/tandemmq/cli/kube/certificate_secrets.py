@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.local.certificates import AUTHORITY_DAYS, is_good
 from tandemmq.core.access.identity import Identity
 from tandemmq.service.certificates import (
@@ -100,11 +100,10 @@ class CertificateSecrets:
                     held.get(CA_KEY_FILE, b""), held.get(CA_FILE, b""), place=f"Secret {name}"
                 )
             except CertificateUnusable as error:
-                raise CommandError(
+                raise Refused(
                     "the CA cannot be used",
                     cause=str(error),
                     remedy=f"put {CA_FILE} and {CA_KEY_FILE} back, or remove all its data to have a new CA made",
-                    exit_code=EXIT_REFUSED,
                 ) from error
             return None
 
@@ -157,11 +156,10 @@ async def show_certificate(name: str, document: Document) -> AsyncIterator[None]
         try:
             tls = ServiceTls(CertificateFolder(Path(folder), clock=SystemClock()))
         except CertificateUnusable as error:
-            raise CommandError(
+            raise Refused(
                 f"the certificate in Secret {name} cannot be used",
                 cause=str(error).replace(f"{folder}/", ""),
                 remedy="see `tandemmq certs check` in the admin's pod, and have it made anew",
-                exit_code=EXIT_REFUSED,
             ) from error
         with use_service_tls(tls):
             yield
@@ -172,4 +170,4 @@ def _data(document: Document) -> dict[str, bytes]:
     try:
         return {key: base64.b64decode(value, validate=True) for key, value in data.items()}
     except (binascii.Error, ValueError) as error:
-        raise CommandError("a Secret's data is no base64", cause=str(error), exit_code=EXIT_REFUSED) from error
+        raise Refused("a Secret's data is no base64", cause=str(error)) from error

@@ -9,13 +9,12 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, Self
 
 import typer
 
 from tandemmq.cli.cluster_address import ClusterAddress, KubernetesPlace
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.core.routing.values import parse_address
 from tandemmq.service.kubernetes_api import (
     COMPONENT_LABEL,
@@ -79,11 +78,10 @@ async def connect(place: KubernetesPlace) -> ApiServerCluster:
     try:
         return await open_cluster(place.namespace or None, context=place.context or None)
     except KubernetesUnavailable as error:
-        raise CommandError(
+        raise Refused(
             "no Kubernetes to ask",
             cause=str(error),
             remedy="set KUBECONFIG, or run it in the admin pod: kubectl exec deploy/<release>-admin -- tandemmq …",
-            exit_code=EXIT_REFUSED,
         ) from error
 
 
@@ -96,18 +94,16 @@ async def find_release(cluster: KubernetesCluster, release: str | None) -> str:
     try:
         found = await cluster.releases()
     except KubernetesUnavailable as error:
-        raise CommandError(
+        raise Refused(
             "no release is named, and Kubernetes does not tell which there are",
             cause=str(error),
             remedy="name it with --release" + (", and see your rights" if isinstance(error, AccessDenied) else ""),
-            exit_code=EXIT_REFUSED,
         ) from error
     if len(found) != 1:
-        raise CommandError(
+        raise Refused(
             f"namespace {cluster.namespace} has {len(found)} TandemMQ releases",
             cause=", ".join(found),
             remedy="name one with --release, or another namespace with --namespace",
-            exit_code=EXIT_REFUSED,
         )
     return found[0]
 
@@ -137,11 +133,8 @@ async def config_map_data(kubernetes: ApiServerCluster, name: str, *, remedy: st
     try:
         return await kubernetes.config_map(name)
     except KubernetesUnavailable as error:
-        raise CommandError(
-            f"ConfigMap {name} cannot be read",
-            cause=str(error),
-            remedy=f"{remedy}, and see your rights",
-            exit_code=EXIT_REFUSED,
+        raise Refused(
+            f"ConfigMap {name} cannot be read", cause=str(error), remedy=f"{remedy}, and see your rights"
         ) from error
 
 
@@ -191,9 +184,7 @@ class PodAddresses:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def find(self, pod: PodState, port_name: str) -> str:
@@ -280,9 +271,7 @@ async def way_to_place(place: KubernetesPlace) -> AsyncIterator[ReleaseWay]:
     try:
         pods = await kubernetes.pods(release)
     except KubernetesUnavailable as error:
-        raise CommandError(
-            "Kubernetes cannot be asked", cause=str(error), remedy="see `kubectl get pods`", exit_code=EXIT_REFUSED
-        ) from error
+        raise Refused("Kubernetes cannot be asked", cause=str(error), remedy="see `kubectl get pods`") from error
     async with certificate_of(kubernetes, pods), way_to_pods(kubernetes, pods) as way:
         if not way.address.name_servers:
             raise CommandError(
@@ -311,12 +300,11 @@ async def certificate_of(kubernetes: ApiServerCluster, pods: Sequence[PodState])
     try:
         document = await kubernetes.secret(name)
     except KubernetesUnavailable as error:
-        raise CommandError(
+        raise Refused(
             f"the release takes nobody without a certificate, and Secret {name}, which has one, cannot be read",
             cause=str(error),
             remedy="have the right to get that Secret, name the folder of another certificate in "
             "$TANDEMMQ_SERVICE_TLS_PATH, or run it in the admin pod: kubectl exec deploy/<release>-admin -- tandemmq …",
-            exit_code=EXIT_REFUSED,
         ) from error
     async with show_certificate(name, document):
         yield

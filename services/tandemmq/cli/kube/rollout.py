@@ -32,7 +32,7 @@ import typer
 
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import (
     METADATA_PORT_NAME,
     KubeContextOption,
@@ -422,10 +422,9 @@ class Rollout:
     async def _groups(self) -> list[GroupState]:
         sets = await self._cluster.stateful_sets(self._release)
         if not any(each.broker_group for each in sets):
-            raise CommandError(
+            raise Refused(
                 f"no broker StatefulSet of release {self._release} in namespace {self._cluster.namespace}",
                 remedy="name the release with --release and its namespace with --namespace; `helm list -A` shows both",
-                exit_code=EXIT_REFUSED,
             )
         return broker_groups(sets, await self._cluster.pods(self._release))
 
@@ -460,9 +459,7 @@ class Rollout:
             try:
                 missing = await look()
             except AccessDenied as error:
-                raise CommandError(
-                    "Kubernetes refuses", cause=str(error), remedy=_ACCESS_REMEDY, exit_code=EXIT_REFUSED
-                ) from error
+                raise Refused("Kubernetes refuses", cause=str(error), remedy=_ACCESS_REMEDY) from error
             except KubernetesUnavailable as error:
                 # An API server restarts, too, in an upgrade of nodes.
                 missing = str(error)
@@ -660,7 +657,7 @@ async def _print_plan(running: Rollout) -> None:
     try:
         steps = await running.plan()
     except KubernetesUnavailable as error:
-        raise CommandError("Kubernetes does not tell", cause=str(error), exit_code=EXIT_REFUSED) from error
+        raise Refused("Kubernetes does not tell", cause=str(error)) from error
     for step in steps:
         typer.echo(step)
     if not steps:

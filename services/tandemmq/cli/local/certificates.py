@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import Refused
 from tandemmq.cli.local.folder import ClusterFolder, Member, MemberKind, data_option
 from tandemmq.core.access.identity import AdminLevel, Identity, Role, identity_of
 from tandemmq.service.certificates import (
@@ -58,11 +58,10 @@ def checked(identity: Identity) -> Identity:
     try:
         return identity_of([str(identity)])
     except ValueError as error:
-        raise CommandError(
+        raise Refused(
             f"{identity} cannot have a certificate",
             cause=str(error),
             remedy="give cluster and broker groups names of letters, digits, '.', '-' and '_'",
-            exit_code=EXIT_REFUSED,
         ) from error
 
 
@@ -75,11 +74,10 @@ def authority_in(folder: Path, *, name: str) -> CertificateAuthority:
         made.save(folder)
         return made
     except CertificateUnusable as error:
-        raise CommandError(
+        raise Refused(
             "the CA cannot be used",
             cause=str(error),
             remedy="put the CA's two files back, or remove the folder to have a new CA made",
-            exit_code=EXIT_REFUSED,
         ) from error
 
 
@@ -105,10 +103,9 @@ class ClusterCertificates:
         wanted = {member.name: member_identity(member) for member in members}
         clusters = {identity.cluster for identity in wanted.values() if identity.role is Role.BROKER}
         if len(clusters) > 1:
-            raise CommandError(
+            raise Refused(
                 f"the brokers are of {len(clusters)} clusters, {', '.join(sorted(clusters))}",
                 remedy="give all the same brokerClusterName",
-                exit_code=EXIT_REFUSED,
             )
         cluster = clusters.pop() if clusters else "DefaultCluster"
         # Only brokers are told the cluster's name.
@@ -143,11 +140,10 @@ def caller_certificate(data: Path | None) -> ServiceTls | None:
     try:
         return ServiceTls(CertificateFolder(certificates.root / _ADMIN, clock=SystemClock()))
     except CertificateUnusable as error:
-        raise CommandError(
+        raise Refused(
             "the certificate of this cluster's administrator cannot be used",
             cause=str(error),
             remedy=f"make it anew: tandemmq certs make{data_option(data.absolute())}",
-            exit_code=EXIT_REFUSED,
         ) from error
 
 

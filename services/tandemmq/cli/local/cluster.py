@@ -21,7 +21,7 @@ from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.rpc import Channels
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError, OutputClosed
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError, OutputClosed, Refused
 from tandemmq.cli.local.certificates import ClusterCertificates, caller_certificate
 from tandemmq.cli.local.folder import (
     ClusterFolder,
@@ -516,11 +516,10 @@ def refuse_leftovers(folder: ClusterFolder) -> None:
     record = folder.read_record()
     left = [member for member in record.members if member.running] if record else []
     if left:
-        raise CommandError(
+        raise Refused(
             f"members of an earlier cluster still run in {folder.root}",
             cause=", ".join(f"{member.name} (pid {member.pid})" for member in left),
             remedy=f"stop them with `tandemmq down{data_option(folder.root)}`",
-            exit_code=EXIT_REFUSED,
         )
 
 
@@ -561,14 +560,13 @@ def checked_members(
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
         elsewhere = f"for other ports, tandemmq up{data_option(folder.root)} --free-ports, or --port-base"
-        raise CommandError(
+        raise Refused(
             f"{len(problems)} mistake(s) in the configuration; nothing was started",
             cause="\n".join(problems),
             # A new folder is gone again by then, with its files.
             remedy=elsewhere
             if folder.is_new
             else f"edit the files in {folder.conf}, or delete one to get the preset's back; {elsewhere}",
-            exit_code=EXIT_REFUSED,
         )
     return name, members
 

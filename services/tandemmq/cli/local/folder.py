@@ -31,7 +31,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import CommandError, Refused
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ExpectedBroker
@@ -365,11 +365,10 @@ class ClusterFolder:
             yield
         except OSError as error:
             self._discard()
-            raise CommandError(
+            raise Refused(
                 f"the data folder {self.root} cannot be used",
                 cause=f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error),
                 remedy="choose a folder with room that you may write to: --data DIR",
-                exit_code=EXIT_REFUSED,
             ) from error
         except BaseException:
             self._discard()
@@ -388,18 +387,16 @@ class ClusterFolder:
             owner = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)
             if self.read_record() is None:
-                raise CommandError(
+                raise Refused(
                     f"another `tandemmq up` is at work in {self.root}",
                     cause=f"process {owner} holds {self._lock_path}; it checks the configuration, and nothing runs yet",
                     remedy="wait until it is done, or choose another folder: tandemmq up --data DIR --free-ports",
-                    exit_code=EXIT_REFUSED,
                 ) from None
-            raise CommandError(
+            raise Refused(
                 f"a cluster already runs in {self.root}",
                 cause=f"process {owner} holds {self._lock_path}",
                 remedy=f"look at it with `tandemmq status{data_option(self.root)}`, stop it with "
                 f"`tandemmq down{data_option(self.root)}`, or start another one: tandemmq up --data DIR --free-ports",
-                exit_code=EXIT_REFUSED,
             ) from None
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
@@ -436,9 +433,7 @@ class ClusterFolder:
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
-            raise CommandError(
-                f"{self.root} is no folder", remedy="name a cluster's data folder", exit_code=EXIT_REFUSED
-            ) from error
+            raise Refused(f"{self.root} is no folder", remedy="name a cluster's data folder") from error
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreadable(getattr(error, "strerror", "") or str(error)) from error
         try:
@@ -459,11 +454,10 @@ class ClusterFolder:
             raise self._unreadable(f"it was written by another version ({error})") from error
 
     def _unreadable(self, cause: str) -> CommandError:
-        return CommandError(
+        return Refused(
             f"{self._record_path} cannot be read",
             cause=cause,
             remedy="stop that cluster with the version that started it, or remove the file if nothing runs",
-            exit_code=EXIT_REFUSED,
         )
 
     def write_record(self, record: ClusterRecord) -> None:
@@ -589,10 +583,9 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> str:
     note = folder.conf / _PRESET_NOTE
     kept = note.read_text(encoding="utf-8").strip() if note.exists() else None
     if kept is not None and preset is not None and kept != preset:
-        raise CommandError(
+        raise Refused(
             f"{folder.root} holds a cluster of preset {kept}, not {preset}",
             remedy=f"leave --preset out to start it, or choose another --data for {preset}",
-            exit_code=EXIT_REFUSED,
         )
     name = kept or preset or DEFAULT_PRESET
     for member, text in preset_files(name).items():
@@ -640,11 +633,10 @@ def split_overrides(values: Sequence[str], members: Sequence[str]) -> dict[str, 
         if not colon or "=" in target:
             target, assignment = "", value
         if "=" not in assignment or (target and target not in members):
-            raise CommandError(
+            raise Refused(
                 f"--set {value} cannot be understood",
                 cause=f"there is no member {target}" if "=" in assignment else "it has no '='",
                 remedy=f"write key=value for all brokers, or member:key=value with one of {', '.join(members)}",
-                exit_code=EXIT_REFUSED,
             )
         overrides.setdefault(target, []).append(assignment)
     return overrides

@@ -10,6 +10,7 @@ import typer
 from tandemmq.cli.commands.access import acl_rows, entry_of
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.ending import Refused
 from tandemmq.cli.listing import confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -17,7 +18,6 @@ from tandemmq.cli.mqadmin.options import (
     Columns,
     emit_lines,
     note_ignored,
-    refuse,
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, tell_unseen
@@ -329,7 +329,7 @@ def _delete(
 async def _check_place(connection: ClusterConnection, place: _Place) -> None:
     broker_addr, cluster_name = place
     if broker_addr is None and cluster_name is None:
-        raise refuse("on which cluster?", remedy="give -c, the name of the cluster")
+        raise Refused("on which cluster?", remedy="give -c, the name of the cluster")
     note_ignored([("-b", broker_addr)], "users and policies are the same on all masters")
     check_cluster_name(await connection.read_state(), cluster_name)
 

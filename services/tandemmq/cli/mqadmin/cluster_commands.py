@@ -11,7 +11,7 @@ import typer
 
 from tandemmq.cli.commands.brokers import changes_of, check_cluster_name, find_broker
 from tandemmq.cli.connection import BrokerRates, ClusterChoice, ClusterConnection, read_with_rates, with_cluster
-from tandemmq.cli.ending import CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.listing import confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -22,7 +22,6 @@ from tandemmq.cli.mqadmin.options import (
     TrueFalse,
     emit_lines,
     note_ignored,
-    refuse,
     repeat,
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, complete_broker_group
@@ -103,7 +102,7 @@ def broker_status(
     from tandemmq.service.event_loop import SystemClock
 
     if (broker_addr is None) == (cluster_name is None):
-        raise refuse("which broker?", remedy="give -b for one, or -c for all")
+        raise Refused("which broker?", remedy="give -b for one, or -c for all")
 
     async def read(connection: ClusterConnection) -> dict[str, dict[str, str]]:
         clock = SystemClock()
@@ -323,7 +322,7 @@ def _chosen(
     state: ClusterState, broker_addr: str | None, cluster_name: str | None, *, with_slaves: bool
 ) -> list[BrokerState]:
     if (broker_addr is None) == (cluster_name is None):
-        raise refuse("which broker?", remedy="give -b for one, or -c for all")
+        raise Refused("which broker?", remedy="give -b for one, or -c for all")
     if broker_addr is not None:
         return [find_broker(state, broker_addr)]
     check_cluster_name(state, cluster_name)
@@ -396,7 +395,7 @@ def consumer_status(
     Example: mqadmin consumerStatus -g billing
     """
     if jstack:
-        raise refuse(
+        raise Refused(
             "there is no way to a client's threads", remedy="use jstack, py-spy or the like where the client runs"
         )
     note_ignored([("-b", broker_addr)], "all brokers are asked")
@@ -522,7 +521,9 @@ def get_sync_state_set(
         check_cluster_name(state, cluster_name)
         masters = [each for each in state.brokers if each.is_master and broker_name in (None, each.broker_name)]
         if not masters:
-            raise refuse(f"there is no broker group {broker_name or 'with a master'}", remedy="see mqadmin clusterList")
+            raise Refused(
+                f"there is no broker group {broker_name or 'with a master'}", remedy="see mqadmin clusterList"
+            )
         emit_lines(output, masters, [line for master in masters for line in _set_lines(master, state)])
 
     cluster.run(lambda connection: repeat(lambda: once(connection), interval_s=interval))
@@ -547,7 +548,7 @@ def elect_master(
     """
     note_ignored([("-a", controller_address)], "the group's master hands over by itself")
     if broker_name is None or broker_id is None or not broker_id.isdigit():
-        raise refuse("which broker?", remedy="give -bn GROUP and -b with the number of the new master in it")
+        raise Refused("which broker?", remedy="give -bn GROUP and -b with the number of the new master in it")
 
     async def elect(connection: ClusterConnection, dry: bool) -> tuple[HandOver, ClusterState]:
         check_cluster_name(await connection.read_state(), cluster_name)

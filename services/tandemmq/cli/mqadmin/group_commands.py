@@ -11,6 +11,7 @@ import typer
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.commands.groups import reset_table
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.ending import Refused
 from tandemmq.cli.listing import collect, confirmed, read_groups, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -22,7 +23,6 @@ from tandemmq.cli.mqadmin.options import (
     changed_attributes,
     emit_lines,
     note_ignored,
-    refuse,
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, emit, tell_unseen
@@ -114,7 +114,7 @@ def update_sub_group(
     from tandemmq.admin.operations.values import GroupChange
 
     if broker_addr is None and cluster_name is None:
-        raise refuse("where is the group to be?", remedy="give -c, the name of the cluster")
+        raise Refused("where is the group to be?", remedy="give -c, the name of the cluster")
     note_ignored([("-b", broker_addr)], "a group is on all masters")
     ignored = [("-m", from_min), ("-d", broadcast), ("-q", retry_queues), ("-p", retry_policy), ("-i", broker_id)]
     note_ignored([*ignored, ("-a", notify)], "it is not kept here")
@@ -275,7 +275,7 @@ def reset_offset_by_time(
     from tandemmq.service.event_loop import SystemClock
 
     if (broker_addr is None) != (queue_id is None) or (offset is not None and queue_id is None):
-        raise refuse("which queue?", remedy="-b and -q belong together, and -o needs both")
+        raise Refused("which queue?", remedy="-b and -q belong together, and -o needs both")
     time_ms = parse_moment_ms(timestamp, now_ms=SystemClock().wall_ms())
 
     async def reset(connection: ClusterConnection, dry: bool) -> Sequence[OffsetReset]:
@@ -323,7 +323,7 @@ async def _offset_of(
     for move in await operations.reset_offsets(group, topic, target, dry_run=True):
         if (move.broker_name, move.queue_id) == (broker_name, queue_id):
             return move.to_offset
-    raise refuse(f"topic {topic} has no queue {queue_id} on {broker_name}", remedy="see mqadmin topicStatus")
+    raise Refused(f"topic {topic} has no queue {queue_id} on {broker_name}", remedy="see mqadmin topicStatus")
 
 
 def _committed(detail: GroupDetail, topic: str | None) -> int:

@@ -9,7 +9,7 @@ import typer
 
 from tandemmq.cli.commands.brokers import check_cluster_name
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.ending import CommandError, one_line
+from tandemmq.cli.ending import CommandError, Refused, one_line
 from tandemmq.cli.mqadmin.options import (
     ClusterNameOption,
     Columns,
@@ -18,7 +18,6 @@ from tandemmq.cli.mqadmin.options import (
     emit_lines,
     human_time,
     note_ignored,
-    refuse,
 )
 from tandemmq.cli.options import OutputOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, printable_text, tell_unseen
@@ -66,7 +65,7 @@ def query_msg_by_id(
     Example: mqadmin queryMsgById -t orders -i 7F00000100002A9F0000000000001234
     """
     if group or client_id or resend:
-        raise refuse(
+        raise Refused(
             "a message is not pushed to one client, nor sent again, from here",
             remedy="tandemmq group reset has a group consume again; tandemmq dlq resend sends dead letters again",
         )
@@ -92,7 +91,7 @@ def query_msg_by_unique_key(
     Example: mqadmin queryMsgByUniqueKey -t orders -i 01A2B3C4D5E6F70001061C2F5A00000001
     """
     if group or client_id:
-        raise refuse("a message is not pushed to one client from here", remedy="see tandemmq group reset")
+        raise Refused("a message is not pushed to one client from here", remedy="see tandemmq group reset")
     details = cluster.run(lambda connection: _by_id(connection, topic, message_id, cluster_name, all_of_them=show_all))
     lines = [line for detail in details for line in (*_message_lines(detail, ""), "")]
     emit_lines(output, details, lines)
@@ -214,7 +213,7 @@ def send_message(
     from tandemmq.admin.operations.values import TestMessage
 
     if broker or queue_id:
-        raise refuse("the queue cannot be chosen", cause="clients of the 5.x API do not", remedy="leave out -b and -i")
+        raise Refused("the queue cannot be chosen", cause="clients of the 5.x API do not", remedy="leave out -b and -i")
     note_ignored([("-m", trace)], "brokers trace by their traceSampleRate")
     message = TestMessage(topic, body.encode(), tag=tags, keys=tuple(key.split()))
     receipt = cluster.ask(lambda operations: operations.send(message))
@@ -307,7 +306,7 @@ def _text(body: bytes, charset: str) -> str:
     try:
         text = body.decode(charset)
     except LookupError:
-        raise refuse(f"there is no character set {charset}", remedy="try UTF-8") from None
+        raise Refused(f"there is no character set {charset}", remedy="try UTF-8") from None
     except UnicodeDecodeError:
         text = None
     if text is not None and printable_text(text.encode()) is not None:

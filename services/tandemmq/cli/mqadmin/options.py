@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import Refused
 from tandemmq.cli.options import complete_group, complete_topic
 from tandemmq.cli.output import OutputFormat, emit
 
@@ -49,11 +49,6 @@ def note_ignored(options: Iterable[tuple[str, object]], why: str) -> None:
     given = [name for name, value in options if value not in (None, "", False)]
     if given:
         typer.echo(f"note: {', '.join(given)} changes nothing: {why}", err=True)
-
-
-def refuse(problem: str, *, cause: str = "", remedy: str = "") -> CommandError:
-    """Wrong arguments: nothing was done."""
-    return CommandError(problem, cause=cause, remedy=remedy, exit_code=EXIT_REFUSED)
 
 
 # Lines as RocketMQ's tools print them: fixed columns, and a header whose names begin with #.
@@ -131,6 +126,6 @@ def changed_attributes(text: str, known: Iterable[str], *, more: str = "") -> di
         name, _, value = part[1:].partition("=")
         if name not in names or not (part.startswith("-") or (part.startswith("+") and value)):
             remedy = f"give {more}+NAME=VALUE or -NAME, of {', '.join(names)}"
-            raise refuse(f"attribute {part!r} is not known here", remedy=remedy)
+            raise Refused(f"attribute {part!r} is not known here", remedy=remedy)
         found[name] = value if part.startswith("+") else ""
     return found

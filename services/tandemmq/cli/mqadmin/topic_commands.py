@@ -11,7 +11,7 @@ import typer
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.commands.topics import TOPIC_TYPES, permission_text
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.ending import CommandError
+from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.listing import collect, confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -23,7 +23,6 @@ from tandemmq.cli.mqadmin.options import (
     emit_lines,
     human_time,
     note_ignored,
-    refuse,
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, tell_unseen
@@ -190,9 +189,9 @@ def update_topic(
     from tandemmq.admin.operations.values import TopicChange
 
     if (broker_addr is None) == (cluster_name is None):
-        raise refuse("where is the topic to be?", remedy="give -c for all broker groups, or -b for one")
+        raise Refused("where is the topic to be?", remedy="give -c for all broker groups, or -b for one")
     if order is TrueFalse.TRUE:
-        raise refuse(
+        raise Refused(
             "-o true is not kept here",
             cause="order is a matter of the topic's type",
             remedy=f"give -a {_MESSAGE_TYPE}FIFO",

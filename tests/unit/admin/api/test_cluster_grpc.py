@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pydantic import SecretStr
 
@@ -12,12 +12,16 @@ from support.cluster_states import healthy_cluster, master, with_broker
 from support.fake_call import FakeCall
 from tandemmq.admin.api.access import Access, AccessRules
 from tandemmq.admin.api.cluster_grpc import ClusterServicer, guarded
-from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.cluster_state import BrokerStatus, ClusterState
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
 from tandemmq.service.http2_front import reflection_table
+from tandemmq.service.protobuf import as_value
 from tandemmq.service.rpc import BidiMethod, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 from tandemmq.service.settings import load_settings
+
+# What the message tells in other words.
+_BESIDE: Final[dict[str, Any]] = {"loop_stall_count": 0, "longest_loop_stall_ms": 0, "problems": ()}
 
 
 class _Call(FakeCall):
@@ -62,6 +66,10 @@ async def test_state_has_everything_the_reading_has() -> None:
         67,
         90,
     )
+    told = master().status
+    assert told is not None
+    assert leader.status.broker_name == "broker-a"
+    assert as_value(BrokerStatus, leader.status, **_BESIDE) == replace(told, **_BESIDE)
     assert not leader.status.HasField("master_link")
     assert follower.status.master_link.state == "transfer"
     assert (silent.registered, silent.HasField("status"), silent.error) == (False, False, "UNAVAILABLE: gone")

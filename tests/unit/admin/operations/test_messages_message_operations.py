@@ -35,10 +35,10 @@ class Replica:
         self.groups_held: list[admin_pb.SubscriptionGroupStatus] = []
         self.messages = self.traces = self.admin = self
 
-    async def message(self, request: object, _topic: str = "") -> object:
+    async def message(self, request: object = None, **_: str) -> object:
         if self.failure is not None:
             raise self.failure
-        if isinstance(request, str):
+        if request is None:
             found = [*self.views, *self.expired]
             stored = [trace_pb.StoredMessage(physical_offset=offset) for offset in found]
             return trace_pb.FindMessageResponse(messages=stored, indexed=self.is_indexed)
@@ -52,7 +52,7 @@ class Replica:
         having = [view for view in self.views.values() if request.key.key in (view.message_id, *view.keys)]
         return pb.QueryMessagesResponse(messages=[view for view in having if view.topic == request.topic])
 
-    async def digest(self, _offset: int, size: int) -> pb.DigestRecordResponse:
+    async def digest(self, *, physical_offset: int, size: int) -> pb.DigestRecordResponse:
         return pb.DigestRecordResponse(held=True, sha256=b"same", end_offset=1 << 40, flushed_offset=size)
 
     async def groups(self, *, topic: str) -> list[admin_pb.SubscriptionGroupStatus]:

@@ -114,7 +114,7 @@ def test_a_master_that_serves_gives_nothing_up_and_forgets_who_is_away() -> None
 
 
 def test_replication_shows_lag_and_who_left_and_why() -> None:
-    gone = SlaveDeparture(peer="10.0.0.9:40000", broker_id=1, wall_ms=0, reason="reset by peer", lag_bytes=4_096)
+    gone = SlaveDeparture(peer="10.0.0.9:40000", broker_id=1, wall_clock_ms=0, reason="reset by peer", lag_bytes=4_096)
     cluster = FakeCluster(state=with_broker(two_groups(), master(slave_departures=(gone,))))
     output = cluster.run("ha", "status", *_FAST)
     assert any(line.split()[:5] == ["broker-a:1", "1,234,500", "67", "B", "0"] for line in output.splitlines())

@@ -217,7 +217,9 @@ def _of(field: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
         is_whole = hint is int
         return lambda span: span.ToMilliseconds() if is_whole else span.ToMicroseconds() / 1_000
     if type_name:
-        return lambda inner: as_value(hint, inner)
+        # `MasterLink | None` is one that may be absent.
+        value_type = next((each for each in get_args(hint) if each is not type(None)), hint)
+        return lambda inner: as_value(value_type, inner)
     if field.enum_type is not None:
         texts = {number: hint(text) for text, number in _numbers(field.enum_type).items()}
         return lambda number: texts.get(number, "")

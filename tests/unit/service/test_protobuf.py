@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tandemmq.admin.operations import values
 from tandemmq.admin.operations.topics import CATEGORIES
 from tandemmq.admin.operations.values import GroupChange, TopicChange
-from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as broker_pb
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
+from tandemmq.service.protobuf import as_message, as_value
 
 _KEPT_TAIL = values.KeptTail("broker-a:1", "tail", 0, 1, 0, "")
 
