@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 import os
 import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
+import grpc
 import pytest
 
 from support.acknowledged_sends import AcknowledgedSender
@@ -19,6 +24,7 @@ from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
 from support.http2_peer import unary_request
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
 from support.settling_consumer import Deliveries, SettlingConsumer
+from support.topic_admin import create_topic
 from tandemmq.core.delivery.journal import GrantEntry, read_frames
 from tandemmq.http2 import frames
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -93,6 +99,43 @@ def test_a_hand_over_refuses_nobody(tmp_path: Path) -> None:
         assert told == []
         assert [sender.refused for sender in group.senders] == refused_sends
         _check(group)
+
+
+def test_what_is_changed_while_a_master_hands_over_is_no_remainder_of_one_member(tmp_path: Path) -> None:
+    """The next master copies the tables. What came later was refused, and yet stood on the former one for good."""
+    made: list[str] = []
+    is_over = threading.Event()
+
+    async def make_topics(group: FailoverGroup, lane: int) -> None:
+        for number in itertools.count():
+            if is_over.is_set():
+                return
+            broker = group.brokers[number % 2]
+            with suppress(grpc.aio.AioRpcError):
+                await create_topic(broker, f"made-{lane}-{number}", queues=1)
+                made.append(f"made-{lane}-{number}")
+
+    with FailoverGroup(tmp_path) as group, ThreadPoolExecutor(4) as threads:
+        lanes = [threads.submit(asyncio.run, make_topics(group, lane)) for lane in range(4)]
+        try:
+            for to in (1, 0, 1, 0, 1, 0):
+                count = len(made)
+                assert group.hand_over(to) == to
+                group.wait_whole()
+                wait_until(lambda known=count: len(made) > known, limit_s=60, what="topics are made again")
+        finally:
+            is_over.set()
+        for lane in lanes:
+            lane.result()
+        _check(group)
+
+        def topics(broker: ServiceProcess) -> set[str]:
+            text = (Path(broker.settings["storePathRootDir"]) / "config" / "topics.json").read_text()
+            return set(json.loads(text)["topicConfigTable"])
+
+        wait_until(lambda: len({frozenset(topics(broker)) for broker in group.brokers}) == 1, limit_s=60, what="equal")
+        assert set(made) <= topics(group.brokers[0])
+        assert not any('"table": "topics.json"' in broker.log_text() for broker in group.brokers)
 
 
 def test_a_stop_in_order_refuses_nobody(tmp_path: Path) -> None:

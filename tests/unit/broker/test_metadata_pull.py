@@ -11,6 +11,7 @@ from typing import Self
 import grpc
 import grpc.aio
 import pytest
+import structlog
 
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.leases import LeaseChange, LeaseCopy, LeasePosition
@@ -172,3 +173,26 @@ async def test_a_table_that_is_repaired_keeps_no_topic_that_the_master_lacks(
     assert table.to_json() == masters.to_json()
     assert not await pull.retake(MetadataFile.TOPICS, dry_run=False)
     assert taken == [MetadataFile.TOPICS] * 2
+
+
+async def test_what_a_slave_keeps_is_told_when_it_changes_and_not_with_each_table(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_pull, "PeerClient", lambda endpoint: _TableOf(group, endpoint))
+    masters, table = TopicTable(), TopicTable()
+    table.put(TopicConfig("one", 4, 4), now_ms=1)
+    pull = MetadataPull(
+        tables={MetadataFile.TOPICS: table}, master=lambda: group.master, applied=lambda file, kept: None
+    )
+    with structlog.testing.capture_logs() as lines:
+        for name in ("orders", "bills", "one", "cars"):
+            masters.put(TopicConfig(name, 4, 4), now_ms=2)
+            monkeypatch.setattr(_TableOf, "text", masters.to_json())
+            await pull.pull(_TableOf(group, OLD_MASTER))  # type: ignore[arg-type]  # the one method that it calls
+            if name == "cars":
+                table.put(TopicConfig("another", 4, 4), now_ms=3)
+                await pull.pull(_TableOf(group, OLD_MASTER))  # type: ignore[arg-type]
+    told = [line["notices"] for line in lines if line["event"] == "metadata_kept"]
+    assert told == [
+        [f"topic {name}: kept, since the master lacks it and nobody deleted it"] for name in ("one", "another")
+    ]

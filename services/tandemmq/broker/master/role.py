@@ -68,6 +68,10 @@ class FailoverSeat(Protocol):
         """Why this master takes and gives nothing now."""
 
     @property
+    def is_handing_over(self) -> bool:
+        """The next master has copied the tables, or is about to."""
+
+    @property
     def in_sync_epoch(self) -> int:
         """Of the group's record, if it has this broker's disk in the in-sync set; 0: it has not."""
 
@@ -266,6 +270,8 @@ class MasterRole:
             return None
         if not self.is_serving or not self._seat.acts:
             return "this broker is not the master yet, or no more; ask again"
+        if self._seat.is_handing_over:
+            return "this broker hands over to the next master of its group; ask again"
         return self._seat.refusal
 
     @property

@@ -76,6 +76,8 @@ class MetadataPull:
         self._applied = applied
         self._to_its_end = to_its_end
         self._changed = asyncio.Event()
+        # What was told last, by table.
+        self._kept: dict[MetadataFile, list[str]] = {}
         self.has_all = False
         """Every table was taken from a master since the process started, or was the same already."""
         self.has_progress = False
@@ -248,7 +250,8 @@ class MetadataPull:
             if isinstance(table, ConsumerOffsetTable) and marks is not None:
                 # Before the table's file is written: of both after a crash, the leases must not be the older.
                 await self._follow_operator(table.acts_since(marks))
-            if notices:
+            is_told, self._kept[file] = notices == self._kept.get(file), notices
+            if notices and not is_told:
                 # The offsets' are many and harmless; a topic or group that the master lacks is neither.
                 level = log.warning if file is MetadataFile.CONSUMER_OFFSETS else log.error
                 level("metadata_kept", table=file.value, notices=notices[:NOTICES_MAX], count=len(notices))
