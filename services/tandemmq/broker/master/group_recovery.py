@@ -481,6 +481,7 @@ class GroupRecovery:
                     has_parted=self._has_parted(answer),
                     is_ahead=self._was_behind and answer.rank > self._first_rank,
                     shares_history=answer.history.epochs == self._first_epochs,
+                    is_new=not answer.history.epochs and not answer.extent.end_offset,
                 )
                 for answer in start.answers
             ]
@@ -619,6 +620,8 @@ class MetadataSource:
     """It has what our disk lacked, so its leases may be newer than ours."""
     shares_history: bool = False
     """It knows of no epoch that our disk had not heard of: what groups have consumed here they have consumed there."""
+    is_new: bool = False
+    """Nothing was ever written there: it most likely has nothing, and that it does not say so alarms nobody."""
 
 
 async def fetch_metadata(
@@ -649,19 +652,17 @@ async def fetch_metadata(
             attempts = _LEASES_ATTEMPTS if source.is_ahead else 1
             replaces = source.is_ahead and not source.shares_history
             recover = partial(recover_leases, tables=tables, storage=leases, replace=replaces)
-            has_leases = (
-                await _asked(source.endpoint, recover, attempts=attempts, effect="messages come again") or False
-            )
+            has_leases = await _asked(source, recover, attempts=attempts, effect="messages come again") or False
             if not has_leases and (is_less or (source.is_ahead and source.shares_history)):
                 # Its copy may be older than what our disk kept beside the damaged log, or in a damaged journal.
                 reason = "ours may have lost something" if is_less else "it had what this disk lacked"
                 copied = partial(copied_leases, tables=tables, reason=reason)
-                found = await _asked(source.endpoint, copied, attempts=attempts, effect="messages come again")
+                found = await _asked(source, copied, attempts=attempts, effect="messages come again")
                 if found is not None:
                     ahead.append(found)
         # It answered a moment ago, and what was acknowledged there is known nowhere else.
         found = await _asked(
-            source.endpoint,
+            source,
             partial(leases_ahead, tables=tables),
             attempts=_AHEAD_ATTEMPTS,
             effect="acknowledged messages come again",
@@ -686,7 +687,7 @@ def merge_leases(ahead: Sequence[LeasesAhead], leases: LeaseTable, *, now_ms: in
 
 
 async def _asked(
-    endpoint: str, ask: Callable[[PeerClient], Awaitable[AnswerT]], *, attempts: int, effect: str
+    source: MetadataSource, ask: Callable[[PeerClient], Awaitable[AnswerT]], *, attempts: int, effect: str
 ) -> AnswerT | None:
     """A replica's leases, if it gives them in so many attempts: no master stays away for them."""
     reason = ""
@@ -694,11 +695,12 @@ async def _asked(
         if attempt:
             await asyncio.sleep(ASK_PAUSE_S)
         try:
-            async with PeerClient(endpoint) as peer:
+            async with PeerClient(source.endpoint) as peer:
                 return await ask(peer)
         except PeerUnavailable as error:
             reason = str(error)
-    log.warning("leases_not_fetched", replica=endpoint, reason=reason, effect=effect)
+    tell = log.info if source.is_new else log.warning
+    tell("leases_not_fetched", replica=source.endpoint, reason=reason, effect=effect)
     return None
 
 

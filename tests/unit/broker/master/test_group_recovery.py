@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import grpc
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from support.fake_brokers import rpc_error
@@ -280,6 +281,20 @@ async def test_leases_are_taken_of_a_replica_that_is_ahead_once_it_opens_them(
     unused: Any = None
     await group_recovery.fetch_metadata(sources, unused, _LEASES, is_behind=True)
     assert (calls, took) == (asked, [taken] if taken else [])
+
+
+@pytest.mark.parametrize(("is_new", "level"), [(True, "info"), (False, "warning")])
+async def test_a_replica_that_nothing_was_written_to_alarms_nobody(
+    monkeypatch: pytest.MonkeyPatch, is_new: bool, level: str
+) -> None:
+    async def recover_leases(*_: object, **__: object) -> bool:
+        raise PeerUnavailable("a:1", "GetLeases", rpc_error(grpc.StatusCode.FAILED_PRECONDITION, "not loaded"))
+
+    _peers(monkeypatch, recover_leases=recover_leases)
+    unused: Any = None
+    with structlog.testing.capture_logs() as lines:
+        await group_recovery.fetch_metadata([MetadataSource("a:1", is_new=is_new)], unused, _LEASES, is_behind=False)
+    assert [(line["event"], line["log_level"]) for line in lines] == [("leases_not_fetched", level)]
 
 
 async def test_leases_of_who_shares_our_history_are_merged_and_replace_none_of_ours(
