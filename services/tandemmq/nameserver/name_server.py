@@ -26,7 +26,16 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.event_loop import LoopMeter
-from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
+from tandemmq.service.grpc_server import (
+    PROBE_LIVE,
+    PROBE_READY,
+    PROBE_STARTED,
+    GrpcServer,
+    Invalid,
+    Refused,
+    by_kind,
+    refusing,
+)
 from tandemmq.service.metrics import MetricFamily, MetricInfo, MetricKind, MetricSamples
 from tandemmq.service.route_messages import (
     RouteQueryHandler,
@@ -236,6 +245,7 @@ log = structlog.get_logger(__name__)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
+@refusing(by_kind())
 class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer):
     """Translates request, call and response; all decisions are the registry's."""
 
@@ -247,17 +257,17 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         registration = registration_value(request)
         problems = _registration_problems(registration)
         if problems:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
-        await self._check_claim(registration.identity, context)
+            raise Invalid("; ".join(problems))
+        self._check_claim(registration.identity, context)
         answer = self._registry.register(registration)
         if isinstance(answer, RegistrationRefused):
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal_text(answer))
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, refusal_text(answer))
         return pb.RegisterBrokerResponse(master=self._optional_broker(answer.master), order_topics=answer.order_topics)
 
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: _Context
     ) -> pb.UnregisterBrokerResponse:
-        await self._check_claim(identity_value(request.identity), context)
+        self._check_claim(identity_value(request.identity), context)
         self._registry.unregister(
             identity_value(request.identity),
             incarnation=request.incarnation,
@@ -275,10 +285,10 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         try:
             async for request in requests:
                 beat = heartbeat_value(request)
-                await self._check_claim(beat.identity, context)
+                self._check_claim(beat.identity, context)
                 answer = self._registry.heartbeat(beat, connection=connection)
                 if answer.status is HeartbeatStatus.BROKER_UNKNOWN:
-                    await context.abort(grpc.StatusCode.NOT_FOUND, "this broker is not registered: register again")
+                    raise Refused(grpc.StatusCode.NOT_FOUND, "this broker is not registered: register again")
                 yield pb.HeartbeatResponse(
                     registration_needed=answer.status is HeartbeatStatus.TABLE_UNKNOWN,
                     master=self._optional_broker(answer.master),
@@ -290,7 +300,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, context: _Context) -> pb.GetTopicRouteResponse:
         route = self._registry.route(request.topic)
         if route is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no live broker has topic {request.topic}")
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"no live broker has topic {request.topic}")
         return pb.GetTopicRouteResponse(route=route_message(route))
 
     async def WatchRoutes(
@@ -332,7 +342,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def GetKvConfig(self, request: pb.GetKvConfigRequest, context: _Context) -> pb.GetKvConfigResponse:
         value = self._registry.table.get_kv(request.namespace, request.key)
         if value is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"{request.key} is not set in {request.namespace}")
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"{request.key} is not set in {request.namespace}")
         return pb.GetKvConfigResponse(value=value)
 
     async def DeleteKvConfig(self, request: pb.DeleteKvConfigRequest, _context: _Context) -> pb.DeleteKvConfigResponse:
@@ -348,17 +358,14 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
 
     async def ForgetReplicas(self, request: pb.ForgetReplicasRequest, context: _Context) -> pb.ForgetReplicasResponse:
         if not request.cluster or not request.broker_name:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "cluster or broker_name is empty: name the group to forget replicas of",
-            )
+            raise Invalid("cluster or broker_name is empty: name the group to forget replicas of")
         caller = caller_of(context)
         if (
             caller is not None
             and caller.role is Role.BROKER
             and not caller.is_member_of(request.cluster, request.broker_name)
         ):
-            await context.abort(
+            raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"broker_name: a broker of {caller.group} does not decide which replicas {request.broker_name} has",
             )
@@ -370,12 +377,12 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         )
         return pb.ForgetReplicasResponse(forgotten=[replica_message(replica) for replica in forgotten])
 
-    async def _check_claim(self, identity: BrokerIdentity, context: _Context) -> None:
+    def _check_claim(self, identity: BrokerIdentity, context: _Context) -> None:
         """A broker speaks for itself alone, if callers are known here."""
         if problem := claim_problem_of(context, identity.cluster, identity.broker_name, identity.broker_id):
             self._registry.activity.access_refused["others_identity"] += 1
             log.warning("registration_refused", identity=str(identity), peer=peer_of(context), reason=problem)
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem}")
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem}")
 
     def _current_snapshot(self) -> pb.WatchRoutesResponse:
         snapshot = self._registry.table.snapshot()
