@@ -16,6 +16,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from support.certificates import NAME_SERVER, TestCertificates
+from support.certificates import broker as broker_identity
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.group_memory import GroupMemory
 from tandemmq.core.routing.values import (
@@ -27,6 +29,7 @@ from tandemmq.core.routing.values import (
     ReplicaMemory,
     TopicQueues,
 )
+from tandemmq.http2.errors import TlsMode
 from tandemmq.nameserver.name_server import serving
 from tandemmq.nameserver.route_registry import GroupMemoryFile, RouteRegistry, StoreFolderError
 from tandemmq.nameserver.settings import NameServerSettings
@@ -35,10 +38,12 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
+from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import get_logger
 from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.route_messages import identity_message, registration_message
+from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 LIMIT_S = 10.0
 LOOPBACK = "127.0.0.1"
@@ -248,6 +253,43 @@ async def test_goodbye_does_not_wait_for_a_dead_name_server() -> None:
         async with asyncio.timeout(5):
             await member.links.unregister()
         assert survivor.live() == []
+
+
+class LaterClock(SystemClock):
+    hours = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.hours * 3_600_000
+
+
+@pytest.mark.parametrize("is_renewed", [True, False])
+async def test_a_broker_that_renewed_its_certificate_is_there_when_the_old_one_ends(
+    tmp_path: Path, is_renewed: bool
+) -> None:
+    """Its stream of heartbeats ends with the certificate that it began with, and with the stream its registration."""
+    certificates, clock, lost = TestCertificates(tmp_path), LaterClock(), 0
+    settings = NameServerSettings(
+        listen_port=0,
+        bind_address=LOOPBACK,
+        shutdown_timeout=0,
+        service_tls_mode=TlsMode.ENFORCING,
+        service_tls_path=str(certificates.issue(NAME_SERVER)),
+    )
+    caller = certificates.issue(broker_identity(0), folder="caller", days=1)
+    async with serving(settings, clock=clock, log=get_logger()) as (registry, port):
+        server = NameServer(registry, port)
+        with use_service_tls(ServiceTls(CertificateFolder(caller, clock=SystemClock()))):
+            async with linked(Broker(), server) as member:
+                await until(lambda: member.links.links[0].is_registered, "its heartbeats are answered")
+                if is_renewed:
+                    certificates.issue(broker_identity(0), folder="caller")
+                    # It is looked for once a second.
+                    await asyncio.sleep(2.5)
+                clock.hours = 25
+                for _ in range(800):
+                    lost += not server.live()
+                    await asyncio.sleep(0.005)
+    assert bool(lost) is not is_renewed
 
 
 # Group memory

@@ -48,7 +48,7 @@ from tandemmq.service.route_messages import (
     version_message,
 )
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX, cancellation_wins
-from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel
+from tandemmq.service.service_channels import LONG_LIVED_CHANNEL, aio_channel, connection_of
 
 # Deadlines of the contract (proto/tandemmq/nameserver/v1).
 _REGISTER_TIMEOUT_S: Final = 6.0
@@ -316,13 +316,18 @@ class NameServerLinks:
         await self._announced.wait()
         try:
             await self._register(link, registrant)
-            heartbeats = link.stub.Heartbeat()
-            # A broken stream is noticed when it breaks, not at the next heartbeat.
-            heartbeats.add_done_callback(lambda _: link.wakeup.set())
+            made_on, heartbeats = link.connection, link.heartbeats()
+            former = None
             try:
                 while not self._is_leaving:
+                    if link.connection is not made_on:
+                        # Beats on the new one before the old one ends, which would be taken for our end.
+                        former, made_on, heartbeats = heartbeats, link.connection, link.heartbeats()
                     async with asyncio.timeout(_HEARTBEAT_TIMEOUT_S):
                         answer = await _beat(heartbeats, registrant)
+                    if former is not None:
+                        former.cancel()
+                        former = None
                     if answer is None:
                         return
                     # Not before: from the first heartbeat on, our end would be noticed at once.
@@ -334,6 +339,8 @@ class NameServerLinks:
                         await self._register(link, registrant)
             finally:
                 heartbeats.cancel()
+                if former is not None:
+                    former.cancel()
         finally:
             link.is_registered = False
 
@@ -435,6 +442,17 @@ class _Link:
             self._channel = aio_channel(self.address, _CHANNEL_OPTIONS)
             self._stub = name_server_service_pb2_grpc.NameServerServiceStub(self._channel)
         return self._stub
+
+    @property
+    def connection(self) -> object:
+        """What calls are made on now; another one when the certificate was renewed."""
+        return connection_of(self._channel)
+
+    def heartbeats(self) -> grpc.aio.StreamStreamCall[pb.HeartbeatRequest, pb.HeartbeatResponse]:
+        """A new stream of them. A broken one is noticed when it breaks, not at the next heartbeat."""
+        stream: grpc.aio.StreamStreamCall[pb.HeartbeatRequest, pb.HeartbeatResponse] = self.stub.Heartbeat()
+        stream.add_done_callback(lambda _: self.wakeup.set())
+        return stream
 
     async def close(self) -> None:
         """Breaks off what is in progress."""

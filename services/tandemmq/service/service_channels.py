@@ -107,6 +107,12 @@ def aio_channel(target: str, options: _ChannelOptions, *, own_group: bool = Fals
     return _RenewedChannel(target, options, tls.folder, own_group=own_group)
 
 
+def connection_of(channel: grpc.aio.Channel | None) -> object:
+    """What a new call of the channel is made on: another one once the certificate was renewed. Whoever keeps a call
+    open begins it anew then, since the server ends it with the old certificate."""
+    return channel.current() if isinstance(channel, _RenewedChannel) else channel
+
+
 def sync_channel(target: str, options: _ChannelOptions) -> grpc.Channel:
     """The same for threads, with the certificate of this moment: for channels that are kept for minutes."""
     tls = _calls()

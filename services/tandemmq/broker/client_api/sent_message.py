@@ -9,7 +9,7 @@ is looked at costs three times as much; `tests/unit/broker/client_api/test_sent_
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,6 +18,7 @@ from mypy_extensions import i64
 from tandemmq.broker.client_api.request_fields import has_more_fields
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import RequestTooLong
 
 # What stands before a field's value: number << 3 | wire type.
 _REQUEST_MESSAGES: Final = 1 << 3 | 2
@@ -53,6 +54,13 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 MESSAGES_MAX: Final = 1_024
 """In one request. They are stored in one turn of the event loop, which they hold up for 40 ms."""
+
+_FIELDS_MAX: Final = 160 * MESSAGES_MAX
+"""Of all messages of a request, more than may be stored: objects are made of properties and keys before anybody has
+looked at them, or at who sent them."""
+_OF_ONE_MAX: Final = 1_024
+"""Properties, and keys, that are decoded here."""
+_COUNTED: Final[dict[int, Any]] = {_REQUEST_MESSAGES: {_MESSAGE_SYSTEM_PROPERTIES: {}}}
 
 NO_PRIORITY: Final = 1 << 31
 """Of a message that has none: above every number that can be sent."""
@@ -160,6 +168,8 @@ class SendRequest:
         if messages is None:
             if has_more_fields(data, MESSAGES_MAX):
                 return [SentMessage()] * (MESSAGES_MAX + 1)
+            if len(data) > _FIELDS_MAX and has_more_fields(data, _FIELDS_MAX, _COUNTED):
+                raise RequestTooLong(f"the messages have more than {_FIELDS_MAX:,} properties, keys and other fields")
             messages = [SentMessage.of(message) for message in pb.SendMessageRequest.FromString(data).messages]
         return messages
 
@@ -310,8 +320,10 @@ class _Reader:
         properties = sent.user_properties
         if properties is None:
             sent.user_properties = {key: value}
-        else:
+        elif len(properties) < _OF_ONE_MAX:
             properties[key] = value
+        else:
+            raise _Uncommon
 
     def _system_properties(self, sent: SentMessage, end: i64) -> None:
         last: i64 = 0
@@ -322,6 +334,8 @@ class _Reader:
             last = tag
             if tag == _SYSTEM_KEYS:
                 sent.keys.append(self.text(end))
+                if len(sent.keys) > _OF_ONE_MAX:
+                    raise _Uncommon
             elif tag == _SYSTEM_MESSAGE_ID:
                 sent.message_id = self.text(end)
             elif tag == _SYSTEM_TAG:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from google.protobuf.message import DecodeError, Message
@@ -15,6 +15,7 @@ from tandemmq.broker.client_api.delivery_encoding import length_delimited, tag_o
 from tandemmq.broker.client_api.sent_message import MESSAGES_MAX, SendRequest, SentMessage, decode_messages
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import RequestTooLong
 
 _FIELDS = (
     "topic",
@@ -221,3 +222,53 @@ def test_no_more_messages_are_read_than_a_request_may_have() -> None:
     assert len(SendRequest.FromString(uncommon)) == MESSAGES_MAX + 1
     whole = pb.SendMessageRequest(messages=[definition.Message(body=b"x")] * MESSAGES_MAX).SerializeToString()
     assert len(decode_messages(whole) or ()) == len(SendRequest.FromString(whole)) == MESSAGES_MAX
+
+
+def _many(field: bytes, inner: bytes, count: int) -> bytes:
+    return b"".join(length_delimited(field, inner.replace(b"#", b"%06x" % number)) for number in range(count))
+
+
+_SYSTEM_TAG = tag_of(definition.Message, "system_properties")
+_PROPERTY_TAG = tag_of(definition.Message, "user_properties")
+_KEYS_TAG = tag_of(definition.SystemProperties, "keys")
+
+
+@pytest.mark.parametrize("hidden_by", [b"", b"\x7b\x7c"], ids=["nothing", "a group"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda count: _many(_PROPERTY_TAG, b"\x0a\x06#", count),
+        lambda count: _many(_PROPERTY_TAG, b"", count),
+        lambda count: length_delimited(_SYSTEM_TAG, _many(_KEYS_TAG, b"", count)),
+        lambda count: _many(_SYSTEM_TAG, b"", count),
+    ],
+    ids=["properties", "empty properties", "keys", "system properties"],
+)
+@pytest.mark.parametrize("spread", [1, 2])
+def test_a_message_of_a_million_fields_is_refused_before_anything_is_made_of_it(
+    content: Callable[[int], bytes], hidden_by: bytes, spread: int
+) -> None:
+    """Two bytes each, of a request of 130 MiB, from anybody: gigabytes, and minutes of the loop."""
+    field = tag_of(pb.SendMessageRequest, "messages")
+    too_many = 200_000 // spread
+    data = length_delimited(field, hidden_by + content(too_many)) * spread
+    with pytest.raises(RequestTooLong, match="more than 163,840 properties, keys and other fields"):
+        SendRequest.FromString(data)
+    assert len(SendRequest.FromString(length_delimited(field, hidden_by + content(2_000)))) == 1
+
+
+@pytest.mark.parametrize("hidden_by", [b"", b"\x7b\x7c"])
+def test_messages_behind_a_group_are_counted_too(hidden_by: bytes) -> None:
+    field = tag_of(pb.SendMessageRequest, "messages")
+    data = hidden_by + length_delimited(field, b"") * (MESSAGES_MAX + 500)
+    assert len(SendRequest.FromString(data)) == MESSAGES_MAX + 1
+
+
+def test_what_has_many_properties_or_keys_is_left_to_protobuf() -> None:
+    for count in (1_024, 1_025):
+        for sent in (
+            message(keys=[f"{number}" for number in range(count)]),
+            definition.Message(user_properties={f"{number}": "" for number in range(count)}),
+        ):
+            decoded = decode_messages(pb.SendMessageRequest(messages=[sent]).SerializeToString())
+            assert (decoded is None) is (count > 1_024)
