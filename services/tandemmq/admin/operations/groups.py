@@ -292,8 +292,10 @@ class GroupOperations:
         # A topic or a group may be on some masters only; a queue that is named must be there.
         _none_refuses(answers, problem, but=None if target.offsets else FailureKind.NOT_FOUND)
         having = [master for master, answer in zip(masters, answers, strict=True) if answer.failure is None]
-        if not having:
-            require_all(answers, problem=problem)
+        if answers and not having:
+            lines = [f"{answer.subject}: {answer.failure.text}" for answer in answers if answer.failure is not None]
+            remedy = "look for both names in the lists of groups and topics; upper and lower case matter"
+            raise OperationFailed(FailureKind.NOT_FOUND, problem, cause="\n".join(lines), remedy=remedy)
         if not dry_run:
             answers = await self._questions.brokers(having, lambda broker: reset(broker, dry=False))
             self._table.forget()

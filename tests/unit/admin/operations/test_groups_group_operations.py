@@ -132,6 +132,16 @@ async def test_a_reset_leaves_out_masters_without_the_topic_but_not_a_queue_that
     assert a.done == ["reset"]
 
 
+async def test_a_reset_of_what_nobody_has_says_where_to_look() -> None:
+    a, b = Master("g"), Master("g")
+    a.refusal = b.refusal = rpc_error(grpc.StatusCode.NOT_FOUND, "this broker has no h")
+    with pytest.raises(OperationFailed) as missing:
+        await _groups(a, b).reset_offsets("h", "t", ResetTarget(earliest=True), dry_run=False)
+    assert missing.value.kind is FailureKind.NOT_FOUND
+    assert "lists of groups and topics" in missing.value.remedy
+    assert len(missing.value.cause.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     "target",
     [
