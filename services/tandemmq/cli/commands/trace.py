@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
-from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
+from tandemmq.cli.ending import EXIT_FAILED, Refused
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit
 from tandemmq.service.texts import nanoseconds_text, wall_text
