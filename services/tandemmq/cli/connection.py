@@ -157,20 +157,26 @@ def refuse_blindness(state: ClusterState) -> None:
     """CommandError when no NameServer answers and no broker is known from elsewhere: there is nobody to ask."""
     if state.brokers or any(server.error is None for server in state.name_servers):
         return
-    closed = any(_CLOSED in (server.error or "") for server in state.name_servers)
+    told = [server.error or "" for server in state.name_servers]
+    remedies = (remedy for mark, remedy in _REMEDIES if any(mark in each for each in told))
     raise CommandError(
         "no NameServer answers",
         cause="\n".join(f"{server.address}: {server.error}" for server in state.name_servers),
-        # A server says no more to whoever it does not know.
-        remedy="it is there and hangs up: where services know each other by certificates, name the cluster's folder "
-        "with --data, or the folder of your certificate in $TANDEMMQ_SERVICE_TLS_PATH; see `tandemmq certs check`"
-        if closed
-        else "start a cluster with `tandemmq up`, or name one with --namesrv host:port or --context",
+        remedy=next(remedies, "start a cluster with `tandemmq up`, or name one with --namesrv host:port or --context"),
     )
 
 
-# What gRPC makes of a TLS port that does not take a caller, with or without a certificate.
-_CLOSED: Final = "Socket closed"
+# What helps, by what gRPC makes of an answer.
+_HANGS_UP: Final = (
+    "it is there and hangs up: where services know each other by certificates, name the cluster's folder "
+    "with --data, or the folder of your certificate in $TANDEMMQ_SERVICE_TLS_PATH; see `tandemmq certs check`"
+)
+_ANOTHER: Final = (
+    "somebody else answers on that port, such as a broker (8081, 10911) or the console (8080): "
+    "name a NameServer's, 9876 unless its listenPort says otherwise"
+)
+# A TLS port that does not take a caller, with or without a certificate, says no more to strangers.
+_REMEDIES: Final = (("Socket closed", _HANGS_UP), ("UNIMPLEMENTED", _ANOTHER))
 
 # The options by which a command is told its cluster, given to all commands alike, and how a command runs on it.
 

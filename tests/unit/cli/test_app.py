@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from typer.testing import CliRunner
 
@@ -105,6 +107,23 @@ def test_absent_cluster_is_one_clear_error_and_no_empty_table(words: str) -> Non
     assert "127.0.0.1:1: UNAVAILABLE" in shown.exception.cause
     assert "--namesrv" in shown.exception.remedy
     assert shown.stdout == ""
+
+
+@pytest.mark.parametrize("words", ["status", "topic list", "trace", "ha status"])
+def test_port_of_another_service_is_told_from_an_absent_cluster(words: str) -> None:
+    """A gRPC server that is no NameServer, as a broker's port for clients is."""
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            shown = CliRunner().invoke(app, [*words.split(), "--namesrv", f"127.0.0.1:{port}"])
+        finally:
+            server.stop(None).wait()
+    assert isinstance(shown.exception, CommandError), shown.output
+    assert shown.exception.problem == "no NameServer answers"
+    assert "somebody else answers on that port" in shown.exception.remedy
+    assert "9876" in shown.exception.remedy
 
 
 def test_absent_cluster_is_a_document_for_programs() -> None:

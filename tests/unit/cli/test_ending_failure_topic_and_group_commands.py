@@ -122,6 +122,7 @@ def test_wrong_choices_are_refused_before_anything_is_asked() -> None:
     assert "FIFO" in cluster.failure("topic", "create", "orders", "--type", "fifo").remedy
     assert "rw" in cluster.failure("topic", "create", "orders", "--permission", "x").remedy
     assert "how long ago" in cluster.failure("group", "reset", "billing", "orders", "--to", "yesterday").remedy
+    assert "fileReservedTime=VALUE" in cluster.failure("broker", "config", "set", "broker-a", "fileReservedTime").remedy
     assert not cluster.targets
 
 

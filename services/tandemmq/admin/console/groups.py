@@ -525,7 +525,7 @@ _LIVE_MS: Final = 5_000
 _ORDERED_MAX: Final = 1_000
 _LIVE_ORDERED_MS: Final = 15_000
 _BY_LAG: Final = "lag"
-_ORDERS: Final = (("", "by name"), (_BY_LAG, "furthest behind first"))
+_ORDERS: Final = (("", "by name"), (_BY_LAG, "most lag first"))
 
 
 def by_lag(found: Page[GroupSummary], part: PageRequest) -> Page[GroupSummary]:

@@ -292,8 +292,10 @@ class GroupOperations:
         # A topic or a group may be on some masters only; a queue that is named must be there.
         _none_refuses(answers, problem, but=None if target.offsets else FailureKind.NOT_FOUND)
         having = [master for master, answer in zip(masters, answers, strict=True) if answer.failure is None]
-        if not having:
-            require_all(answers, problem=problem)
+        if answers and not having:
+            lines = [f"{answer.subject}: {answer.failure.text}" for answer in answers if answer.failure is not None]
+            remedy = "look for both names in the lists of groups and topics; upper and lower case matter"
+            raise OperationFailed(FailureKind.NOT_FOUND, problem, cause="\n".join(lines), remedy=remedy)
         if not dry_run:
             answers = await self._questions.brokers(having, lambda broker: reset(broker, dry=False))
             self._table.forget()
@@ -314,7 +316,15 @@ class GroupOperations:
         found = clients_together(said)
         # A broker that has more than it tells may have told of the same ones as another: then it is at least so many.
         total = max([len(found), *(answer.total_count for _, answer in said)])
-        return Page(found[:limit], 1, limit, total, (*silent, *unseen_of(answers)))
+        mastered = {broker.broker_name for broker in brokers if broker.is_master}
+        # Messages and progress are the master's: nobody is to doubt those for the sake of a member that is away.
+        away = [
+            replace(each, reason=f"{each.reason}; only clients that were connected to it are missing")
+            if each.subject.rpartition(":")[0] in mastered
+            else each
+            for each in silent
+        ]
+        return Page(found[:limit], 1, limit, total, (*away, *unseen_of(answers)))
 
     async def _read_table(self) -> _GroupTable:
         masters = self._members.masters()

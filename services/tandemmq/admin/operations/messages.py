@@ -440,13 +440,21 @@ class MessageSending:
         return receipt.broker_name, -1
 
 
+_CONFLICT_WITH_TYPE: Final = "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
+_TYPE_REMEDY: Final = (
+    "for FIFO name a message group (--message-group); messages of the other types are sent by programs "
+    "(docs/operations/clients.md), or choose a topic of the type NORMAL"
+)
+
+
 def _failed(topic: str, error: ClientError | TimeoutError) -> OperationFailed:
     problem = f"the message was not accepted in topic {topic}"
     match error:
         case TopicNotFound():
             return OperationFailed(FailureKind.NOT_FOUND, problem, cause=str(error), remedy="create the topic first")
         case BrokerRefused(retryable=False):
-            return OperationFailed(FailureKind.REFUSED, problem, cause=str(error))
+            remedy = _TYPE_REMEDY if error.code_name == _CONFLICT_WITH_TYPE else ""
+            return OperationFailed(FailureKind.REFUSED, problem, cause=str(error), remedy=remedy)
         case TimeoutError():
             cause = f"no answer within {_LIMIT_S:.0f} s"
         case _:

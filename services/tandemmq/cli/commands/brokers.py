@@ -694,7 +694,10 @@ def _tell_config(changes: Sequence[ConfigChange], output: OutputFormat) -> None:
 def _key_value(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise Refused(f"{text!r} is no setting", remedy="write KEY=VALUE")
+        raise Refused(
+            f"{text!r} is no setting with its value",
+            remedy=f"write {text if text.isidentifier() else 'KEY'}=VALUE, in one word",
+        )
     return key, value
 
 

@@ -11,7 +11,7 @@ import typer
 
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
 from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
 from tandemmq.cli.options import DryRunOption, YesOption, at_terminal, standard_input
@@ -233,12 +233,7 @@ async def _addresses(connection: ClusterConnection) -> dict[ReplicaKey, str]:
     from tandemmq.admin.replica_repair import ReplicaKey
 
     state = await connection.read_state()
-    if all(server.error is not None for server in state.name_servers) and not state.brokers:
-        raise CommandError(
-            "no NameServer answers",
-            cause="\n".join(f"{server.address}: {server.error}" for server in state.name_servers),
-            remedy="name those of the cluster with --namesrv host:port",
-        )
+    refuse_blindness(state)
     return {ReplicaKey(broker.broker_name, broker.broker_id): broker.metadata_endpoint for broker in state.brokers}
 
 

@@ -230,7 +230,7 @@ async def _round_trip(
     bodies = smoke_bodies(run, message_count)
     try:
         async with asyncio.timeout(limit_s):
-            masters = await _topic_everywhere(connection, topic)
+            masters = await _topic_everywhere(connection, topic, limit_s=limit_s)
             await refuse_disabled(await connection.operations(), group)
             step = "no connection to the access point yet"
             options = ClientOptions(
@@ -280,12 +280,12 @@ async def _round_trip(
     )
 
 
-async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[BrokerState]:
+async def _topic_everywhere(connection: ClusterConnection, topic: str, *, limit_s: float) -> list[BrokerState]:
     """The masters, once all of them have the topic. Waits for a cluster that is still coming up."""
     from tandemmq.admin.operations.questions import OperationFailed
     from tandemmq.admin.operations.values import TopicChange
 
-    last: Exception
+    last: CommandError | OperationFailed | None = None
     while True:
         try:
             state = await connection.read_state()
@@ -297,6 +297,10 @@ async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[B
                 await operations.put_topic(TopicChange(topic))
             return masters
         except (CommandError, OperationFailed) as error:
+            if last is None:
+                cause = error.cause.splitlines()[0] if error.cause else ""
+                problem = f"{error.problem} ({cause})" if cause else error.problem
+                typer.echo(f"smoke: {problem}; waiting for it, up to {limit_s:g} s", err=True)
             last = error
         try:
             await asyncio.sleep(_STATUS_PAUSE_S)

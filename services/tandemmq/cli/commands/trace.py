@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
+from tandemmq.cli.ending import EXIT_FAILED, Refused
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit
 from tandemmq.service.texts import nanoseconds_text, wall_text
@@ -305,10 +305,5 @@ async def _newest(connection: ClusterConnection, *, count: int, notable_only: bo
 
 async def _brokers(connection: ClusterConnection) -> tuple[BrokerState, ...]:
     state = await connection.read_state()
-    if not state.brokers and not any(server.error is None for server in state.name_servers):
-        raise CommandError(
-            "no NameServer answers",
-            cause="; ".join(f"{server.address}: {server.error}" for server in state.name_servers),
-            remedy="check --namesrv, or start a cluster with `tandemmq up`",
-        )
+    refuse_blindness(state)
     return state.brokers

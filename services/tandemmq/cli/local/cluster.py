@@ -559,14 +559,16 @@ def checked_members(
     make_authority_folders(folder, members)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
-        elsewhere = f"for other ports, tandemmq up{data_option(folder.root)} --free-ports, or --port-base"
+        remedies = ["mend what --set says"] if any("(--set)" in each for each in problems) else []
+        if not folder.is_new:
+            remedies.append(f"edit the files in {folder.conf}, or delete one to get the preset's back")
+        # A new folder is gone again by then, with its files.
+        if any("Port" in each for each in problems) or not remedies:
+            remedies.append(f"for other ports, tandemmq up{data_option(folder.root)} --free-ports, or --port-base")
         raise Refused(
             f"{len(problems)} mistake(s) in the configuration; nothing was started",
             cause="\n".join(problems),
-            # A new folder is gone again by then, with its files.
-            remedy=elsewhere
-            if folder.is_new
-            else f"edit the files in {folder.conf}, or delete one to get the preset's back; {elsewhere}",
+            remedy="; ".join(remedies),
         )
     return name, members
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import grpc
 import pytest
 
-from support.cluster_states import healthy_cluster, master, with_broker
+from support.cluster_states import healthy_cluster, master, slave, with_broker
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime
 from tandemmq.admin.operations.groups import GroupOperations
@@ -53,6 +55,9 @@ class Master:
     async def reset_offsets(self, request: pb.ResetOffsetsRequest) -> pb.ResetOffsetsResponse:
         self._do("reset", dry_run=request.dry_run)
         return pb.ResetOffsetsResponse(moves=[pb.OffsetMove(to_offset=3, max_offset=5)])
+
+    async def clients(self, _request: pb.ListClientsRequest) -> pb.ListClientsResponse:
+        return pb.ListClientsResponse()
 
     def _do(self, what: str, *, dry_run: bool) -> None:
         if self.refusal is not None:
@@ -132,6 +137,16 @@ async def test_a_reset_leaves_out_masters_without_the_topic_but_not_a_queue_that
     assert a.done == ["reset"]
 
 
+async def test_a_reset_of_what_nobody_has_says_where_to_look() -> None:
+    a, b = Master("g"), Master("g")
+    a.refusal = b.refusal = rpc_error(grpc.StatusCode.NOT_FOUND, "this broker has no h")
+    with pytest.raises(OperationFailed) as missing:
+        await _groups(a, b).reset_offsets("h", "t", ResetTarget(earliest=True), dry_run=False)
+    assert missing.value.kind is FailureKind.NOT_FOUND
+    assert "lists of groups and topics" in missing.value.remedy
+    assert len(missing.value.cause.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     "target",
     [
@@ -185,3 +200,18 @@ async def test_attributes_are_told_and_unknown_ones_refused() -> None:
         await _groups(Master("g"), Master("g")).put_group(GroupChange("g", attributes={"lite": "1"}), dry_run=False)
     assert refused.value.kind is FailureKind.INVALID
     assert "lite.sub.client.quota" in str(refused.value.cause)
+
+
+async def test_a_slave_that_is_away_leaves_no_doubt_of_what_its_master_tells() -> None:
+    """Pages of topics and groups ask all members for their clients, and name whom they could not ask."""
+    state = healthy_cluster()
+    for member in (slave(), master("broker-b")):
+        state = with_broker(state, replace(member, status=None, error="refused"))
+    questions = FakeQuestions({"broker-a:0": Master("g")})
+    page = await GroupOperations(Members(lambda: state), questions, clock=ManualTime()).clients(
+        group="g", topic="", limit=10
+    )
+    reasons = {each.subject: each.reason for each in page.unseen}
+    assert sorted(reasons) == ["broker-a:1", "broker-b:0"]
+    assert reasons["broker-a:1"].endswith("; only clients that were connected to it are missing")
+    assert "only clients" not in reasons["broker-b:0"]

@@ -96,6 +96,16 @@ async def test_a_message_that_is_not_accepted_says_why(error: ClientError, kind:
     assert not client.is_open
 
 
+async def test_a_message_of_another_type_than_its_topics_is_told_what_it_lacks() -> None:
+    conflict = BrokerRefused(
+        "a:1", "SendMessage", 40_014, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE", "takes FIFO messages", retryable=False
+    )
+    with pytest.raises(OperationFailed) as failed:
+        await _sending(FakeClient(conflict)).send(TestMessage("orders", b"x"))
+    assert failed.value.kind is FailureKind.REFUSED
+    assert "--message-group" in failed.value.remedy
+
+
 async def test_what_no_broker_would_take_is_not_sent() -> None:
     client = FakeClient()
     for message in (TestMessage("two words", b""), TestMessage("orders", bytes((4 << 20) + 1))):

@@ -15,8 +15,17 @@ from rich.console import Console, RenderableType
 
 from support.cluster_states import healthy_cluster, master, with_broker
 from tandemmq.admin.cluster_state import diagnose
-from tandemmq.cli.ending import OutputClosed
-from tandemmq.cli.local.cluster import LocalCluster, MemberLine, PutRates, connect_lines, signals_to_end, up_picture
+from tandemmq.cli.ending import CommandError, OutputClosed
+from tandemmq.cli.local.cluster import (
+    FREE_PORTS,
+    LocalCluster,
+    MemberLine,
+    PutRates,
+    checked_members,
+    connect_lines,
+    signals_to_end,
+    up_picture,
+)
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, ClusterRecord
 from tandemmq.cli.output import status_document, status_tables
 
@@ -162,3 +171,23 @@ def test_a_closed_terminal_ends_a_cluster_unless_nohup_runs_it(monkeypatch: pyte
     assert signal.SIGHUP in signals_to_end()
     monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_IGN)
     assert signals_to_end() == [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("broker-a: flushDiskType=MAYBE (--set): input should be …", "mend what --set says"),
+        ("broker-a: listenPort=10911: another process listens on this port", "for other ports, tandemmq up"),
+    ],
+)
+def test_remedy_of_a_wrong_configuration_is_about_what_is_wrong(
+    problem: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandemmq.cli.local.cluster._own_problems", lambda *_: [problem])
+    folder = ClusterFolder(tmp_path)
+    folder.prepare()
+    with pytest.raises(CommandError) as wrong:
+        checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[], admin=False)
+    assert problem in wrong.value.cause
+    assert remedy in wrong.value.remedy
+    assert ("for other ports" in wrong.value.remedy) == ("another process" in problem)
