@@ -359,11 +359,22 @@ def _is_beyond_end(finding: Finding) -> bool:
     return finding.kind is FindingKind.OFFSET_BEYOND_END or finding.cause is Cause.BEYOND_END
 
 
+def _is_empty_size(finding: Finding) -> bool:
+    """Of a file's length, that costs no message."""
+    return finding.kind is FindingKind.SEGMENT_SIZE and not finding.messages
+
+
 def _of_other_length(findings: list[Finding]) -> list[Finding]:
-    """Where all files of a replica are longer or shorter, records seem cut off at their ends; a file that lacks records
-    is told with these."""
+    """A file that lacks bytes behind its last record is told once. Where all files of a replica are longer or shorter,
+    records seem cut off at their ends; a file that lacks records is told with these."""
     other = {own.broker_id for own in findings if own.cause is Cause.OTHER_LENGTH}
     is_lost = (FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE)
+    whole = {(own.broker_id, own.file) for own in findings if _is_empty_size(own) and own.start_offset is None}
+    findings = [
+        own
+        for own in findings
+        if not (_is_empty_size(own) and own.start_offset is not None and (own.broker_id, own.file) in whole)
+    ]
     lossy = {own.broker_id for own in findings if own.kind in is_lost and own.start_offset is not None}
     return [
         own
