@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.audit_stores import copy_group
-from support.drawn_damage import HARMLESS, Drawn, drawn_cases, problem_of
+from support.drawn_damage import ALL_DAMAGES, HARMLESS, Drawn, drawn_cases, problem_of
 from support.inline_audit import run_inline
 from support.replica_folders import open_replica
 from support.store_damage import DAMAGES, write_at
 from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
+from tandemmq.core.audit.repair_plan import RepairAction
 
 
 @pytest.mark.timeout(900)  # Sixty whole runs, on a machine that may be busy.
@@ -91,6 +93,27 @@ def test_messages_that_no_replica_holds_are_named_by_what_was_made_of_them(
     if not has_queues and indexed:
         assert told.messages == len(indexed)
         assert f"IndexFiles know {len(indexed)} message" in told.detail
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("beside", ["torn-record", "flipped-body-bit"])
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_files_of_another_log_are_few_findings_beside_another_damage(
+    beside: str, seed: int, equal_group: list[Path], tmp_path: Path
+) -> None:
+    """Where two chains of records meet by chance nobody can decide, record by record."""
+    chance = random.Random(f"other-files{seed}")
+    folders = copy_group(equal_group[: chance.choice((2, 3))], tmp_path / "groups" / "broker-a")
+    ALL_DAMAGES["other-files"].apply(folders, chance)
+    ALL_DAMAGES[beside].apply(folders, chance)
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert len(report.findings) <= 4, [(own.kind, own.broker_id, own.detail) for own in report.findings]
+    right = open_replica(equal_group[0])
+    for step in report.plan.steps:
+        if step.action is RepairAction.COPY_RANGE:
+            start, end = step.start_offset or 0, step.end_offset or 0
+            held = open_replica(folders[step.source_broker_id or 0]).read_log(start, end)
+            assert bytes(held) == bytes(right.read_log(start, end))
 
 
 def test_every_kind_has_its_own_name() -> None:

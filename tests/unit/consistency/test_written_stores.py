@@ -121,6 +121,17 @@ def test_a_longer_file_of_another_log_is_one_finding(tmp_path: Path, victim: int
     assert run[0].broker_id in (None, victim)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("name", [b"\0", b"T/x", b"../..", b"\xff"])
+def test_a_name_that_is_none_of_a_folder_ends_no_audit(
+    store: WrittenStore, tmp_path: Path, name: bytes, replicas: int
+) -> None:
+    folder = written(store, tmp_path, replicas)[0]
+    record = next(own for own in store.records if own.keys and own.keys[0].startswith("alpha#"))
+    write_at(log_file(folder, record.start), record.start % FILE_BYTES + record.fields["topic"][0], name)
+    assert {own.broker_id for own in findings_of(tmp_path)} == {0}
+
+
 def test_what_damage_made_of_a_topic_is_no_fault_of_the_table(store: WrittenStore, tmp_path: Path) -> None:
     folder, _ = written(store, tmp_path, 2)
     record = next(own for own in store.records if own.keys and own.keys[0].startswith("alpha#"))

@@ -50,7 +50,8 @@ _SET_BACK: Final = (
 
 def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     """The same, joined. Raises nothing; what is joined says so in its detail."""
-    rest = _without_repeated_topics(_behind_other_messages(_beneath_other_messages(list(findings))))
+    rest = _beneath_other_messages(_of_other_files(list(findings)))
+    rest = _without_repeated_topics(_behind_other_messages(rest))
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
     rest = _gaps_of_one_stretch(rest)
@@ -89,6 +90,61 @@ def _beneath_other_messages(findings: list[Finding]) -> list[Finding]:
                 told.append(own)
         rest = _without(rest, told)
     return rest
+
+
+def _of_other_files(findings: list[Finding]) -> list[Finding]:
+    """Where a replica has another log's file, what nobody could decide within it is decided: neither record by record,
+    nor entry by entry. Where its source is damaged as well, it stays as it was."""
+    of_files: dict[tuple[int, str], list[Finding]] = {}
+    for own in findings:
+        if own.broker_id is not None and own.file is not None and own.kind in _LOST_AT_BYTES:
+            of_files.setdefault((own.broker_id, own.file), []).append(own)
+    rest = findings
+    spans: dict[int, list[LogRange]] = {}
+    for (broker_id, _), damages in sorted(of_files.items()):
+        others = [own for own in damages if own.cause is Cause.OTHER_MESSAGES and own.source_broker_id is not None]
+        if sum(own.messages for own in others) < _MANY_ENTRIES:
+            continue
+        start, end = min(own.start_offset or 0 for own in damages), max(own.end_offset or 0 for own in damages)
+        for own in sorted(filter(_is_undecided, rest), key=place_of):
+            end = max(end, place_of(own)[1]) if start <= place_of(own)[0] <= end else end
+        rest = [_as_others(own, others[0], findings) if start <= place_of(own)[0] < end else own for own in rest]
+        before = spans.setdefault(broker_id, [])
+        if before and start <= before[-1].end_offset:
+            start = before.pop().start_offset
+        before.append(LogRange(start, end))
+    return [
+        own
+        for own in rest
+        if own.kind not in (*_OF_QUEUES, *_OF_INDEX)
+        or not any(_lies_in(own, span) for span in spans.get(-1 if own.broker_id is None else own.broker_id, ()))
+    ]
+
+
+def _as_others(undecided: Finding, other: Finding, findings: Sequence[Finding]) -> Finding:
+    """As the other messages of the file, if their source is sound there."""
+    if not _is_undecided(undecided):
+        return undecided
+    first, last = place_of(undecided)
+    for own in findings:
+        start, end = place_of(own)
+        if own.broker_id == other.source_broker_id and own.kind in _LOG_KINDS and start < last and first < end:
+            return undecided
+    named = replace(undecided, broker_id=other.broker_id, source_broker_id=other.source_broker_id)
+    return replace(
+        named, kind=other.kind, verdict=other.verdict, detail=other.detail, cause=other.cause, file=other.file
+    )
+
+
+def _lies_in(finding: Finding, span: LogRange) -> bool:
+    start, end = place_of(finding)
+    return span.start_offset <= start and end <= span.end_offset
+
+
+def _is_undecided(finding: Finding) -> bool:
+    """Of the log, in which nobody is named."""
+    is_of_log = finding.kind in _LOG_KINDS and finding.broker_id is None
+    return is_of_log and finding.verdict is Verdict.UNDECIDED and finding.start_offset is not None
 
 
 def _behind_other_messages(findings: list[Finding]) -> list[Finding]:
@@ -303,11 +359,22 @@ def _is_beyond_end(finding: Finding) -> bool:
     return finding.kind is FindingKind.OFFSET_BEYOND_END or finding.cause is Cause.BEYOND_END
 
 
+def _is_empty_size(finding: Finding) -> bool:
+    """Of a file's length, that costs no message."""
+    return finding.kind is FindingKind.SEGMENT_SIZE and not finding.messages
+
+
 def _of_other_length(findings: list[Finding]) -> list[Finding]:
-    """Where all files of a replica are longer or shorter, records seem cut off at their ends; a file that lacks records
-    is told with these."""
+    """A file that lacks bytes behind its last record is told once. Where all files of a replica are longer or shorter,
+    records seem cut off at their ends; a file that lacks records is told with these."""
     other = {own.broker_id for own in findings if own.cause is Cause.OTHER_LENGTH}
     is_lost = (FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE)
+    whole = {(own.broker_id, own.file) for own in findings if _is_empty_size(own) and own.start_offset is None}
+    findings = [
+        own
+        for own in findings
+        if not (_is_empty_size(own) and own.start_offset is not None and (own.broker_id, own.file) in whole)
+    ]
     lossy = {own.broker_id for own in findings if own.kind in is_lost and own.start_offset is not None}
     return [
         own

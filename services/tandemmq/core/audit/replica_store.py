@@ -281,7 +281,9 @@ class ReplicaStore:
         """Files of a queue; looked up again when more is asked for than there was."""
         known = self._queue_files.get((topic, queue_id))
         if known is None or (self.facts.is_running and known and end > int(known[-1].name) + known[-1].size):
-            known = _numbered(self.files.list_folder(f"consumequeue/{topic}/{queue_id}"))
+            # The name in a damaged record may be none of a folder, or lead out of the store.
+            is_folder = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
+            known = _numbered(self.files.list_folder(f"consumequeue/{topic}/{queue_id}")) if is_folder else []
             self._queue_files[topic, queue_id] = known
         return known
 

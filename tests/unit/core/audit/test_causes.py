@@ -68,6 +68,13 @@ def test_the_file_made_ahead_of_what_is_lost_is_no_cause_of_its_own() -> None:
     assert set(one_for_each_cause([lost, ahead, elsewhere, full])) == {lost, elsewhere, full}
 
 
+def test_a_file_that_lacks_bytes_and_no_message_is_told_once() -> None:
+    whole = found(FindingKind.SEGMENT_SIZE, file="commitlog/100", messages=0)
+    part = replace(whole, start_offset=190, end_offset=200)
+    lossy, elsewhere = replace(part, messages=3), replace(part, broker_id=0)
+    assert set(one_for_each_cause([whole, part, lossy, elsewhere])) == {whole, lossy, elsewhere}
+
+
 def test_table_of_another_time_is_one_finding_and_few_differences_are_told_apart() -> None:
     topics = [
         found(FindingKind.TOPIC_MISSING, topic=f"t{number}", file="config/topics.json", source_broker_id=0)
