@@ -11,7 +11,7 @@ import pytest
 
 from support.drawn_disks import Case, DrawnDisks
 
-SEEDS: Final = range(int(os.environ.get("DRAWN_SEEDS", "3")))
+SEEDS: Final = range(int(os.environ.get("DRAWN_SEEDS", "2")))
 """More of them: DRAWN_SEEDS=100."""
 LIVES: Final = range((len(SEEDS) + 2) // 3)
 NAMED: Final = {
