@@ -77,6 +77,7 @@ class _Parts:
 
     send_tracer: Final = None
     ha_tls: Final = None
+    ha_bearers: Final = None
     proof_bytes: Final = TAIL_BYTES
 
     def __init__(
