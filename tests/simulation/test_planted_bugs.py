@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Executor
 
 import pytest
@@ -10,7 +11,7 @@ from simulation.plants import STEERED_PLANTS, Plant
 from simulation.pool import run_one, run_seeds
 
 SEEDS_MAX = 60
-STEERED_SEED_COUNT = 15
+STEERED_SEED_COUNT = max(1, int(os.environ.get("SIM_SEEDS", "100")) * 3 // 20)
 
 
 @pytest.mark.timeout(300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Executor
 from typing import Final
 
@@ -9,7 +10,14 @@ import pytest
 
 from simulation.pool import run_seeds
 
-SEED_COUNTS: Final = {(False, False): 100, (False, True): 50, (True, False): 200, (True, True): 100}
+_SEEDS: Final = int(os.environ.get("SIM_SEEDS", "100"))
+"""More of them: SIM_SEEDS=300."""
+SEED_COUNTS: Final = {
+    (False, False): _SEEDS,
+    (False, True): max(1, _SEEDS // 2),
+    (True, False): 2 * _SEEDS,
+    (True, True): _SEEDS,
+}
 """By whether groups fail over, and whether there are few faults."""
 FOUND_MIXED: Final = (
     *(1_064, 1_259, 1_402, 2_070, 10_127, 10_744, 11_158, 11_195, 11_409, 11_787, 12_290, 12_637, 20_273, 21_076),

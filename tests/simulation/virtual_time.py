@@ -57,6 +57,8 @@ class Timeline:
     def __init__(self) -> None:
         self.now_us = 0
         self.events_done = 0
+        self.running: ProcessLoop | None = None
+        """What asyncio takes for the running loop: that of the last call, until another's turn comes."""
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._failure: BaseException | None = None
@@ -85,15 +87,19 @@ class Timeline:
     def run(self, *, until_us: int, stop: Callable[[], bool] | None = None) -> None:
         """Runs events up to `until_us`, or until `stop` answers True after one of them."""
         heap = self._heap
-        while heap and heap[0][0] <= until_us:
-            when_us, _, fire = heapq.heappop(heap)
-            self.now_us = when_us
-            self.events_done += 1
-            fire()
-            if self._failure is not None:
-                raise self._failure
-            if stop is not None and stop():
-                return
+        try:
+            while heap and heap[0][0] <= until_us:
+                when_us, _, fire = heapq.heappop(heap)
+                self.now_us = when_us
+                self.events_done += 1
+                fire()
+                if self._failure is not None:
+                    raise self._failure
+                if stop is not None and stop():
+                    return
+        finally:
+            self.running = None
+            events._set_running_loop(None)
         self.now_us = max(self.now_us, until_us)
 
 
@@ -167,13 +173,11 @@ class _Handle:
         if loop.frozen:
             loop.held.append(self.fire)
             return
-        events._set_running_loop(loop)
+        loop.enter()
         try:
             self._context.run(self._callback, *self._arguments)
         except Exception as error:
             loop.call_exception_handler({"message": "a callback raised", "exception": error})
-        finally:
-            events._set_running_loop(None)
 
 
 class LoopSocket(Protocol):
@@ -220,6 +224,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._blocking_us = blocking_us
         self._failed = failed
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def enter(self) -> None:
+        """Its turn. asyncio is told of a change alone, for it asks the kernel for our process id each time."""
+        if self._timeline.running is not self:
+            self._timeline.running = self
+            events._set_running_loop(self)
 
     def stop_for_ever(self) -> None:
         """Kills everything that runs or waits here, without any of its clean-up: that is what a SIGKILL does.

@@ -52,8 +52,8 @@ class AcknowledgedSender(ClientThread):
     """Keeps 16 sends in flight to one broker while the `with` block runs; survives the broker's death.
 
     Message ids count up from `first_number`, and each body begins with its message's id: `body_of`. `pause_s` is the
-    rest between the sends of each of those in flight. `acknowledged` holds the ids answered OK, `refused` counts every
-    other answer, `failed` broken calls.
+    rest between the sends of each of those in flight, and may be changed on the way. `acknowledged` holds the ids
+    answered OK, `refused` counts every other answer, `failed` broken calls.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AcknowledgedSender(ClientThread):
         self._topic = topic
         self._body_bytes = body_bytes
         self._inflight = inflight
-        self._pause_s = pause_s
+        self.pause_s = pause_s
         self._numbers = itertools.count(first_number)
         self.acknowledged: list[str] = []
         self.refused = 0
@@ -99,10 +99,10 @@ class AcknowledgedSender(ClientThread):
                 continue
             if answer.status.code == definition.OK:
                 self.acknowledged.append(message_id)
-                await asyncio.sleep(self._pause_s)
+                await asyncio.sleep(self.pause_s)
             else:
                 self.refused += 1
-                await asyncio.sleep(max(0.01, self._pause_s))
+                await asyncio.sleep(max(0.01, self.pause_s))
 
     def _message(self, message_id: str) -> definition.Message:
         return definition.Message(

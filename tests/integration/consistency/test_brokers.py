@@ -35,6 +35,8 @@ _TOPIC = "audited"
 _FAST = {"auditReadRate": str(4 << 30)}
 _PAUSE = "secondLookPause=12"
 """Longer than a slave takes between two copies of its master's tables."""
+_TRICKLE_S = 0.4
+"""Between two sends of one of 16, once there is enough to look at: each run reads all that was sent so far."""
 
 
 @pytest.fixture
@@ -195,8 +197,9 @@ def _messages_flow(cluster: ProcessCluster) -> Iterator[list[Path]]:
     cluster.add_broker(broker_id=1, settings=settings)
     asyncio.run(create_topic(master, _TOPIC))
     folders = [cluster.store_folder(f"broker-a-{broker_id}") for broker_id in range(2)]
-    with AcknowledgedSender(master, _TOPIC, body_bytes=2_000, pause_s=0.02) as sender:
+    with AcknowledgedSender(master, _TOPIC, body_bytes=2_000) as sender:
         wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 2 << 20, limit_s=120, what="messages are there")
+        sender.pause_s = _TRICKLE_S
         yield folders
     ids = received_ids([f"{master.host}:{master.ports['grpcServerPort']}"], "all", _TOPIC, set(sender.acknowledged))
     assert set(sender.acknowledged) <= ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -20,9 +21,12 @@ from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
 from tandemmq.core.audit.repair_plan import RepairAction
 
+_CASES = int(os.environ.get("DRAWN_SEEDS", "60"))
+"""Each a whole run; more of them: DRAWN_SEEDS=1000. `make audit-check` draws hundreds."""
 
-@pytest.mark.timeout(900)  # Sixty whole runs, on a machine that may be busy.
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+
+@pytest.mark.timeout(900)
+@settings(max_examples=_CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(drawn=drawn_cases())
 def test_drawn_damage(drawn: Drawn, equal_group: list[Path], tmp_path_factory: pytest.TempPathFactory) -> None:
     assert problem_of(drawn, equal_group, tmp_path_factory.mktemp("drawn")) == ""
