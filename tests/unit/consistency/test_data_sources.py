@@ -285,6 +285,18 @@ def test_no_query_of_a_damaged_replica_is_wrong(
     shutil.rmtree(root)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_files_in_front_that_are_empty_have_lost_their_rows(
+    small_group: list[Path], sound_rows: list[dict[str, Any]], tmp_path: Path, count: int
+) -> None:
+    """Retention deletes files. What begins behind them looked as if all before it had been deleted."""
+    folder = copy_group(small_group, tmp_path)[0]
+    for path in sorted((folder / "commitlog").iterdir())[:count]:
+        path.write_bytes(b"")
+    _check_log(folder, small_group[0], sound_rows, random.Random(count), is_whole=True)
+    assert _told(folder)[0][0] == 0
+
+
 def _check_log(
     folder: Path, original: Path, sound_rows: list[dict[str, Any]], chance: random.Random, *, is_whole: bool
 ) -> None:

@@ -296,11 +296,12 @@ def inspect_replica(
     Costs a walk over the records behind the newest that a ConsumeQueue knows of, or over the last file without one, and
     a page of each ConsumeQueue.
     """
-    segments = _numbered(files.list_folder("commitlog"))
+    found = files.list_folder("commitlog")
+    segments = _numbered(found)
     is_running = any(entry.name == "abort" and not entry.is_folder for entry in files.list_folder(""))
     segment_bytes = segment_bytes or _segment_bytes(segments)
     segments = _in_their_places(files, segments, segment_bytes)
-    min_offset = int(segments[0].name) if segments else 0
+    min_offset = _min_offset(segments, found, segment_bytes)
     room_end = int(segments[-1].name) + segment_bytes if segments else 0
     facts = ReplicaFacts(
         group=group,
@@ -359,6 +360,15 @@ def _numbered(found: list[StoreEntry]) -> list[StoreEntry]:
     """Files named by the offset of their first byte, in order; one that was only just made has no length yet."""
     named = [entry for entry in found if entry.size > 0 and len(entry.name) == _NAME_DIGITS and is_number(entry.name)]
     return sorted(named)
+
+
+def _min_offset(segments: list[StoreEntry], found: list[StoreEntry], segment_bytes: int) -> int:
+    """Where the first file begins. Retention deletes files: one in front that is empty has lost what it held."""
+    first = int(segments[0].name) if segments else 0
+    empty = {int(entry.name) for entry in found if not entry.size and is_number(entry.name)}
+    while segments and first - segment_bytes in empty:
+        first -= segment_bytes
+    return first
 
 
 def _usual_size(found: list[StoreEntry]) -> int:
