@@ -200,6 +200,10 @@ def _messages_flow(cluster: ProcessCluster) -> Iterator[list[Path]]:
     with AcknowledgedSender(master, _TOPIC, body_bytes=2_000) as sender:
         wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 2 << 20, limit_s=120, what="messages are there")
         sender.pause_s = _TRICKLE_S
+        queues = [folder / "consumequeue" / _TOPIC / str(queue_id) for folder in folders for queue_id in range(8)]
+        wait_until(
+            lambda: all((queue / f"{0:020d}").exists() for queue in queues), limit_s=120, what="queues are there"
+        )
         yield folders
     ids = received_ids([f"{master.host}:{master.ports['grpcServerPort']}"], "all", _TOPIC, set(sender.acknowledged))
     assert set(sender.acknowledged) <= ids

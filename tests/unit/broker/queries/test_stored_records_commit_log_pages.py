@@ -16,13 +16,13 @@ FILE_BYTES = 1 << 20
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(disk_path: Path) -> Path:
     """Two files of a log, none of whose pages is in memory."""
     for start in (FILE_BYTES, 2 * FILE_BYTES):
-        path = tmp_path / file_name(start)
+        path = disk_path / file_name(start)
         path.write_bytes(os.urandom(FILE_BYTES))
         chill(path)
-    return tmp_path
+    return disk_path
 
 
 def chill(path: Path) -> None:

@@ -28,11 +28,11 @@ _CONTENT = random.Random(4).randbytes((1 << 20) + 1_234)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / "00000000000000000000").write_bytes(_CONTENT)
-    (tmp_path / "checkpoint").write_bytes(b"check")
-    return tmp_path
+def folder(disk_path: Path) -> Path:
+    (disk_path / "commitlog").mkdir()
+    (disk_path / "commitlog" / "00000000000000000000").write_bytes(_CONTENT)
+    (disk_path / "checkpoint").write_bytes(b"check")
+    return disk_path
 
 
 _WAYS: dict[str, Callable[[Path], ReplicaFiles]] = {
