@@ -233,6 +233,8 @@ def _span(reply: reader_pb.QueueSpan) -> QueueSpan:
 # The brokers of a cluster as its NameServers know them. Here protobuf ends.
 
 _TIMEOUT_S: Final = 3.0
+_PAUSE_S: Final = 0.1
+_MAY_COME: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _WAIT_FOR_READY_S: Final = 10.0
 """A NameServer pod that is being moved comes back within seconds, and the next run is an hour away."""
 _PERSON_WAIT_S: Final = 1.5
@@ -265,15 +267,15 @@ def registered_brokers(name_servers: Sequence[str], *, cluster: str, is_watched:
 
 def _registered_at(address: str, *, until_s: float) -> tuple[RegisteredBroker, ...]:
     with sync_channel(address, CHANNEL_OPTIONS) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=max(0.0, until_s - time.monotonic()))
-        except grpc.FutureTimeoutError:
-            pass  # The call itself says why.
-        request = nameserver_pb.ListBrokersRequest()
-        reply: nameserver_pb.ListBrokersResponse = NameServerServiceStub(channel).ListBrokers(
-            request, timeout=_TIMEOUT_S
-        )
-        return tuple(broker_value(broker) for broker in reply.brokers)
+        ask = NameServerServiceStub(channel).ListBrokers
+        while True:
+            try:
+                reply: nameserver_pb.ListBrokersResponse = ask(nameserver_pb.ListBrokersRequest(), timeout=_TIMEOUT_S)
+                return tuple(broker_value(broker) for broker in reply.brokers)
+            except grpc.RpcError as error:
+                if error.code() not in _MAY_COME or time.monotonic() >= until_s:
+                    raise
+            time.sleep(_PAUSE_S)
 
 
 def _specs(brokers: Iterable[RegisteredBroker]) -> Iterable[SourceSpec]:
