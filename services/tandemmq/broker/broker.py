@@ -728,7 +728,7 @@ class Broker:
             flushed_offset=store.flushed_offset,
             confirm_offset=min((slave.acked_offset for slave in role.slaves() if slave.in_sync), default=end_offset),
             segment_bytes=store.segment_bytes,
-            queues_offset=store.saved_offset,
+            queues_offset=store.queued_offset,
             index_offset=store.saved_offset if self._settings.message_index_enable else store.min_offset,
             lag_bytes=role.lag_bytes,
             serving=role.is_serving and role.has_master,

@@ -344,6 +344,13 @@ class MessageStore:
         return max(self._queue_flush.saved_offset, self._log.min_offset)
 
     @property
+    def queued_offset(self) -> int:
+        """Every record that starts below has its ConsumeQueue entry in its file. Before the first flush that is what
+        the checkpoint vouches for: an audit that begins with the broker checks it."""
+        vouched = self._queue_flush.checkpoint.logics_physical_offset
+        return max(self.saved_offset, vouched + 1 if vouched > 0 else 0)
+
+    @property
     def segment_bytes(self) -> int:
         return self._log.file_bytes
 

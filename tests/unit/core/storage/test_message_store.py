@@ -660,6 +660,27 @@ def test_the_time_from_a_record_to_the_last_one_survives_a_kill() -> None:
     assert [restarted.written_after_ms(offset) for offset in offsets] == expected
 
 
+@pytest.mark.parametrize("ending", ["closed", "killed", "cut"])
+def test_what_the_checkpoint_vouches_for_is_known_before_the_first_flush(ending: str) -> None:
+    """An audit that began with the broker looked at no entry at all."""
+    disk = SimulatedDisk(random.Random(1))
+    store = new_store(disk)
+    store.load()
+    for _ in range(3):
+        last = store.put(outgoing_message())
+        flush_all(store)
+    if ending == "closed":
+        store.close()
+    disk.crash(power_loss=False)
+    restarted = new_store(disk)
+    restarted.load()
+    assert restarted.saved_offset == restarted.min_offset
+    assert last.physical_offset < restarted.queued_offset <= restarted.end_offset
+    if ending == "cut":
+        restarted.truncate(last.physical_offset)
+        assert restarted.queued_offset <= last.physical_offset
+
+
 def test_saved_offset_follows_what_is_in_the_files(store: MessageStore) -> None:
     assert store.saved_offset == store.min_offset
     first = store.put(outgoing_message(keys=("a",)))
