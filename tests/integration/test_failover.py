@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -115,14 +116,17 @@ def test_what_is_changed_while_a_master_hands_over_is_no_remainder_of_one_member
                 await create_topic(broker, f"made-{lane}-{number}", queues=1)
                 made.append(f"made-{lane}-{number}")
 
+    def has_more_than(count: int) -> Callable[[], bool]:
+        return lambda: len(made) > count
+
     with FailoverGroup(tmp_path) as group, ThreadPoolExecutor(4) as threads:
         lanes = [threads.submit(asyncio.run, make_topics(group, lane)) for lane in range(4)]
         try:
             for to in (1, 0, 1, 0, 1, 0):
-                made.clear()
+                is_made_again = has_more_than(len(made))
                 assert group.hand_over(to) == to
                 group.wait_whole()
-                wait_until(lambda: bool(made), limit_s=60, what="topics are made again")
+                wait_until(is_made_again, limit_s=60, what="topics are made again")
         finally:
             is_over.set()
         for lane in lanes:

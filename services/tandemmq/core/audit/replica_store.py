@@ -358,14 +358,17 @@ def disk_id(files: ReplicaFiles) -> str:
 
 def _numbered(found: list[StoreEntry]) -> list[StoreEntry]:
     """Files named by the offset of their first byte, in order; one that was only just made has no length yet."""
-    named = [entry for entry in found if entry.size > 0 and len(entry.name) == _NAME_DIGITS and is_number(entry.name)]
-    return sorted(named)
+    return sorted(entry for entry in found if entry.size > 0 and _is_numbered(entry))
+
+
+def _is_numbered(entry: StoreEntry) -> bool:
+    return len(entry.name) == _NAME_DIGITS and is_number(entry.name)
 
 
 def _min_offset(segments: list[StoreEntry], found: list[StoreEntry], segment_bytes: int) -> int:
     """Where the first file begins. Retention deletes files: one in front that is empty has lost what it held."""
     first = int(segments[0].name) if segments else 0
-    empty = {int(entry.name) for entry in found if not entry.size and is_number(entry.name)}
+    empty = {int(entry.name) for entry in found if not entry.size and _is_numbered(entry)}
     while segments and first - segment_bytes in empty:
         first -= segment_bytes
     return first
