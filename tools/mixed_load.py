@@ -2,6 +2,7 @@
 
     make mixed-load MINUTES=60           # a kill -9 of the master every 2 minutes: build/mixed-load.json
     make mixed-load MINUTES=3 KILL_S=45 LANGUAGES=raw
+    make mixed-load MINUTES=20 KILL_S=45 LANGUAGES=raw CHURN=6 SEED=1
 
 NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages are sent and consumed with raw stubs, which repeat what is
 not answered OK, at whichever member takes it; official clients in Python (NORMAL), Go (FIFO), Java (TRANSACTION) and
@@ -9,6 +10,11 @@ Node (DELAY) work beside them. Zero are: acknowledged and lost, out of order, ha
 their time, commits that came twice, and repeated deliveries without a reason. A reason is that the delivery before was
 not acknowledged with an answer of OK, that this one was made before the one that was acknowledged and only its answer
 came later, or that the sender sent twice because the first answer did not come.
+
+With CHURN so many workers let topics, consumer groups, users, policies and clients come and go beside it, and SEED
+draws what happens to the group: not kills alone, but everything that `FailoverGroup` can do to it. `tandemmq verify`
+looks at the group again and again meanwhile. Zero are then, too: tables that contradict what a master answered, audits
+that find a difference, processes that do not end well, tracebacks in logs.
 """
 
 from __future__ import annotations
@@ -16,11 +22,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import shutil
+import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -45,8 +53,11 @@ from e2e.official_load import (
     Felt,
     OfficialLoad,
 )
+from support.churn import MESSAGE_TYPES, Churn, group_of, topic_of
 from support.cluster_processes import ServiceProcess, wait_until
+from support.failover_group import KINDS as FAULTS
 from support.failover_group import FailoverGroup
+from support.guarded_broker import guarded_settings
 from support.process_template import share_imports
 from support.topic_admin import create_group, create_topic
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -63,6 +74,10 @@ _CHANGE_LIMIT_S: Final = 600.0
 _TAKE_OVER_LIMIT_S: Final = 60.0
 _LEASE_MS: Final = 15_000
 _DELAYS_MS: Final = (1_500, 4_000, 9_000)
+_KILL: Final = "kill, left dead"
+# After which another member becomes master.
+_TAKE_OVERS: Final = (_KILL, "stop", "pause longer than the lease")
+_REST_S: Final = 10.0
 
 
 class Place(NamedTuple):
@@ -410,11 +425,23 @@ def _official_load(group: FailoverGroup, folder: Path, rate: int) -> OfficialLoa
 
 
 def play(
-    minutes: float, kill_s: float, folder: Path, *, rate: float, official_rate: int, lease_ms: int
+    minutes: float,
+    fault_s: float,
+    folder: Path,
+    *,
+    rate: float,
+    official_rate: int,
+    lease_ms: int,
+    churners: int = 0,
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Runs it, and tells what came of it."""
+    chance = random.Random(seed)
     with ExitStack() as stack:
         settings = {"failoverLease": str(lease_ms)}
+        if churners:
+            # Secrets are sealed with its key; nobody has to sign.
+            settings["authKeyPath"] = guarded_settings(folder / "auth", {})["authKeyPath"]
         group = stack.enter_context(
             FailoverGroup(folder / "group", settings=settings, limit_s=_CHANGE_LIMIT_S, pause_s=0)
         )
@@ -423,54 +450,163 @@ def play(
             broker.start_limit_s = _CHANGE_LIMIT_S
         master = group.brokers[group.master() or 0]
         for kind in KINDS:
-            asyncio.run(create_topic(master, _topic(kind), queues=4, message_type=kind))
-            asyncio.run(create_group(master, _group(kind), ordered=kind == "FIFO"))
+            _make_places(master, kind, _topic(kind), _group(kind))
+        churn = stack.enter_context(_churn(group, master, churners, seed)) if churners else None
+        audits = stack.enter_context(Audits(group, folder / "audits")) if churners else None
         load = stack.enter_context(_official_load(group, folder / "clients", official_rate)) if official_rate else None
         mixed = stack.enter_context(MixedLoad(group.brokers, rate=rate))
         if load is not None:
             load.wait_busy()
-        ends_s, kills = time.monotonic() + 60 * minutes, 0
-        while time.monotonic() + kill_s < ends_s:
-            time.sleep(kill_s)
-            _kill_master(group)
-            kills += 1
-            print(f"  {kills} masters killed", file=sys.stderr, flush=True)
+        ends_s, faults = time.monotonic() + 60 * minutes, Counter[str]()
+        while time.monotonic() + fault_s < ends_s:
+            time.sleep(fault_s)
+            fault = chance.choice(list(FAULTS)) if churners else _KILL
+            print(f"  {sum(faults.values())} faults, now: {fault}", file=sys.stderr, flush=True)
+            _disturb(group, fault)
+            faults[fault] += 1
         time.sleep(max(0.0, ends_s - time.monotonic()))
+        if churn is not None:
+            churn.stop()
         felt = [] if load is None else load.finish()
         mixed.finish()
         wait_until(group.are_equal, limit_s=_CHANGE_LIMIT_S, what="the replicas are equal")
-    rows = [_row("masters killed", kills)]
-    for sent in mixed.kinds.values():
-        rows += sent.rows()
-    for each in felt:
-        rows += _felt_rows(each)
+        rows = [_row(f"times: {fault}", count) for fault, count in faults.items()]
+        for sent in mixed.kinds.values():
+            rows += sent.rows()
+        for each in felt:
+            rows += _felt_rows(each)
+        if churn is not None and audits is not None:
+            rows += _churn_rows(group, churn, audits)
     return rows
 
 
-def _kill_master(group: FailoverGroup) -> None:
-    """Kills it while its slave may take over, and starts it again, as a supervisor would. On a machine without
-    a CPU to spare the slave may have just left the in-sync set: then nobody takes over, and the killed one goes on."""
-    wait_until(lambda: group.master() is not None, limit_s=_CHANGE_LIMIT_S, what="there is a master to kill")
+def _make_places(master: ServiceProcess, message_type: str, topic: str, group: str) -> None:
+    asyncio.run(create_topic(master, topic, queues=4, message_type=message_type))
+    asyncio.run(create_group(master, group, ordered=message_type == "FIFO"))
+
+
+def _churn(group: FailoverGroup, master: ServiceProcess, workers: int, seed: int) -> Churn:
+    for message_type in MESSAGE_TYPES:
+        _make_places(master, message_type, topic_of(message_type), group_of(message_type))
+    return Churn(group.brokers, workers=workers, seed=seed)
+
+
+def _disturb(group: FailoverGroup, fault: str) -> None:
+    """Does it to the master, and mends it once another has taken over, as a supervisor would. On a machine without a
+    CPU to spare the slave may have just left the in-sync set: then nobody takes over, and the master goes on."""
+    wait_until(lambda: group.master() is not None, limit_s=_CHANGE_LIMIT_S, what="there is a master")
     group.wait_whole()
     first = group.master()
     if first is None:
         return
-    group.brokers[first].kill()
-    with suppress(AssertionError):
-        wait_until(lambda: group.master() not in (None, first), limit_s=_TAKE_OVER_LIMIT_S, what="another is master")
-    group.brokers[first].start()
+    mend = FAULTS[fault](group, group.brokers[first])
+    if mend is not None:
+        with suppress(AssertionError):
+            limit_s = _TAKE_OVER_LIMIT_S if fault in _TAKE_OVERS else _REST_S
+            wait_until(lambda: group.master() not in (None, first), limit_s=limit_s, what="another is master")
+        mend()
     group.wait_whole()
+
+
+class Audits:
+    """Deep runs of `tandemmq verify` one after the other, from `with` on."""
+
+    def __init__(self, group: FailoverGroup, folder: Path) -> None:
+        self._group = group
+        self._folder = folder
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="audits")
+        self.texts: Final[dict[int, list[str]]] = defaultdict(list)
+        """What they printed, by their exit codes: 0 equal, 2 different, 3 not all could be read."""
+
+    def __enter__(self) -> Audits:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """The one that runs is the last."""
+        self._stopping.set()
+        self._thread.join()
+
+    def run_once(self) -> int:
+        """One run; its exit code."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "tandemmq.cli",
+                "verify",
+                "--tier",
+                "deep",
+                "--results",
+                str(self._folder),
+                "--namesrv",
+                self._group.cluster.namesrv_addr,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=_CHANGE_LIMIT_S,
+            check=False,
+        )
+        self.texts[done.returncode].append(done.stdout + done.stderr)
+        return done.returncode
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_REST_S):
+            self.run_once()
+
+
+def _churn_rows(group: FailoverGroup, churn: Churn, audits: Audits) -> list[dict[str, Any]]:
+    """What the members hold beside what was answered, what audits found, and what the processes logged."""
+
+    def wrong() -> list[str]:
+        return [text for broker in group.brokers for text in churn.wrong(broker)]
+
+    with suppress(AssertionError):
+        wait_until(lambda: not wrong(), limit_s=_REST_S, what="the tables are those that were answered")
+    contradictions = wrong()
+    audits.finish()
+    is_equal = audits.run_once() == 0
+    ended_badly = [broker.name for broker in group.brokers if broker.stop() != 0]
+    tracebacks = [
+        f"{process.name}: {line}"
+        for process in [*group.cluster.name_servers, *group.brokers]
+        for line in process.log_path.read_text(errors="replace").splitlines()
+        if "Traceback" in line
+    ]
+    unequal = [text for code, texts in audits.texts.items() if code not in (0, 3) for text in texts]
+    if not is_equal:
+        unequal.append(list(audits.texts.values())[-1][-1])
+    for text in [*contradictions, *unequal, *ended_badly, *tracebacks]:
+        print(f"  {text[:4_000]}", file=sys.stderr, flush=True)
+    for call, count in sorted(churn.clients.items()):
+        print(f"  {call}: {count}", file=sys.stderr)
+    return [
+        _row("churn: names", len(churn.ledger)),
+        _row("churn: calls of clients", sum(churn.clients.values())),
+        _row("churn: tables that contradict an answer", len(contradictions), 0),
+        _row("churn: audits", sum(map(len, audits.texts.values()))),
+        _row("churn: audits that could not read all", len(audits.texts[3])),
+        _row("churn: audits that found something", len(unequal), 0),
+        _row("churn: processes that did not end well", len(ended_badly), 0),
+        _row("churn: tracebacks in logs", len(tracebacks), 0),
+    ]
 
 
 def main() -> int:
     """Prints a line a row; the exit code is 1 if one does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--kill-s", type=float, default=120, help="seconds between two kills")
+    parser.add_argument("--kill-s", type=float, default=120, help="seconds between two kills, or other faults")
     parser.add_argument("--rate", type=float, default=20, help="messages a second of each kind, with raw stubs")
     parser.add_argument("--lease-ms", type=int, default=6_000, help="of the master; longer where CPUs are scarce")
     parser.add_argument("--official-rate", type=int, default=30, help="messages a second of the Python client")
     parser.add_argument("--languages", choices=("all", "raw"), default="all", help="raw: no official clients")
+    parser.add_argument("--churn", type=int, default=0, help="workers that let names and clients come and go")
+    parser.add_argument("--seed", type=int, default=0, help="draws the churn and its faults")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mixed-load")
     parser.add_argument("--report", type=Path, default=REPORT)
     arguments = parser.parse_args()
@@ -484,6 +620,8 @@ def main() -> int:
             rate=arguments.rate,
             official_rate=arguments.official_rate if arguments.languages == "all" else 0,
             lease_ms=arguments.lease_ms,
+            churners=arguments.churn,
+            seed=arguments.seed,
         )
     arguments.report.write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:

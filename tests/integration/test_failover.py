@@ -20,7 +20,7 @@ import grpc
 import pytest
 
 from support.acknowledged_sends import AcknowledgedSender
-from support.cluster_processes import ServiceProcess, wait_until
+from support.cluster_processes import ServiceProcess, commit_log_bytes, wait_until
 from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
 from support.http2_peer import unary_request
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
@@ -30,6 +30,7 @@ from tandemmq.core.delivery.journal import GrantEntry, read_frames
 from tandemmq.http2 import frames
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
 EXIT_REFUSED = 2
 
@@ -303,6 +304,71 @@ def test_nobody_sees_a_message_that_only_the_master_holds(tmp_path: Path) -> Non
         os.kill(group.brokers[1].pid, signal.SIGCONT)
         count = len(came())
         wait_until(lambda: len(came()) > count + 10, limit_s=120, what="messages come again")
+
+
+def test_a_master_that_stood_still_gives_nothing_once_its_lease_is_over(tmp_path: Path) -> None:
+    """Its slave takes what the master had sent to it, becomes master, and gives it. When the old one goes on, the
+    slave's report lies in its socket, and a loop looks at sockets before timers."""
+    message_id = f"01{1 << 100:032X}"
+    # The set does not shrink.
+    with FailoverGroup(tmp_path, settings={"haMaxTimeSlaveNotCatchup": "60000"}) as group:
+        group.stop_senders()
+        assert asyncio.run(_given_around_a_pause(group, message_id)) == (1, 0)
+        group.wait_whole()
+
+
+async def _given_around_a_pause(group: FailoverGroup, message_id: str) -> tuple[int, int]:
+    """How often a message is given by the slave of a master that stands still, and by that master once it goes on: the
+    slave has it from the master's last moment, and a receive waits there."""
+    master, slave = group.brokers
+    request = service.ReceiveMessageRequest(
+        group=definition.Resource(name="billing"),
+        message_queue=definition.MessageQueue(topic=definition.Resource(name=TOPIC)),
+        filter_expression=definition.FilterExpression(type=definition.TAG, expression="*"),
+        batch_size=32,
+    )
+    request.invisible_duration.FromMilliseconds(300_000)
+    request.long_polling_timeout.FromMilliseconds(200_000)
+    message = definition.Message(topic=definition.Resource(name=TOPIC), body=b"once")
+    message.system_properties.message_id = message_id
+    message.system_properties.message_type = definition.NORMAL
+    metadata = (("x-mq-client-id", "around-a-pause@1@0@0"), ("x-mq-language", "CPP"))
+
+    async def ids(stub: service_pb2_grpc.MessagingServiceStub) -> list[str]:
+        with suppress(grpc.aio.AioRpcError):
+            elements = [one async for one in stub.ReceiveMessage(request, metadata=metadata, timeout=220)]
+            return [one.message.system_properties.message_id for one in elements if one.HasField("message")]
+        return []
+
+    async with (
+        grpc.aio.insecure_channel(f"127.0.0.1:{master.ports['grpcServerPort']}") as to_master,
+        grpc.aio.insecure_channel(f"127.0.0.1:{slave.ports['grpcServerPort']}") as to_slave,
+    ):
+        old, new = service_pb2_grpc.MessagingServiceStub(to_master), service_pb2_grpc.MessagingServiceStub(to_slave)
+        # What the group's senders have left.
+        request.long_polling_timeout.FromMilliseconds(1_000)
+        while await ids(old):
+            pass
+        request.long_polling_timeout.FromMilliseconds(200_000)
+        waiting = asyncio.create_task(ids(old))
+        await asyncio.sleep(2)
+        os.kill(slave.pid, signal.SIGSTOP)
+        sending = old.SendMessage(service.SendMessageRequest(messages=[message]), metadata=metadata, timeout=120)
+        store = group.cluster.store_folder("broker-a-0")
+        while message_id.encode() not in b"".join(commit_log_bytes(store).values()):
+            await asyncio.sleep(0.005)
+        os.kill(master.pid, signal.SIGSTOP)
+        try:
+            os.kill(slave.pid, signal.SIGCONT)
+            await asyncio.to_thread(
+                wait_until, lambda: group.master() == 1, limit_s=120, what="the slave is the master"
+            )
+            by_slave = await ids(new)
+        finally:
+            os.kill(master.pid, signal.SIGCONT)
+        by_master = await waiting
+        sending.cancel()
+    return by_slave.count(message_id), by_master.count(message_id)
 
 
 def test_an_operator_makes_a_member_master_that_lacks_something(tmp_path: Path) -> None:

@@ -573,7 +573,7 @@ class BrokerParts:
     @property
     def read_refusal(self) -> str | None:
         """Why messages are not given now; None when they are."""
-        return None if self.refusal is READS_ONLY else self.refusal
+        return None if self.refusal is READS_ONLY else self.refusal or self.role.client_refusal
 
     @property
     def reads_only(self) -> bool:

@@ -64,8 +64,10 @@ class WritePath:
 
     `appended` is told the topic after each append, so that long polls wake. `answered` is told when a report, a
     flush or the end of a turn has answered sends, so that the answers go out at once and together. `refusal` tells why
-    puts are refused now, or returns None; `failed` is told of a disk that broke under a put, and `written` of the log's
-    end after each write, before anybody is answered. `room` is told when enough sends wait here, and when fewer do.
+    puts are refused now, or returns None; `may_answer`, once a turn, whether sends that wait for no slave are still
+    this master's to acknowledge: it may have stood still since it took them. `failed` is told of a disk that broke
+    under a put, and `written` of the log's end after each write, before anybody is answered. `room` is told when
+    enough sends wait here, and when fewer do.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class WritePath:
         answered: Callable[[], None],
         refusal: Callable[[], str | None],
         failed: Callable[[DiskError], None],
+        may_answer: Callable[[], bool] | None = None,
         meter: PutMeter | None = None,
         tracer: SendTracer | None = None,
         turns: LoopTurns | None = None,
@@ -98,6 +101,7 @@ class WritePath:
         self._appended = appended
         self._answered = answered
         self._refusal = refusal
+        self._may_answer = may_answer
         self._failed = failed
         self._meter = meter or PutMeter()
         self._tracer = tracer
@@ -385,7 +389,8 @@ class WritePath:
         if self._ha is not None:
             self._ha.pump()
         if self._unheld:
-            self._answer_unheld(_PUT_OK)
+            is_ours = self._may_answer is None or self._may_answer()
+            self._answer_unheld(_PUT_OK if is_ours else PutStatus.SERVICE_NOT_AVAILABLE)
             self._answered()
             self._note_written()
             if self.room.is_full:

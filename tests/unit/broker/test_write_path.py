@@ -70,6 +70,7 @@ class Rig:
         policy = AckPolicy(needed_slaves=needed_slaves, waits_for_slaves=needed_slaves > 0, sync_flush=False)
         self.tracer = SendTracer(tracing, self.meter, policy=policy) if is_traced else None
         self.refusal: str | None = None
+        self.may_answer = True
         self.path = WritePath(
             store=self.store,
             replica=self.replica,
@@ -82,6 +83,7 @@ class Rig:
             answered=lambda: self.advance(1),
             refusal=lambda: self.refusal,
             failed=self.failures.append,
+            may_answer=lambda: self.may_answer,
             meter=self.meter,
             tracer=self.tracer,
         )
@@ -294,6 +296,17 @@ async def test_answer_that_waits_for_nobody_comes_after_the_write() -> None:
     await asyncio.sleep(0)
     assert [status for status, _, _ in answers] == [PutStatus.PUT_OK] * 2
     assert all(end_offset <= stored_bytes for _, end_offset, stored_bytes in answers)
+    rig.close()
+
+
+async def test_a_master_that_stood_still_acknowledges_nothing_once_its_lease_is_over() -> None:
+    """An operator may have made another one master meanwhile, and was told what is given up."""
+    rig = Rig(is_traced=False, needed_slaves=0)
+    answers = rig.put(call=None)
+    rig.may_answer = False
+    await asyncio.sleep(0)
+    assert [answer.status for answer in answers] == [PutStatus.SERVICE_NOT_AVAILABLE]
+    assert rig.path.waiting_count == 0
     rig.close()
 
 

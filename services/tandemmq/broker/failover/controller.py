@@ -341,6 +341,9 @@ class Failover:
 
     @property
     def refusal(self) -> str | None:
+        """By the clock: a process that stood still is asked before its timers run."""
+        if self._refusal is None and self._mastership is not None and self._mastership.epoch and not self.acts:
+            self._arm_fence()
         return self._refusal
 
     @property

@@ -179,6 +179,7 @@ class MasterRole:
             appended=parts.client_api.message_arrived if self._seat is None else self._appended,
             answered=parts.client_plane.flush,
             refusal=lambda: parts.refusal,
+            may_answer=None if self._seat is None else lambda: self.client_refusal is None,
             failed=parts.disk_failed,
             meter=parts.observability.put_meter,
             tracer=parts.send_tracer,
