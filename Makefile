@@ -145,9 +145,10 @@ bench-put: setup ## CPU of one put, whole and step by step
 failover-rounds: setup ## a group changes its master, real processes: nothing acknowledged may be lost: ROUNDS=50, ONLY="kill"
 	@$(BIN)/python tools/failover_rounds.py --rounds $(or $(ROUNDS),50) $(if $(ONLY),--only "$(ONLY)")
 
-mixed-load: setup ## all kinds of messages while masters are killed, nothing may be lost, early or doubled: MINUTES=60, KILL_S=120, LANGUAGES=raw, CHURN=6, SEED=1
+mixed-load: setup ## all kinds of messages while masters are killed, nothing may be lost, early or doubled: MINUTES=60, KILL_S=120, LANGUAGES=raw, CHURN=6, SEED=1, SECURE=1
 	@$(BIN)/python tools/mixed_load.py --minutes $(or $(MINUTES),60) --kill-s $(or $(KILL_S),120) \
-		$(if $(LANGUAGES),--languages "$(LANGUAGES)") $(if $(CHURN),--churn $(CHURN)) $(if $(SEED),--seed $(SEED))
+		$(if $(LANGUAGES),--languages "$(LANGUAGES)") $(if $(CHURN),--churn $(CHURN)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(SECURE),--secure)
 
 many-topics: setup ## start, answer and restart with 10,000 topics of 8 queues
 	@$(BIN)/python benchmarks/many_topics.py

@@ -2,7 +2,7 @@
 
     make mixed-load MINUTES=60           # a kill -9 of the master every 2 minutes: build/mixed-load.json
     make mixed-load MINUTES=3 KILL_S=45 LANGUAGES=raw
-    make mixed-load MINUTES=20 KILL_S=45 LANGUAGES=raw CHURN=6 SEED=1
+    make mixed-load MINUTES=20 KILL_S=45 LANGUAGES=raw CHURN=6 SEED=1 SECURE=1
 
 NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages are sent and consumed with raw stubs, which repeat what is
 not answered OK, at whichever member takes it; official clients in Python (NORMAL), Go (FIFO), Java (TRANSACTION) and
@@ -14,7 +14,8 @@ came later, or that the sender sent twice because the first answer did not come.
 With CHURN so many workers let topics, consumer groups, users, policies and clients come and go beside it, and SEED
 draws what happens to the group: not kills alone, but everything that `FailoverGroup` can do to it. `tandemmq verify`
 looks at the group again and again meanwhile. Zero are then, too: tables that contradict what a master answered, audits
-that find a difference, processes that do not end well, tracebacks in logs.
+that find a difference, processes that do not end well, tracebacks in logs. With SECURE the members know each other by
+certificates, on both planes, which live for a minute and are renewed all the time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -29,8 +31,8 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +55,8 @@ from e2e.official_load import (
     Felt,
     OfficialLoad,
 )
+from support.certificates import ADMIN, CONSISTENCY, NAME_SERVER, TestCertificates
+from support.certificates import broker as broker_identity
 from support.churn import MESSAGE_TYPES, Churn, group_of, topic_of
 from support.cluster_processes import ServiceProcess, wait_until
 from support.failover_group import KINDS as FAULTS
@@ -60,9 +64,13 @@ from support.failover_group import FailoverGroup
 from support.guarded_broker import guarded_settings
 from support.process_template import share_imports
 from support.topic_admin import create_group, create_topic
+from tandemmq.core.access.identity import AdminLevel
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
+from tandemmq.service.certificates import CertificateFolder
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 REPORT: Final = ROOT / "build" / "mixed-load.json"
 KINDS: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
@@ -78,6 +86,8 @@ _KILL: Final = "kill, left dead"
 # After which another member becomes master.
 _TAKE_OVERS: Final = (_KILL, "stop", "pause longer than the lease")
 _REST_S: Final = 10.0
+_RENEWAL_S: Final = 20.0
+_CERTIFICATE_S: Final = 60.0
 
 
 class Place(NamedTuple):
@@ -434,16 +444,23 @@ def play(
     lease_ms: int,
     churners: int = 0,
     seed: int = 0,
+    is_secure: bool = False,
 ) -> list[dict[str, Any]]:
     """Runs it, and tells what came of it."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         settings = {"failoverLease": str(lease_ms)}
+        certificates = None
+        if is_secure:
+            certificates = stack.enter_context(_renewed_certificates(folder / "certificates"))
+            settings["haTlsMode"] = "enforcing"
         if churners:
             # Secrets are sealed with its key; nobody has to sign.
             settings["authKeyPath"] = guarded_settings(folder / "auth", {})["authKeyPath"]
         group = stack.enter_context(
-            FailoverGroup(folder / "group", settings=settings, limit_s=_CHANGE_LIMIT_S, pause_s=0)
+            FailoverGroup(
+                folder / "group", settings=settings, limit_s=_CHANGE_LIMIT_S, pause_s=0, certificates=certificates
+            )
         )
         group.stop_senders()
         for broker in group.brokers:
@@ -478,6 +495,30 @@ def play(
         if churn is not None and audits is not None:
             rows += _churn_rows(group, churn, audits)
     return rows
+
+
+@contextmanager
+def _renewed_certificates(folder: Path) -> Iterator[TestCertificates]:
+    """What the cluster is told to use; calls from here use the admin's."""
+    certificates = TestCertificates(folder)
+    stopping = threading.Event()
+    admin = ADMIN[AdminLevel.REPAIR]
+
+    def renew() -> None:
+        while not stopping.wait(_RENEWAL_S):
+            for identity in (NAME_SERVER, broker_identity(0), broker_identity(1), admin, CONSISTENCY):
+                certificates.issue(identity, days=_CERTIFICATE_S / 86_400)
+
+    place = certificates.issue(admin)
+    thread = threading.Thread(target=renew, name="renewal")
+    thread.start()
+    os.environ["TANDEMMQ_SERVICE_TLS_PATH"] = str(certificates.issue(CONSISTENCY))
+    try:
+        with use_service_tls(ServiceTls(CertificateFolder(place, clock=SystemClock()))):
+            yield certificates
+    finally:
+        stopping.set()
+        thread.join()
 
 
 def _make_places(master: ServiceProcess, message_type: str, topic: str, group: str) -> None:
@@ -607,6 +648,7 @@ def main() -> int:
     parser.add_argument("--languages", choices=("all", "raw"), default="all", help="raw: no official clients")
     parser.add_argument("--churn", type=int, default=0, help="workers that let names and clients come and go")
     parser.add_argument("--seed", type=int, default=0, help="draws the churn and its faults")
+    parser.add_argument("--secure", action="store_true", help="members know each other by certificates, soon renewed")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mixed-load")
     parser.add_argument("--report", type=Path, default=REPORT)
     arguments = parser.parse_args()
@@ -622,6 +664,7 @@ def main() -> int:
             lease_ms=arguments.lease_ms,
             churners=arguments.churn,
             seed=arguments.seed,
+            is_secure=arguments.secure,
         )
     arguments.report.write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:

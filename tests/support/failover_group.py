@@ -18,11 +18,13 @@ from typing import Final, Self
 import grpc
 
 from support.acknowledged_sends import AcknowledgedSender
+from support.certificates import TestCertificates
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.own_network import Network
 from support.topic_admin import create_topic
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
+from tandemmq.service.service_channels import aio_channel
 
 TOPIC: Final = "failover"
 GROUP: Final = "broker-a"
@@ -88,10 +90,13 @@ class FailoverGroup:
         network: Network | None = None,
         limit_s: float = LIMIT_S,
         pause_s: float = 0.02,
+        certificates: TestCertificates | None = None,
     ) -> None:
-        """`pause_s`: each sender's rest between two sends, for who asks what is kept, not how long it takes."""
+        """`pause_s`: each sender's rest between two sends, for who asks what is kept, not how long it takes. With
+        `certificates` whoever asks has to `use_service_tls`."""
         self._limit_s = limit_s
         self._pause_s = pause_s
+        self._certificates = certificates
         self.network = network
         self._folder = folder
         self._replicas = replicas
@@ -102,7 +107,7 @@ class FailoverGroup:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.cluster = stack.enter_context(ProcessCluster(self._folder))
+            self.cluster = stack.enter_context(ProcessCluster(self._folder, certificates=self._certificates))
             network = self.network
             self.cluster.add_name_server(with_disk=True, host="127.0.0.1" if network is None else network.address)
             self.authority = self._folder / "authority"
@@ -160,7 +165,7 @@ class FailoverGroup:
         """What a member knows; None: it does not answer."""
 
         async def ask() -> pb.GetFailoverStateResponse:
-            async with grpc.aio.insecure_channel(_metadata_plane(broker)) as channel:
+            async with aio_channel(_metadata_plane(broker), ()) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 state: pb.GetFailoverStateResponse = await stub.GetFailoverState(
                     pb.GetFailoverStateRequest(), timeout=1.0
@@ -207,9 +212,7 @@ class FailoverGroup:
         until = time.monotonic() + self._limit_s
 
         async def ask() -> int:
-            async with grpc.aio.insecure_channel(
-                f"{self.brokers[number].host}:{self.brokers[number].ports['listenPort']}"
-            ) as channel:
+            async with aio_channel(_metadata_plane(self.brokers[number]), ()) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 request = pb.HandOverRequest(to_broker_id=to)
                 while True:
@@ -227,9 +230,7 @@ class FailoverGroup:
         """Has a member become master whatever it lacks; why it does not."""
 
         async def ask() -> pb.ClaimUncleanResponse:
-            async with grpc.aio.insecure_channel(
-                f"{self.brokers[number].host}:{self.brokers[number].ports['listenPort']}"
-            ) as channel:
+            async with aio_channel(_metadata_plane(self.brokers[number]), ()) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 claim: pb.ClaimUncleanResponse = await stub.ClaimUnclean(
                     pb.ClaimUncleanRequest(dry_run=dry_run), timeout=10.0

@@ -103,6 +103,8 @@ def check_service_tls(
 ) -> list[str]:
     """What is wrong with a service's certificate, for people to read; `--check` and the start tell."""
     if settings.service_tls_mode is TlsMode.DISABLED:
+        if settings.service_tls_path and "service_tls_mode" not in settings.model_fields_set:
+            return ["serviceTlsMode: it is not set, and serviceTlsPath is; set it to enforcing, permissive or disabled"]
         return []
     if not settings.service_tls_path:
         return [f"serviceTlsPath: serviceTlsMode={settings.service_tls_mode} needs it; name the folder of tls.crt"]

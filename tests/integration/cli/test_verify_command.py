@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +15,12 @@ from typer.testing import CliRunner, Result
 
 from support.audit_stores import make_group
 from support.audit_summaries import diverged_run
+from support.certificates import ADMIN, CONSISTENCY, TestCertificates
+from support.cluster_processes import ProcessCluster
 from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify as verify_command
 from tandemmq.cli.ending import EXIT_FAILED, CommandError
+from tandemmq.core.access.identity import AdminLevel
 from tandemmq.core.audit.run_summary import RunSummary
 
 Run = Callable[..., tuple[Result, list[str]]]
@@ -160,3 +164,23 @@ def test_engine_is_the_jobs_setting(verify: Run, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     _, settings = verify("--path", "one", "--engine", "spark")
     assert settings[-1] == "engine=spark"
+
+
+def test_a_cluster_with_certificates_is_asked_with_that_of_the_environment(tmp_path: Path) -> None:
+    certificates = TestCertificates(tmp_path / "certificates")
+    command = [sys.executable, "-m", "tandemmq.cli", "verify", "--results", str(tmp_path / "results")]
+    with ProcessCluster(tmp_path, certificates=certificates) as cluster:
+        cluster.add_name_server()
+        command += ["--namesrv", cluster.namesrv_addr]
+
+        def told(place: Path | None) -> str:
+            environment = {} if place is None else {"TANDEMMQ_SERVICE_TLS_PATH": str(place)}
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | environment
+            )
+            assert done.returncode == EXIT_FAILED
+            return done.stderr
+
+        assert "hangs up: where services know each other by certificates" in told(None)
+        assert "is for admin" in told(certificates.issue(ADMIN[AdminLevel.REPAIR]))
+        assert "hangs up" not in told(certificates.issue(CONSISTENCY))

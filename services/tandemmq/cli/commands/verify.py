@@ -250,6 +250,9 @@ def _run(settings: Sequence[str]) -> int:
     for setting in settings:
         command += ["--set", setting]
     environment = {name: value for name, value in os.environ.items() if name not in _SOURCE_VARIABLES}
+    if environment.get("TANDEMMQ_SERVICE_TLS_PATH"):
+        # As to all commands: whoever names a certificate means it to be shown.
+        environment.setdefault("TANDEMMQ_SERVICE_TLS_MODE", "enforcing")
     # A handler, not SIG_IGN: the job would inherit that, and to undo it there takes Python between fork and exec, which
     # gRPC's threads do not survive each time.
     before = signal.signal(signal.SIGINT, lambda _number, _frame: None)

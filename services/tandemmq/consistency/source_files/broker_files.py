@@ -237,6 +237,13 @@ _PAUSE_S: Final = 0.1
 _MAY_COME: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _WAIT_FOR_READY_S: Final = 10.0
 """A NameServer pod that is being moved comes back within seconds, and the next run is an hour away."""
+_START_ONE: Final = (
+    "start a cluster with `tandemmq up`, or name its NameServers (--namesrv, or the setting namesrvAddr)"
+)
+_HANGS_UP: Final = (
+    "it is there and hangs up: where services know each other by certificates, name the job's own folder of them "
+    "(serviceTlsPath with serviceTlsMode=enforcing, $TANDEMMQ_SERVICE_TLS_PATH, or --data of the cluster)"
+)
 _PERSON_WAIT_S: Final = 1.5
 """Who looks on knows whether it should be there, and runs it again."""
 
@@ -253,9 +260,10 @@ def registered_brokers(name_servers: Sequence[str], *, cluster: str, is_watched:
         try:
             answers.append(RouteSnapshot(0, {}, _registered_at(address, until_s=until_s)))
         except grpc.RpcError as error:
-            notes.append(f"NameServer {address} does not answer: {error.code().name}")
+            notes.append(f"NameServer {address} does not answer: {error.code().name} {error.details()}")
     if len(notes) == len(name_servers):
-        remedy = "start a cluster with `tandemmq up`, or name its NameServers (--namesrv, or the setting namesrvAddr)"
+        hangs_up = any("Socket closed" in note for note in notes)
+        remedy = _HANGS_UP if hangs_up else _START_ONE
         raise NothingFound(f"{'; '.join(notes)}; {remedy}")
     brokers = merge_snapshots(answers, revision=0).brokers
     wanted = [broker for broker in brokers if not cluster or broker.identity.cluster == cluster]
