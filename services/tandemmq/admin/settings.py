@@ -9,10 +9,10 @@ from typing import Final, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tandemmq.service.service_tls import ServiceTlsSettings
+from tandemmq.service.settings import Addresses, Port, parts_of
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_HOST_PORT: Final = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 _OBJECT_NAME: Final = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 _HEADER_NAME: Final = re.compile(r"^[A-Za-z0-9-]{1,64}$")
 _LOOPBACK: Final = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
@@ -23,120 +23,97 @@ _TOKEN_LENGTH_MIN: Final = 16
 class AdminSettings(ServiceTlsSettings):
     """Settings of the admin service. It stores nothing; all it shows and changes is the cluster's."""
 
-    namesrv_addr: str = Field(
+    namesrv_addr: Addresses = Field(
         "127.0.0.1:9876",
-        alias="namesrvAddr",
         description="NameServers of the cluster as host:port, separated by ';'. Names are preferred to addresses.",
     )
     bind_address: str = Field(
         "127.0.0.1",
-        alias="bindAddress",
         min_length=1,
         description="Local address that is listened on. Outside loopback everybody who reaches it may read the "
         "cluster's state and metrics, unless a token is set; for the rest they need one.",
     )
-    http_port: int = Field(
+    http_port: Port = Field(
         8_080,
-        ge=0,
-        le=65_535,
-        alias="httpPort",
         description="Port of everything: console, REST, metrics and gRPC. 0: any free port, for tests.",
     )
     refresh_interval: int = Field(
         2_000,
         ge=200,
-        alias="refreshInterval",
         description="Pause between two readings of the cluster, in ms. A reading asks each NameServer and broker once, "
         "however many people look at it; a larger value shows changes later.",
     )
     forget_brokers_after: int = Field(
         3_600_000,
         ge=0,
-        alias="forgetBrokersAfter",
         description="How long a broker that no NameServer knows any more is still asked and shown, in ms. A lost "
         "broker group stays visible that long; so does one that was removed on purpose.",
     )
     admin_token: SecretStr = Field(
         SecretStr(""),
-        alias="adminToken",
         description="What operators on other hosts send as 'Authorization: Bearer <token>' or log in with. Empty: a "
         "token makes nobody an operator.",
     )
     viewer_token: SecretStr = Field(
         SecretStr(""),
-        alias="viewerToken",
         description="The same for those who may look, message bodies included, and change nothing. Empty: none.",
     )
     access_key: str = Field(
         "",
-        alias="accessKey",
         description="User as whom test messages are sent where brokers ask for credentials; `tandemmq user create`.",
     )
-    secret_key: SecretStr = Field(SecretStr(""), alias="secretKey", description="Its secret key.")
+    secret_key: SecretStr = Field(SecretStr(""), description="Its secret key.")
     local_role: Literal["viewer", "operator"] = Field(
         "operator",
-        alias="localRole",
         description="What callers from the same host may do without a token: those who come through kubectl "
         "port-forward, whom Kubernetes has checked. viewer: to change something they log in with adminToken.",
     )
     anonymous_role: Literal["none", "viewer"] = Field(
         "none",
-        alias="anonymousRole",
         description="What callers from other hosts may do without any proof: nothing but reading health, and without a "
         "token set the cluster's state and metrics; or look at everything, message bodies included.",
     )
     trusted_proxies: str = Field(
         "",
-        alias="trustedProxies",
         description="Networks of proxies that have checked their users, separated by ';', for example 10.1.2.3/32. "
         "What they say in proxyUserHeader and proxyGroupsHeader is believed. With 127.0.0.1/32, a proxy in the same "
         "pod, callers from this host are no longer trusted by themselves. Empty: none.",
     )
     proxy_user_header: str = Field(
         "X-Forwarded-User",
-        alias="proxyUserHeader",
         description="Header in which a trusted proxy names the user; the proxy must replace what the user sent.",
     )
     proxy_groups_header: str = Field(
         "X-Forwarded-Groups",
-        alias="proxyGroupsHeader",
         description="Header in which a trusted proxy names the user's groups, separated by ','.",
     )
     operator_groups: str = Field(
         "",
-        alias="operatorGroups",
         description="Users of trusted proxies in one of these groups are operators, others viewers; separated by ';'.",
     )
-    max_connections: int = Field(
-        500, ge=1, alias="maxConnections", description="Open connections; more are closed at once."
-    )
+    max_connections: int = Field(500, ge=1, description="Open connections; more are closed at once.")
     kubernetes_role_labels: bool = Field(
         False,
-        alias="kubernetesRoleLabels",
         description="Keep the label tandemmq.io/role (master or slave) on the brokers' pods as the brokers say it. "
         "Needs to run in a pod whose ServiceAccount may get, list and patch pods of its namespace.",
     )
     kubernetes_instance: str = Field(
         "",
-        alias="kubernetesInstance",
         max_length=63,
         description="Value of app.kubernetes.io/instance on the brokers' pods. Empty: that of this pod.",
     )
     kubernetes_namespace: str = Field(
         "",
-        alias="kubernetesNamespace",
         max_length=63,
         description="Namespace of the brokers' pods. Empty: that of this pod.",
     )
     consistency_results: str = Field(
         "",
-        alias="consistencyResults",
         description="Where the consistency job leaves its runs: its results folder, or configmap:NAME in the namespace "
         "of the pods, which this pod's ServiceAccount may get. Empty: nothing is shown of that job.",
     )
     consistency_cron_jobs: str = Field(
         "",
-        alias="consistencyCronJobs",
         max_length=63,
         description="The consistency job's CronJobs are called this, a hyphen and the tier: an operator may start them "
         "from here, if this pod's ServiceAccount may get them and create, get and list Jobs. Empty: with a folder in "
@@ -145,29 +122,22 @@ class AdminSettings(ServiceTlsSettings):
     consistency_overdue_after: int = Field(
         7_200_000,
         ge=0,
-        alias="consistencyOverdueAfter",
         description="When no run of the consistency job has ended for so long, in ms, that is a finding: two of its "
         "schedule's intervals. 0: never.",
     )
-    shutdown_timeout: int = Field(
-        5_000, ge=0, alias="shutdownTimeout", description="What calls in progress are given at the end, in ms."
-    )
+    shutdown_timeout: int = Field(5_000, ge=0, description="What calls in progress are given at the end, in ms.")
 
     @field_validator("namesrv_addr")
     @classmethod
-    def _are_addresses(cls, value: str) -> str:
-        parts = _parts(value)
-        if not parts:
+    def _are_some(cls, value: str) -> str:
+        if not parts_of(value):
             raise ValueError("name at least one NameServer as host:port")
-        for part in parts:
-            if not _HOST_PORT.match(part):
-                raise ValueError(f"'{part}' is no host:port; separate several by ';'")
         return value
 
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, value: str) -> str:
-        for part in _parts(value):
+        for part in parts_of(value):
             try:
                 ipaddress.ip_network(part)
             except ValueError as error:
@@ -223,19 +193,14 @@ class AdminSettings(ServiceTlsSettings):
     @property
     def proxy_networks(self) -> tuple[IPNetwork, ...]:
         """Networks of trusted proxies."""
-        return tuple(ipaddress.ip_network(part) for part in _parts(self.trusted_proxies))
+        return tuple(ipaddress.ip_network(part) for part in parts_of(self.trusted_proxies))
 
     @property
     def operator_group_names(self) -> frozenset[str]:
         """Groups whose members are operators."""
-        return frozenset(_parts(self.operator_groups))
+        return frozenset(parts_of(self.operator_groups))
 
     @property
     def name_servers(self) -> tuple[str, ...]:
         """NameServers as host:port."""
-        return _parts(self.namesrv_addr)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    """What stands between semicolons."""
-    return tuple(part.strip() for part in text.split(";") if part.strip())
+        return parts_of(self.namesrv_addr)

@@ -24,12 +24,12 @@ from tandemmq.core.routing.values import parse_address
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.core.tracing.span_data import TraceOptions
 from tandemmq.http2.errors import Limits, TlsMode
-from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
+from tandemmq.service.metrics import ExporterType
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX
 from tandemmq.service.service_tls import ServicePortSettings
+from tandemmq.service.settings import Addresses, Port, is_host_port, parts_of
 
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
 
 
@@ -58,114 +58,87 @@ class BrokerRole(StrEnum):
     SLAVE = "SLAVE"
 
 
-Port = Annotated[int, Field(ge=0, le=65_535)]
 Milliseconds = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(";") if part.strip()]
 
 
 class BrokerSettings(ServicePortSettings):
     """Settings of one broker. Port 0 means any free port and is for tests; every port is explicit, none is derived."""
 
     # Identity
-    broker_cluster_name: str = Field("DefaultCluster", alias="brokerClusterName", description="Name of the cluster.")
-    broker_name: str = Field("broker-a", alias="brokerName", description="Name of the broker group.")
-    broker_id: int = Field(0, ge=0, alias="brokerId", description="0 for the master, above 0 for a slave.")
-    broker_role: BrokerRole = Field(
-        BrokerRole.ASYNC_MASTER, alias="brokerRole", description="ASYNC_MASTER, SYNC_MASTER or SLAVE."
-    )
+    broker_cluster_name: str = Field("DefaultCluster", description="Name of the cluster.")
+    broker_name: str = Field("broker-a", description="Name of the broker group.")
+    broker_id: int = Field(0, ge=0, description="0 for the master, above 0 for a slave.")
+    broker_role: BrokerRole = Field(BrokerRole.ASYNC_MASTER, description="ASYNC_MASTER, SYNC_MASTER or SLAVE.")
 
     # Addresses
-    namesrv_addr: str = Field("", alias="namesrvAddr", description="NameServers, host:port separated by ';'.")
-    bind_address: str = Field("0.0.0.0", alias="bindAddress", description="Local address all planes listen on.")
+    namesrv_addr: Addresses = Field("", description="NameServers, host:port separated by ';'.")
     broker_ip1: str = Field("127.0.0.1", alias="brokerIP1", description="Host name or IP advertised to clients.")
     broker_ip2: str = Field(
         "", alias="brokerIP2", description="Host advertised for HA and metadata; brokerIP1 if empty."
     )
-    listen_port: Port = Field(10_911, alias="listenPort", description="Metadata and admin plane (gRPC).")
-    ha_listen_port: Port = Field(10_912, alias="haListenPort", description="Raw replication; used by masters.")
-    grpc_server_port: Port = Field(8_081, alias="grpcServerPort", description="RocketMQ client API (gRPC).")
-    advertised_grpc_port: Port = Field(
-        0, alias="advertisedGrpcPort", description="Client port as clients see it, behind a NAT; 0: grpcServerPort."
-    )
+    listen_port: Port = Field(10_911, description="Metadata and admin plane (gRPC).")
+    ha_listen_port: Port = Field(10_912, description="Raw replication; used by masters.")
+    grpc_server_port: Port = Field(8_081, description="RocketMQ client API (gRPC).")
+    advertised_grpc_port: Port = Field(0, description="Client port as clients see it, behind a NAT; 0: grpcServerPort.")
     address_resolve_timeout: Milliseconds = Field(
         60_000,
-        alias="addressResolveTimeout",
         description="How long the start waits for brokerIP1 and brokerIP2 to resolve, in ms: a pod may run before its "
         "DNS entry does.",
     )
     external_listen_port: Port = Field(
         0,
-        alias="externalListenPort",
         description="Second client port, for clients outside the cluster's network; they are told external addresses "
         "only. 0: none.",
     )
-    external_advertised_host: str = Field(
-        "", alias="externalAdvertisedHost", description="Host name or IP under which such clients reach that port."
-    )
+    external_advertised_host: str = Field("", description="Host name or IP under which such clients reach that port.")
     external_advertised_port: Port = Field(
         0,
-        alias="externalAdvertisedPort",
         description="Port under which they reach it, for example a node port; 0: externalListenPort.",
     )
 
     # Client plane
     client_front: ClientFront = Field(
         ClientFront.MQGRPC,
-        alias="clientFront",
         description="mqgrpc, or grpcio: the gRPC library, far slower, should the own front disappoint.",
     )
     tls_mode: TlsMode = Field(
         TlsMode.DISABLED,
-        alias="tlsMode",
         description="disabled, permissive (plain and TLS clients on one port) or enforcing; the client port only.",
     )
-    tls_cert_path: str = Field("", alias="tlsCertPath", description="Certificate chain for clients, PEM.")
-    tls_key_path: str = Field("", alias="tlsKeyPath", description="Its private key, PEM.")
+    tls_cert_path: str = Field("", description="Certificate chain for clients, PEM.")
+    tls_key_path: str = Field("", description="Its private key, PEM.")
     authentication_enabled: bool = Field(
         False,
-        alias="authenticationEnabled",
         description="Clients sign in with access key and secret key; the client port only. Raising a cluster from open "
         "to closed: first give the clients their keys, which an open broker ignores.",
     )
     authorization_enabled: bool = Field(
         False,
-        alias="authorizationEnabled",
         description="And may do what policies allow their users, nothing else. Needs authenticationEnabled.",
     )
     auth_key_path: str = Field(
         "",
-        alias="authKeyPath",
         description="File with the key that seals users' secrets in the store: 32 bytes in base64, the same on all "
         "brokers of the cluster. Several, one a line: the first seals, all of them open.",
     )
     auth_seed_path: str = Field(
         "",
-        alias="authSeedPath",
         description="File (YAML or JSON) of users and policies that a starting master makes if there never were any of "
         "their names.",
     )
     signature_time_zones: str = Field(
         "UTC,local",
-        alias="signatureTimeZones",
         description="Zones in which clients may write the date they sign, separated by commas: UTC, local (this "
         "machine's) or an offset such as +08:00. Java's, Go's and Python's clients write their local time without "
         "saying so. A date counts for 15 minutes in each; naming many lets an overheard signature count for longer.",
     )
-    client_connections_max: int = Field(
-        20_000, ge=1, alias="clientConnectionsMax", description="Client connections; more are closed at once."
-    )
-    client_streams_max: int = Field(
-        4_000, ge=1, alias="clientStreamsMax", description="Open calls of one client connection."
-    )
+    client_connections_max: int = Field(20_000, ge=1, description="Client connections; more are closed at once.")
+    client_streams_max: int = Field(4_000, ge=1, description="Open calls of one client connection.")
 
     unacknowledged_sends_max: int = Field(
         64,
         ge=1,
-        alias="unacknowledgedSendsMax",
         description="Messages that may stand in the log before a slave or the disk has confirmed them, each counting "
         "its bytes and 16 KiB; more wait for their turn, address by address, so that one client's many do not stand "
         "before another's one. In a round trip to the slaves no more are confirmed: raise it where slaves are many "
@@ -173,7 +146,6 @@ class BrokerSettings(ServicePortSettings):
     )
     client_quotas: str = Field(
         "",
-        alias="clientQuotas",
         description="What one user, client address or topic may have here, as entries separated by ';' such as "
         "'topic:orders sentMessages=500 sentBytes=1000000; address:* connections=100'. Limits: sentMessages, "
         "sentBytes, receivedMessages, receivedBytes (a second), connections (of an address), polls, leases. * is "
@@ -181,99 +153,77 @@ class BrokerSettings(ServicePortSettings):
     )
 
     # Store
-    store_path_root_dir: str = Field("store", alias="storePathRootDir", description="Folder of everything stored.")
+    store_path_root_dir: str = Field("store", description="Folder of everything stored.")
     mapped_file_size_commit_log: int = Field(
         1 << 30,
         ge=64 << 10,
         le=1 << 32,
-        alias="mappedFileSizeCommitLog",
         description="CommitLog file size in bytes; the same in the whole group, fixed once the store exists.",
     )
-    mapped_file_size_consume_queue: int = Field(
-        6_000_000, ge=20, alias="mappedFileSizeConsumeQueue", description="ConsumeQueue file size in bytes."
-    )
-    max_hash_slot_num: int = Field(5_000_000, ge=1, alias="maxHashSlotNum", description="Hash slots of an IndexFile.")
-    max_index_num: int = Field(20_000_000, ge=2, alias="maxIndexNum", description="Entries of an IndexFile.")
-    message_index_enable: bool = Field(True, alias="messageIndexEnable", description="Build the key index.")
-    max_message_size: int = Field(
-        4 << 20, ge=1, le=128 << 20, alias="maxMessageSize", description="Largest body in bytes."
-    )
+    mapped_file_size_consume_queue: int = Field(6_000_000, ge=20, description="ConsumeQueue file size in bytes.")
+    max_hash_slot_num: int = Field(5_000_000, ge=1, description="Hash slots of an IndexFile.")
+    max_index_num: int = Field(20_000_000, ge=2, description="Entries of an IndexFile.")
+    message_index_enable: bool = Field(True, description="Build the key index.")
+    max_message_size: int = Field(4 << 20, ge=1, le=128 << 20, description="Largest body in bytes.")
     max_delay_time_mills: int = Field(
         86_400_000,
         ge=0,
-        alias="maxDelayTimeMills",
         description="Farthest delivery time of a DELAY message in ms from now; a send beyond it is refused.",
     )
     timer_max_delay_sec: int = Field(
         259_200,
         ge=0,
         le=10 * 366 * 86_400,
-        alias="timerMaxDelaySec",
         description="The same in seconds, as the store has it: the lower of the two counts. A timer whose record is "
         "older than fileReservedTime is stored again, so what waits for long is written anew as often.",
     )
     flush_disk_type: FlushDiskType = Field(
-        FlushDiskType.ASYNC_FLUSH, alias="flushDiskType", description="SYNC_FLUSH acknowledges after fdatasync."
+        FlushDiskType.ASYNC_FLUSH, description="SYNC_FLUSH acknowledges after fdatasync."
     )
-    flush_interval_commit_log: Milliseconds = Field(
-        500, alias="flushIntervalCommitLog", description="Pause between timed flushes in ms (ASYNC_FLUSH)."
-    )
+    flush_interval_commit_log: Milliseconds = Field(500, description="Pause between timed flushes in ms (ASYNC_FLUSH).")
     flush_interval_consume_queue: Milliseconds = Field(
         1_000,
-        alias="flushIntervalConsumeQueue",
         description="Least pause between ConsumeQueue writes in ms; many queues wait longer.",
     )
     flush_consumer_offset_interval: Milliseconds = Field(
-        5_000, alias="flushConsumerOffsetInterval", description="Pause between writes of consumerOffset.json in ms."
+        5_000, description="Pause between writes of consumerOffset.json in ms."
     )
     sync_flush_timeout: Milliseconds = Field(
-        5_000, alias="syncFlushTimeout", description="A send waits this long for the disk, in ms (SYNC_FLUSH)."
+        5_000, description="A send waits this long for the disk, in ms (SYNC_FLUSH)."
     )
-    file_reserved_time: int = Field(72, ge=1, alias="fileReservedTime", description="Hours a CommitLog file is kept.")
+    file_reserved_time: int = Field(72, ge=1, description="Hours a CommitLog file is kept.")
     unread_reserved_time: int = Field(
         720,
         ge=0,
-        alias="unreadReservedTime",
         description="Hours it is kept for a consumer group that has not read all of it, if longer; 0: until it has. "
         "Raising it lets a group that is gone fill the disk; RocketMQ's is fileReservedTime.",
     )
     unreplicated_reserved_time: int = Field(
         0,
         ge=0,
-        alias="unreplicatedReservedTime",
         description="Hours a master keeps it for a known slave that does not have all of it, if longer; 0: until it "
         "has. Anything else leaves messages on one disk, and then deletes them.",
     )
     delete_unread_when_full: bool = Field(
         False,
-        alias="deleteUnreadWhenFull",
         description="Above diskSpaceCleanForciblyRatio a master deletes messages before they expire although no group "
         "has read them, as RocketMQ does; false: only what every group has read.",
     )
     clock_jump_max: int = Field(
         0,
         ge=0,
-        alias="clockJumpMax",
         description="Hours the wall clock may jump, or be ahead after a restart of the machine, and still make files "
         "older; 0: a third of fileReservedTime.",
     )
-    delete_when: str = Field(
-        "04", alias="deleteWhen", description="Hours of the day (UTC) for deletion, ';'-separated."
-    )
-    disk_max_used_space_ratio: Ratio = Field(
-        0.75, alias="diskMaxUsedSpaceRatio", description="Disk use above which expired files go at any hour."
-    )
+    delete_when: str = Field("04", description="Hours of the day (UTC) for deletion, ';'-separated.")
+    disk_max_used_space_ratio: Ratio = Field(0.75, description="Disk use above which expired files go at any hour.")
     disk_space_clean_forcibly_ratio: Ratio = Field(
         0.85,
-        alias="diskSpaceCleanForciblyRatio",
         description="Disk use above which files go before they expire, if nobody needs them.",
     )
-    disk_space_warning_level_ratio: Ratio = Field(
-        0.90, alias="diskSpaceWarningLevelRatio", description="Disk use above which sends are refused."
-    )
+    disk_space_warning_level_ratio: Ratio = Field(0.90, description="Disk use above which sends are refused.")
     message_delay_level: str = Field(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-        alias="messageDelayLevel",
         description="Delay of each level; the same in the whole group.",
     )
 
@@ -281,53 +231,43 @@ class BrokerSettings(ServicePortSettings):
     in_sync_replicas: int | None = Field(
         None,
         ge=1,
-        alias="inSyncReplicas",
         description="Copies, the master's included, before a send is acknowledged. Default: 2 for a SYNC_MASTER, "
         "which therefore really waits (RocketMQ 5 defaults to 1 and does not), else 1. With failoverAuthority a send "
         "waits for the whole in-sync set, which is never smaller than this by a slave's absence; default 1.",
     )
     failover_authority: str = Field(
         "",
-        alias="failoverAuthority",
         description="Who keeps the record of the group's master: file:FOLDER, etcd:HOST:PORT,HOST:PORT/PREFIX or "
         "kubernetes:LEASE; the same for all members. Empty: the master is who brokerRole says, and nobody takes over.",
     )
     failover_authority_ca_path: str = Field(
         "",
-        alias="failoverAuthorityCaPath",
         description="Who signs etcd's certificates, PEM: calls to etcd are encrypted. Empty: they are plain.",
     )
     failover_authority_cert_path: str = Field(
         "",
-        alias="failoverAuthorityCertPath",
         description="Our certificate for an etcd that asks for one (--client-cert-auth), PEM. A renewed file is used "
         "at once.",
     )
-    failover_authority_key_path: str = Field(
-        "", alias="failoverAuthorityKeyPath", description="The private key of failoverAuthorityCertPath, PEM."
-    )
+    failover_authority_key_path: str = Field("", description="The private key of failoverAuthorityCertPath, PEM.")
     failover_lease: int = Field(
         6_000,
         ge=1_000,
         le=600_000,
-        alias="failoverLease",
         description="A master that did not renew for so long may be replaced, in ms; it renews four times as often.",
     )
     group_endpoint: str = Field(
         "",
-        alias="groupEndpoint",
         description="HOST:PORT by which clients reach whoever is the group's master, told to them in place of the "
         "master's own; the same for all members. With failoverAuthority=kubernetes:… the first label of HOST is a "
         "Service without a selector, and the master keeps the EndpointSlice of its name. Empty: there is none.",
     )
     ha_max_time_slave_not_catchup: Milliseconds = Field(
         1_500,
-        alias="haMaxTimeSlaveNotCatchup",
         description="A slave that lacks the end of the log for so long leaves the in-sync set, in ms.",
     )
     slave_read_enable: bool = Field(
         False,
-        alias="slaveReadEnable",
         description="A master gets what consumers read far behind the log's end from a slave, and spares its own disk. "
         "Which slave: whichBrokerWhenConsumeSlowly of the consumer group.",
     )
@@ -335,53 +275,38 @@ class BrokerSettings(ServicePortSettings):
         40,
         ge=0,
         le=100,
-        alias="accessMessageInMemoryMaxRatio",
         description="Percent of the memory that the newest messages are expected in; what lies before is far behind.",
     )
     total_replicas: int = Field(
         2,
         ge=1,
-        alias="totalReplicas",
         description="Members of the group that a new one waits for. Members that were ever heard of count in any case.",
     )
-    slave_timeout: Milliseconds = Field(
-        3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
-    )
+    slave_timeout: Milliseconds = Field(3_000, description="A send waits this long for slaves, in ms.")
     ha_tls_mode: TlsMode = Field(
         TlsMode.DISABLED,
-        alias="haTlsMode",
         description="TLS of replication (haListenPort) between members of the group, by the certificate of "
         "serviceTlsPath: disabled, permissive (taken, and used where the master takes it) or enforcing (nothing else, "
         "but for haPlaintextPeers).",
     )
     ha_plaintext_peers: str = Field(
         "",
-        alias="haPlaintextPeers",
         description="Addresses or networks of slaves that have no certificate, such as RocketMQ's own, separated by "
         "';'. With serviceTlsMode=enforcing reports from elsewhere count only after a proof under a certificate, with "
         "haTlsMode=enforcing only by TLS.",
     )
-    ha_send_heartbeat_interval: Milliseconds = Field(
-        5_000, alias="haSendHeartbeatInterval", description="Idle time before an HA heartbeat, in ms."
-    )
+    ha_send_heartbeat_interval: Milliseconds = Field(5_000, description="Idle time before an HA heartbeat, in ms.")
     ha_housekeeping_interval: Milliseconds = Field(
-        20_000, alias="haHousekeepingInterval", description="Silence before an HA connection is closed, in ms."
+        20_000, description="Silence before an HA connection is closed, in ms."
     )
-    ha_transfer_batch_size: int = Field(
-        32_768, ge=1, le=(4 << 20) - 12, alias="haTransferBatchSize", description="Largest HA frame body in bytes."
-    )
+    ha_transfer_batch_size: int = Field(32_768, ge=1, le=(4 << 20) - 12, description="Largest HA frame body in bytes.")
     ha_max_gap_not_in_sync: int = Field(
-        256 << 20, ge=1, alias="haMaxGapNotInSync", description="Bytes a slave may lag and still count as in sync."
+        256 << 20, ge=1, description="Bytes a slave may lag and still count as in sync."
     )
-    ha_master_address: str = Field(
-        "", alias="haMasterAddress", description="host:port of the master's HA plane; empty: from the NameServers."
-    )
-    sync_from_last_file: bool = Field(
-        False, alias="syncFromLastFile", description="Give a fresh slave the last CommitLog file only."
-    )
+    ha_master_address: str = Field("", description="host:port of the master's HA plane; empty: from the NameServers.")
+    sync_from_last_file: bool = Field(False, description="Give a fresh slave the last CommitLog file only.")
     master_recovery_timeout: Milliseconds = Field(
         60_000,
-        alias="masterRecoveryTimeout",
         description="How long a starting master looks for NameServers that do not answer and, up to 10 s, for members "
         "that nobody ever heard of, in ms. For a replica that may hold more it waits without a limit.",
     )
@@ -390,13 +315,11 @@ class BrokerSettings(ServicePortSettings):
     audit_read_rate: int = Field(
         24 << 20,
         ge=0,
-        alias="auditReadRate",
         description="Bytes a second that the consistency job may have digested or checked here, and as many that it "
         "may read. Raising it shortens a run and takes disk and CPU from clients; 0 refuses the job.",
     )
     enable_repair: bool = Field(
         True,
-        alias="enableRepair",
         description="Carry out steps of a repair plan when `tandemmq repair` asks; false leaves that to an operator "
         "with the files.",
     )
@@ -404,117 +327,81 @@ class BrokerSettings(ServicePortSettings):
     # Log, traces and metrics
     log_level: LogLevel = Field(
         LogLevel.FROM_ENVIRONMENT,
-        alias="logLevel",
         description="DEBUG, INFO, WARNING or ERROR; empty: LOG_LEVEL of the environment, INFO without it.",
     )
     trace_enable: bool = Field(
-        False, alias="traceEnable", description="Keep traces of sends, receives and replication; see docs/operations."
+        False, description="Keep traces of sends, receives and replication; see docs/operations."
     )
     trace_sample_rate: float = Field(
         0.01,
         ge=0.0,
         le=1.0,
-        alias="traceSampleRate",
         description="Share of calls without a traceparent of their own that are traced, 0 to 1.",
     )
     trace_slow_threshold: int = Field(
         200,
         ge=0,
-        alias="traceSlowThreshold",
         description="A send that takes longer, in ms, or fails is always traced. 0: only those that fail.",
     )
     trace_exporter_target: str = Field(
         "",
-        alias="traceExporterTarget",
         description="OTLP/gRPC receiver of traces, host:port; empty: kept in memory for `tandemmq trace` only.",
-    )
-    metrics_exporter_type: str = Field(
-        "DISABLE",
-        alias="metricsExporterType",
-        description="DISABLE, or one or more of PROM and OTLP_GRPC.",
-    )
-    metrics_prom_exporter_port: Port = Field(
-        5_557, alias="metricsPromExporterPort", description="HTTP port of /metrics for Prometheus."
-    )
-    metrics_prom_exporter_host: str = Field(
-        "", alias="metricsPromExporterHost", description="Local address of that port; bindAddress if empty."
-    )
-    metrics_grpc_exporter_target: str = Field(
-        "", alias="metricsGrpcExporterTarget", description="OTLP/gRPC receiver of metrics, host:port."
-    )
-    metrics_grpc_exporter_interval: Milliseconds = Field(
-        60_000, alias="metricsGrpcExporterIntervalInMills", description="Pause between exports to it, in ms."
     )
     metrics_series_max: int = Field(
         2_000,
         ge=1,
-        alias="metricsSeriesMax",
         description="Topics, and pairs of topic and consumer group, that get series of their own; the rest is summed "
         "up as `_other`.",
     )
 
     # Topics, groups, delivery
-    default_topic_queue_nums: int = Field(
-        8, ge=1, le=1_024, alias="defaultTopicQueueNums", description="Queues of a new topic."
-    )
+    default_topic_queue_nums: int = Field(8, ge=1, le=1_024, description="Queues of a new topic.")
     auto_create_topic_enable: bool = Field(
         False,
-        alias="autoCreateTopicEnable",
         description="Create a topic when a client first asks for its route, with defaultTopicQueueNums queues, and "
         "TBW102 at first boot, as RocketMQ does.",
     )
-    auto_create_subscription_group: bool = Field(
-        True, alias="autoCreateSubscriptionGroup", description="Create a consumer group at its first receive."
-    )
+    auto_create_subscription_group: bool = Field(True, description="Create a consumer group at its first receive.")
     new_groups_per_second: int = Field(
         50,
         ge=1,
-        alias="newGroupsPerSecond",
         description="Consumer groups that clients' first receives may create in a second; more are told to wait. "
         "Each is a part of a file that is written whole.",
     )
-    new_groups_per_client_per_second: int = Field(
-        10, ge=1, alias="newGroupsPerClientPerSecond", description="The same for one client."
-    )
+    new_groups_per_client_per_second: int = Field(10, ge=1, description="The same for one client.")
     subscription_groups_max: int = Field(
         10_000,
         ge=1,
-        alias="subscriptionGroupsMax",
         description="Consumer groups up to which clients may create more by naming them; operators may go beyond.",
     )
     consume_from_earliest: bool = Field(
-        False, alias="consumeFromEarliest", description="A new group starts at the oldest message, not at the newest."
+        False, description="A new group starts at the oldest message, not at the newest."
     )
     max_inflight_per_queue: int = Field(
         100_000,
         ge=32,
-        alias="maxInflightPerQueue",
         description="Delivered, unacknowledged messages per group and queue.",
     )
 
     # Transactions
     transaction_time_out: Milliseconds = Field(
         6_000,
-        alias="transactionTimeOut",
         description="An undecided half message so old, in ms, has its producer asked; a topic's attribute "
         "transaction.timeout goes before it.",
     )
     transaction_check_interval: Milliseconds = Field(
         30_000,
-        alias="transactionCheckInterval",
         description="Pause before it is asked again, in ms; attribute transaction.check.interval.",
     )
     transaction_check_max: int = Field(
         15,
         ge=1,
-        alias="transactionCheckMax",
         description="Questions after which the message goes to TRANS_CHECK_MAX_TIME_TOPIC; attribute "
         "transaction.check.max. Rounds without a connected producer do not count.",
     )
     transactions_max: int = Field(
         100_000,
         ge=1,
-        alias="transactionsMax",
         description="Undecided half messages beyond which new ones are refused; each needs about 500 bytes of memory.",
     )
 
@@ -522,14 +409,12 @@ class BrokerSettings(ServicePortSettings):
     max_lmq_consume_queue_num: int = Field(
         1_000_000,
         ge=1,
-        alias="maxLmqConsumeQueueNum",
         description="Lite topics of this broker beyond which a message for a new one is refused with "
         "LITE_TOPIC_QUOTA_EXCEEDED; each needs about 300 bytes of memory, and 1 KiB for each group that consumes it.",
     )
     max_lite_subscription_count: int = Field(
         100_000,
         ge=1,
-        alias="maxLiteSubscriptionCount",
         description="Subscriptions of clients to lite topics beyond which new ones are refused with "
         "LITE_SUBSCRIPTION_QUOTA_EXCEEDED.",
     )
@@ -538,25 +423,21 @@ class BrokerSettings(ServicePortSettings):
     deduplication_ids_max: int = Field(
         1_000_000,
         ge=1,
-        alias="deduplicationIdsMax",
         description="Message ids that the deduplication windows of all topics remember (topic attribute "
         "deduplication.window); beyond it the oldest go first. Each needs about 200 bytes of memory.",
     )
 
     # NameServer registration
-    broker_heartbeat_interval: Milliseconds = Field(
-        1_000, alias="brokerHeartbeatInterval", description="Sign of life to each NameServer, in ms."
-    )
+    broker_heartbeat_interval: Milliseconds = Field(1_000, description="Sign of life to each NameServer, in ms.")
     broker_not_active_timeout_millis: Milliseconds = Field(
-        10_000, alias="brokerNotActiveTimeoutMillis", description="Silence after which NameServers drop us, in ms."
+        10_000, description="Silence after which NameServers drop us, in ms."
     )
     shutdown_timeout: Milliseconds = Field(
-        15_000, alias="shutdownTimeout", description="Limit of an orderly stop, in ms; below the pod's grace period."
+        15_000, description="Limit of an orderly stop, in ms; below the pod's grace period."
     )
     drain_grace_period: int = Field(
         3_000,
         ge=0,
-        alias="drainGracePeriod",
         description="After Drain has taken the broker out of the routes it serves for so long, in ms, that clients "
         "notice. Raising it lengthens every planned stop of a master.",
     )
@@ -568,25 +449,17 @@ class BrokerSettings(ServicePortSettings):
             raise ValueError("use 1 to 127 of the characters a-z A-Z 0-9 _ - % |")
         return value
 
-    @field_validator("namesrv_addr")
-    @classmethod
-    def _are_addresses(cls, value: str) -> str:
-        for part in filter(None, (p.strip() for p in value.split(";"))):
-            if not _HOST_PORT.match(part):
-                raise ValueError(f"'{part}' is no host:port; separate several by ';'")
-        return value
-
     @field_validator("ha_master_address")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
-        if value and not _HOST_PORT.match(value):
+        if value and not is_host_port(value):
             raise ValueError("write it as host:port, or leave it empty")
         return value
 
     @field_validator("trace_exporter_target", "metrics_grpc_exporter_target")
     @classmethod
     def _is_a_receiver(cls, value: str) -> str:
-        if value and not _HOST_PORT.match(value):
+        if value and not is_host_port(value):
             raise ValueError("write it as host:port, for example collector:4317, or for TLS as https://collector:4317")
         return value
 
@@ -598,16 +471,10 @@ class BrokerSettings(ServicePortSettings):
                 raise ValueError(f"'{part.strip()}' is no zone; write UTC, local, or an offset such as +08:00")
         return value
 
-    @field_validator("metrics_exporter_type")
-    @classmethod
-    def _are_exporters(cls, value: str) -> str:
-        parse_exporter_types(value)
-        return value
-
     @field_validator("ha_plaintext_peers")
     @classmethod
     def _are_networks(cls, value: str) -> str:
-        for part in _parts(value):
+        for part in parts_of(value):
             try:
                 ip_network(part)
             except ValueError as error:
@@ -753,7 +620,7 @@ class BrokerSettings(ServicePortSettings):
     @property
     def name_servers(self) -> tuple[str, ...]:
         """NameServers as host:port."""
-        return tuple(_parts(self.namesrv_addr))
+        return tuple(parts_of(self.namesrv_addr))
 
     def failover_options(self) -> FailoverOptions:
         """How long a master that is silent stays the master, and how small the in-sync set may be."""
@@ -779,13 +646,9 @@ class BrokerSettings(ServicePortSettings):
         ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
         if self.may_be_master:
             ports["haListenPort"] = self.ha_listen_port
-        if self.open_listen_port:
-            ports["openListenPort"] = self.open_listen_port
         if self.external_listen_port:
             ports["externalListenPort"] = self.external_listen_port
-        if ExporterType.PROM in self.metrics_options().types:
-            ports["metricsPromExporterPort"] = self.metrics_prom_exporter_port
-        return ports
+        return ports | self.common_ports
 
     @property
     def needed_replicas(self) -> int:
@@ -860,7 +723,7 @@ class BrokerSettings(ServicePortSettings):
             max_gap_not_in_sync_bytes=self.ha_max_gap_not_in_sync,
             sync_from_last_file=self.sync_from_last_file,
             proof_needed=self.service_tls_mode is TlsMode.ENFORCING,
-            unproven_peers=tuple(ip_network(text) for text in _parts(self.ha_plaintext_peers)),
+            unproven_peers=tuple(ip_network(text) for text in parts_of(self.ha_plaintext_peers)),
         )
 
     def slave_options(self) -> SlaveOptions:
@@ -878,13 +741,3 @@ class BrokerSettings(ServicePortSettings):
 
     def trace_options(self) -> TraceOptions:
         return TraceOptions(sample_rate=self.trace_sample_rate, slow_ms=self.trace_slow_threshold)
-
-    def metrics_options(self) -> MetricsOptions:
-        """How metrics leave the process."""
-        return MetricsOptions(
-            types=parse_exporter_types(self.metrics_exporter_type),
-            host=self.metrics_prom_exporter_host or self.bind_address,
-            port=self.metrics_prom_exporter_port,
-            target=self.metrics_grpc_exporter_target,
-            interval_ms=self.metrics_grpc_exporter_interval,
-        )

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 import structlog
 from google.protobuf.message import Message
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tandemmq.core.access.identity import (
     METHODS,
@@ -36,8 +36,9 @@ from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
 from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.service_channels import ServiceTls
-from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, load_settings
+from tandemmq.service.settings import ENVIRONMENT_PREFIX, Port, ServiceSettings, load_settings
 
 log = structlog.get_logger(__name__)
 
@@ -53,20 +54,17 @@ class ServiceTlsSettings(ServiceSettings):
 
     service_tls_mode: TlsMode = Field(
         TlsMode.DISABLED,
-        alias="serviceTlsMode",
         description="TLS between services (listenPort of brokers and NameServers, and calls to them): disabled, "
         "permissive (callers with and without TLS are taken, a step on the way) or enforcing (nobody without a "
         "certificate is).",
     )
     service_tls_path: str = Field(
         "",
-        alias="serviceTlsPath",
         description="Folder of this service's certificate: tls.crt, tls.key and ca.crt, as cert-manager names them. "
         "Read again when they change.",
     )
     service_tls_call: bool = Field(
         False,
-        alias="serviceTlsCall",
         description="With serviceTlsMode=permissive: calls other services with TLS, which all of them must take by "
         "then. Enforcing always does.",
     )
@@ -80,16 +78,48 @@ class ServiceTlsSettings(ServiceSettings):
 
 
 class ServicePortSettings(ServiceTlsSettings):
-    """What a service says besides that others call."""
+    """What a service says besides that others call: its ports, and where its metrics go."""
 
-    open_listen_port: int = Field(
+    bind_address: str = Field("0.0.0.0", description="Local address all planes listen on.")
+    open_listen_port: Port = Field(
         0,
-        ge=0,
-        le=65_535,
-        alias="openListenPort",
         description="Port without TLS for those who have no certificate: an orchestrator's probes, and at a NameServer "
         "clients that ask for routes. It serves nothing else. 0: none.",
     )
+
+    metrics_exporter_type: str = Field("DISABLE", description="DISABLE, or PROM and OTLP_GRPC separated by ';'.")
+    metrics_prom_exporter_port: Port = Field(
+        5_557, description="HTTP port of /metrics for Prometheus. 0: any free port, for tests."
+    )
+    metrics_prom_exporter_host: str = Field("", description="Local address of that port; bindAddress if empty.")
+    metrics_grpc_exporter_target: str = Field("", description="OTLP/gRPC receiver of metrics, host:port.")
+    metrics_grpc_exporter_interval: int = Field(
+        60_000, ge=1, alias="metricsGrpcExporterIntervalInMills", description="Pause between exports to it, in ms."
+    )
+
+    @field_validator("metrics_exporter_type")
+    @classmethod
+    def _are_exporters(cls, value: str) -> str:
+        parse_exporter_types(value)
+        return value
+
+    @property
+    def common_ports(self) -> dict[str, int]:
+        """Ports that are listened on if they are asked for, by key."""
+        ports = {"openListenPort": self.open_listen_port} if self.open_listen_port else {}
+        if ExporterType.PROM in self.metrics_options().types:
+            ports["metricsPromExporterPort"] = self.metrics_prom_exporter_port
+        return ports
+
+    def metrics_options(self) -> MetricsOptions:
+        """How metrics leave the process."""
+        return MetricsOptions(
+            types=parse_exporter_types(self.metrics_exporter_type),
+            host=self.metrics_prom_exporter_host or self.bind_address,
+            port=self.metrics_prom_exporter_port,
+            target=self.metrics_grpc_exporter_target,
+            interval_ms=self.metrics_grpc_exporter_interval,
+        )
 
 
 def check_service_tls(

@@ -22,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
-from pydantic import SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -54,9 +55,12 @@ class ServiceSettings(BaseSettings):
 
     pydantic-settings would read the environment by itself, by alias and without telling which variable was wrong;
     `load_settings` does that instead.
+
+    RocketMQ's key is the field's name in camelCase (`file_reserved_time`: `fileReservedTime`); the few that are spelled
+    otherwise have an `alias`.
     """
 
-    model_config = SettingsConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+    model_config = SettingsConfigDict(alias_generator=to_camel, extra="forbid", populate_by_name=True, frozen=True)
 
     @classmethod
     def settings_customise_sources(
@@ -69,6 +73,32 @@ class ServiceSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only what was passed."""
         return (init_settings,)
+
+
+# Kinds of values that settings of several services have.
+
+_HOST_PORT: Final = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
+
+
+def parts_of(text: str, separator: str = ";") -> tuple[str, ...]:
+    """What stands between separators, without blanks and empty parts."""
+    return tuple(part.strip() for part in text.split(separator) if part.strip())
+
+
+def is_host_port(text: str) -> bool:
+    return _HOST_PORT.match(text) is not None
+
+
+def _are_addresses(text: str) -> str:
+    for part in parts_of(text):
+        if not is_host_port(part):
+            raise ValueError(f"'{part}' is no host:port; separate several by ';'")
+    return text
+
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Addresses = Annotated[str, AfterValidator(_are_addresses)]
+"""Of the form host:port, separated by ';'."""
 
 
 @dataclass(frozen=True, slots=True)
