@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from typing import TypeVar
 
 from support.fake_cluster import FakeCluster
+from support.manual_time import ManualTime
 from support.operations_samples import (
     BROKERS,
     MASTERS,
     NOW_MS,
 )
+from tandemmq.admin.operations.messages import SendClient
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import DEAD_LETTER_PREFIX
@@ -69,12 +72,24 @@ from tandemmq.admin.operations.values import (
     Verification,
     VerificationState,
 )
+from tandemmq.admin.rpc import Channels
 from tandemmq.core.audit.run_summary import Tier
 
 _ItemT = TypeVar("_ItemT")
 
 _MASTERS = tuple(broker for broker in BROKERS if broker.endswith(":0"))
 _NAME_SERVERS = ("10.0.0.1:9876", "10.0.0.2:9876")
+
+
+def operations_of_nothing() -> Operations:
+    """The true ones, of a cluster that was never read: to look at what they take."""
+    return Operations(Channels(), members=lambda: None, send_client=_no_client, clock=ManualTime())
+
+
+@asynccontextmanager
+async def _no_client(_access_points: object) -> AsyncIterator[SendClient]:
+    raise AssertionError("nobody sends here")
+    yield
 
 
 class FakeOperations(Operations):
@@ -121,9 +136,9 @@ class FakeOperations(Operations):
         agree = all(route.queues == routes[0].queues for route in routes)
         return TopicDetail(summary, self.cluster.extents(name), routes, agree, by_group, self.unseen)
 
-    async def topic_routes(self, name: str) -> tuple[Sequence[Route], Sequence[Unseen]]:
+    async def topic_routes(self, topic: str) -> tuple[Sequence[Route], Sequence[Unseen]]:
         self._check("topic_routes")
-        topic = self.cluster.topics.get(name)
+        held = self.cluster.topics.get(topic)
         queues = [
             QueueRoute(
                 each.broker_name,
@@ -131,11 +146,11 @@ class FakeOperations(Operations):
                 each.write_queue_count,
                 each.permission if self.cluster.writable[each.broker_name] else each.permission & ~2,
             )
-            for each in (topic.brokers if topic else ())
+            for each in (held.brokers if held else ())
         ]
         addresses = {broker: f"10.0.1.{number}:8081" for number, broker in enumerate(BROKERS)} if queues else {}
         routes = [Route(server, queues, addresses) for server in _NAME_SERVERS]
-        if name == "half-changed":
+        if topic == "half-changed":
             # The second NameServer lags behind on the topic whose masters disagree.
             routes[1] = replace(routes[1], queues=queues[:1])
         return routes, self.unseen

@@ -53,8 +53,8 @@ class AccessOperations:
 
     # Users
 
-    async def users(self, *, search: str) -> tuple[list[User], Sequence[Unseen]]:
-        """By name."""
+    async def users(self, *, search: str = "") -> tuple[Sequence[User], Sequence[Unseen]]:
+        """Users of the client API by name, without their secrets; `search` is a part of the name."""
         masters = self._members.masters()
         answers = await self._questions.brokers(masters.brokers, lambda planes: planes.access.users(search=search))
         held = _by_name(answers, lambda view: view.username)
@@ -62,7 +62,15 @@ class AccessOperations:
         users = [as_value(User, views[0][1], differs_on=_differing(groups, views)) for _, views in sorted(held.items())]
         return users, (*masters.unseen, *unseen_of(answers))
 
-    async def put_user(self, change: UserChange, *, creates: bool, dry_run: bool) -> ChangeResult:
+    async def create_user(self, change: UserChange, *, dry_run: bool = False) -> ChangeResult:
+        """Makes a user on all masters. REFUSED: there is one of that name."""
+        return await self._put_user(change, creates=True, dry_run=dry_run)
+
+    async def update_user(self, change: UserChange, *, dry_run: bool = False) -> ChangeResult:
+        """Changes what is given of a user; clients notice within a second."""
+        return await self._put_user(change, creates=False, dry_run=dry_run)
+
+    async def _put_user(self, change: UserChange, *, creates: bool, dry_run: bool) -> ChangeResult:
         _check_user(change, creates=creates)
         masters = self._members.masters_to_change()
         having = await self._having(masters, change.username)
@@ -94,8 +102,8 @@ class AccessOperations:
             dry_run=dry_run,
         )
 
-    async def delete_user(self, username: str, *, dry_run: bool) -> ChangeResult:
-        """Removes a user with its policies."""
+    async def delete_user(self, username: str, *, dry_run: bool = False) -> ChangeResult:
+        """Removes a user with its policies from all masters."""
         masters = self._members.masters_to_change()
         if not await self._having(masters, username):
             raise _no_user(username)
@@ -109,8 +117,8 @@ class AccessOperations:
 
     # Policies
 
-    async def acls(self, *, subject: str, resource: str) -> tuple[list[Acl], Sequence[Unseen]]:
-        """By subject."""
+    async def acls(self, *, subject: str = "", resource: str = "") -> tuple[Sequence[Acl], Sequence[Unseen]]:
+        """What users may do, by subject; both are parts of names."""
         masters = self._members.masters()
         answers = await self._questions.brokers(
             masters.brokers, lambda planes: planes.access.acls(subject=subject, resource=resource)
@@ -125,7 +133,7 @@ class AccessOperations:
             acls.append(Acl(views[0][1].subject, entries, _differing(groups, _untimed(views))))
         return acls, (*masters.unseen, *unseen_of(answers))
 
-    async def put_acl(self, subject: str, entries: Sequence[AclEntry], *, dry_run: bool) -> ChangeResult:
+    async def put_acl(self, subject: str, entries: Sequence[AclEntry], *, dry_run: bool = False) -> ChangeResult:
         """Adds entries to a subject's policies, in place of those of the same type and resource."""
         _check_acl(subject, entries)
         masters = self._members.masters_to_change()
@@ -145,9 +153,9 @@ class AccessOperations:
         )
 
     async def delete_acl(
-        self, subject: str, resources: Sequence[str], *, policy_type: str, dry_run: bool
+        self, subject: str, resources: Sequence[str] = (), *, policy_type: str = "", dry_run: bool = False
     ) -> ChangeResult:
-        """Removes entries of a subject, or all."""
+        """Removes a subject's entries of some resources, or without any all of them."""
         with _refused("policies cannot be deleted so"):
             user_of_subject(subject)
             policy_type_of(policy_type)
@@ -175,13 +183,14 @@ class AccessOperations:
         self,
         from_broker_name: str,
         to_broker_name: str,
-        usernames: Sequence[str],
+        usernames: Sequence[str] = (),
         *,
-        only_users: bool,
-        only_acls: bool,
-        dry_run: bool,
+        only_users: bool = False,
+        only_acls: bool = False,
+        dry_run: bool = False,
     ) -> ChangeResult:
-        """Copies users, their secrets sealed as they are, and their policies."""
+        """Copies users with their secrets, sealed as they are, and policies to another broker group, which has the
+        same key file."""
         [source] = self._members.masters_to_change([from_broker_name])
         [target] = self._members.masters_to_change([to_broker_name])
         problem = f"nothing was copied from {source.key}"

@@ -46,7 +46,7 @@ class BrokerOperations:
         self._questions = questions
 
     async def settings(self, broker: str) -> BrokerSettings:
-        """As they work now; secrets are masked by the broker."""
+        """Settings of `name:id` as they work now; secrets are masked by the broker."""
         problem = f"the settings of {broker} cannot be read"
         answer = await self._questions.broker(
             self._members.broker(broker), lambda planes: planes.operations.config(), problem=problem
@@ -54,9 +54,9 @@ class BrokerOperations:
         return as_value(BrokerSettings, answer, broker=broker)
 
     async def update_settings(
-        self, broker: str, values: Mapping[str, str], *, dry_run: bool
-    ) -> tuple[ConfigChange, ...]:
-        """Changes all or none, until the broker's next start."""
+        self, broker: str, values: Mapping[str, str], *, dry_run: bool = False
+    ) -> Sequence[ConfigChange]:
+        """Changes settings of `name:id`, all or none, until its next start."""
         if not values:
             raise OperationFailed(FailureKind.INVALID, "no setting is named", remedy="name a key and its new value")
         request = pb.UpdateConfigRequest(values=values, dry_run=dry_run)
@@ -68,7 +68,9 @@ class BrokerOperations:
         return tuple(as_value(ConfigChange, one, broker=broker) for one in answer.changes)
 
     async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
-        """Asks what the master waits for; and, unless `dry_run`, gives that up if it is what was named."""
+        """Has the group's master, which waits at its start, serve without what it waits for: disks with messages, or
+        damaged tables. `names` are all that a dry run told; REFUSED: it waits for nothing, for others by now, or for
+        something that nobody can give up."""
         members = self._members.of_group(broker_name)
         master = self._members.broker(max(members, key=_may_have_lost).key)
         problem = f"what {master.key} waits for cannot be given up"
@@ -109,8 +111,8 @@ class BrokerOperations:
         await self._questions.broker(master, lambda planes: planes.replica.accept_loss(request), problem=problem)
         return loss
 
-    async def events(self, *, limit: int) -> tuple[list[EventLine], list[Unseen]]:
-        """Of all brokers together, newest first."""
+    async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
+        """What happened lately on all brokers, newest first; at most 500."""
         limit = max(1, min(limit, _EVENTS_MAX))
         brokers, silent = self._members.answering()
         answers = await self._questions.brokers(brokers, lambda planes: planes.operations.events(limit=limit))
@@ -125,9 +127,10 @@ class BrokerOperations:
         return lines[:limit], [*silent, *unseen_of(answers)]
 
     async def resend_dead_letters(
-        self, group: str, broker_name: str, queue_offsets: Sequence[int], *, dry_run: bool
-    ) -> list[DeadLetterResult]:
-        """Sends them again, a hundred at a time. PARTIAL names the first offset of those not tried."""
+        self, group: str, broker_name: str, queue_offsets: Sequence[int], *, dry_run: bool = False
+    ) -> Sequence[DeadLetterResult]:
+        """Puts dead letters, at most 1,000, back into the topics they came from, a hundred at a time. PARTIAL names the
+        first offset of those not tried."""
         if not 0 < len(queue_offsets) <= _LETTERS_MAX:
             raise OperationFailed(
                 FailureKind.INVALID,

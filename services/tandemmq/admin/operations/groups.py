@@ -23,10 +23,12 @@ from tandemmq.admin.operations.questions import (
     values_of,
 )
 from tandemmq.admin.operations.values import (
+    FIRST_PAGE,
     Change,
     ChangeResult,
     Client,
     GroupChange,
+    GroupDetail,
     GroupSummary,
     OffsetReset,
     Page,
@@ -151,16 +153,6 @@ _DELAY_SECONDS_MAX: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFacts:
-    """A group as the masters tell it."""
-
-    summary: GroupSummary
-    progress: Sequence[Progress]
-    members: Sequence[Client]
-    unseen: Sequence[Unseen]
-
-
-@dataclass(frozen=True, slots=True)
 class _GroupTable:
     """All groups without their progress."""
 
@@ -177,8 +169,9 @@ class GroupOperations:
         self._questions = questions
         self._table = ShortMemory(self._read_table, max_age_ms=_TABLE_AGE_MS, clock=clock)
 
-    async def groups(self, *, search: str, page: PageRequest) -> Page[GroupSummary]:
-        """Groups whose name contains `search`, without the system's; those of the page with their lag."""
+    async def groups(self, *, search: str = "", page: PageRequest = FIRST_PAGE) -> Page[GroupSummary]:
+        """Groups whose name contains `search`, without the system's. The list may be 2 s old; those of the page have
+        their lag, which is new."""
         table = await self._table.get()
         part = search.lower()
         found = [name for name in table.by_name if part in name.lower()]
@@ -187,8 +180,9 @@ class GroupOperations:
         items = [_measured(table.by_name[name], progress.get(name)) for name in shown]
         return Page(items, page.number, page.size, len(found), each_once(table.unseen, unmeasured))
 
-    async def group(self, name: str) -> GroupFacts:
-        """One group with its progress and members."""
+    async def group(self, name: str) -> GroupDetail:
+        """One group with its progress and members; its dead letters are not counted. NOT_FOUND when no master that
+        answers has it."""
         masters = self._members.masters()
         answers = await self._questions.brokers(masters.brokers, lambda broker: broker.admin.groups(names=[name]))
         found = _of_group(answers, name)
@@ -199,7 +193,7 @@ class GroupOperations:
         progress.sort(key=lambda one: (one.topic, one.broker_name, one.queue_id))
         members = await self.clients(group=name, topic="", limit=_CLIENTS_MAX)
         summary = replace(group_summary(list(found.values())), member_count=members.total)
-        return GroupFacts(_measured(summary, progress), progress, members.items, each_once(unseen, members.unseen))
+        return GroupDetail(_measured(summary, progress), progress, members.items, 0, each_once(unseen, members.unseen))
 
     async def progress_in(self, topic: str) -> tuple[list[Progress], Sequence[Unseen]]:
         """All groups that have read a topic, queue by queue."""
@@ -215,7 +209,7 @@ class GroupOperations:
         ]
         return found, (*masters.unseen, *unseen_of(answers))
 
-    async def put_group(self, change: GroupChange, *, dry_run: bool) -> ChangeResult:
+    async def put_group(self, change: GroupChange, *, dry_run: bool = False) -> ChangeResult:
         """Creates or changes a group on all masters."""
         problem = group_name_problem(change.name)
         if problem is None and not 0 <= (change.retry_max_times or 0) <= _RETRIES_MAX:
@@ -251,7 +245,7 @@ class GroupOperations:
             require_all(done, problem=f"group {change.name} could not be changed")
         return ChangeResult(changes, dry_run)
 
-    async def delete_group(self, name: str, *, even_with_members: bool, dry_run: bool) -> ChangeResult:
+    async def delete_group(self, name: str, *, even_with_members: bool = False, dry_run: bool = False) -> ChangeResult:
         """Removes a group with its progress from all masters. Asks all of them first whether they would."""
         masters = self._members.masters_to_change()
 
@@ -278,7 +272,9 @@ class GroupOperations:
             require_all(done, problem=f"group {name} could not be removed")
         return ChangeResult(changes, dry_run)
 
-    async def reset_offsets(self, group: str, topic: str, target: ResetTarget, *, dry_run: bool) -> list[OffsetReset]:
+    async def reset_offsets(
+        self, group: str, topic: str, target: ResetTarget, *, dry_run: bool = False
+    ) -> Sequence[OffsetReset]:
         """Sets where a group goes on, on every master that has both. Asks all of them first what it would mean."""
         _check_target(target)
         masters = self._members.masters_to_change(sorted({name for name, _ in target.offsets or ()}))
@@ -306,7 +302,7 @@ class GroupOperations:
             for move in answer.moves
         ]
 
-    async def clients(self, *, group: str, topic: str, limit: int) -> Page[Client]:
+    async def clients(self, *, group: str = "", topic: str = "", limit: int = 200) -> Page[Client]:
         """Clients of all brokers together, the one heard of last first."""
         limit = max(1, min(limit, _CLIENTS_MAX))
         brokers, silent = self._members.answering()

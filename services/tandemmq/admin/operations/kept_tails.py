@@ -60,8 +60,8 @@ class KeptTailOperations:
         self._members = members
         self._questions = questions
 
-    async def tails(self) -> tuple[list[KeptTail], list[Unseen]]:
-        """Of all brokers, by name, id and place."""
+    async def tails(self) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
+        """What was cut off the logs of all brokers, and kept, by name, id and place; of each broker at most 500."""
         brokers, silent = self._members.answering()
         request = pb.ListKeptTailsRequest(page_size=_TAILS_MAX)
         answers = await self._questions.brokers(brokers, lambda planes: planes.operations.kept_tails(request))
@@ -73,8 +73,10 @@ class KeptTailOperations:
         ]
         return found, [*silent, *unseen_of(answers)]
 
-    async def restore(self, broker: str, name: str, *, page_token: str, dry_run: bool) -> TailResult:
-        """One part of a tail, from where the token says."""
+    async def restore(self, broker: str, name: str, *, page_token: str = "", dry_run: bool = False) -> TailResult:
+        """Stores again what is missing of a part, some 4 MiB, of a tail that `name:id` keeps, on the master of its
+        group, under the ids it had. Idempotent. NOT_FOUND: it keeps no such tail; REFUSED: a broker group does not
+        answer."""
         member = self._members.broker(broker)
         tail = await self._tail(broker, name)
         walk = _walk_from(tail, page_token)
@@ -92,8 +94,8 @@ class KeptTailOperations:
         return TailResult(tail, tuple(messages), tuple(unreadable), _token(walk), dry_run)
 
     async def restore_records(
-        self, broker_name: str, records: Sequence[tuple[int, bytes]], *, dry_run: bool
-    ) -> list[TailMessage]:
+        self, broker_name: str, records: Sequence[tuple[int, bytes]], *, dry_run: bool = False
+    ) -> Sequence[TailMessage]:
         """Stores what no broker group holds; the records of any tail, with their offsets."""
         results: list[TailMessage] = []
         for start in range(0, len(records), _CHECKED_AT_ONCE):

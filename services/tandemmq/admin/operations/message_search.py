@@ -354,8 +354,11 @@ class MessageTail:
         self._poll_s = poll_s
         self._count = 0
 
-    async def messages(self, topic: str, *, tags: Sequence[str], body_bytes: int) -> AsyncIterator[MessageSummary]:
-        """From now on, ordered within a second's; ends when the caller stops. REFUSED: too many look already."""
+    async def messages(
+        self, topic: str, *, tags: Sequence[str] = (), body_bytes: int = 4_096
+    ) -> AsyncIterator[MessageSummary]:
+        """Messages as they come in, from now on, ordered within a second's, until the caller stops; of more than 200 a
+        second the newest. REFUSED: 16 look already."""
         if self._count >= _TAILS_MAX:
             raise OperationFailed(
                 FailureKind.REFUSED,

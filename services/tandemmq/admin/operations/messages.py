@@ -195,8 +195,9 @@ class MessageOperations:
         self._questions = questions
         self._groups = groups
 
-    async def find(self, message_id: str, *, topic: str) -> list[MessageSummary]:
-        """Records with that id, newest first. UNAVAILABLE when none is found and not everybody could be asked."""
+    async def find(self, message_id: str, *, topic: str = "") -> Sequence[MessageSummary]:
+        """Messages by the id a client gave them, or by an id of address and offset, newest first. UNAVAILABLE when none
+        is found and not everybody could be asked."""
         message_id = message_id.strip()
         if not message_id or len(message_id) > _ID_CHARACTERS_MAX:
             raise OperationFailed(
@@ -218,15 +219,16 @@ class MessageOperations:
             )
         return sorted(found, key=lambda message: (message.store_ms, message.physical_offset), reverse=True)
 
-    async def at_physical(self, broker_name: str, physical_offset: int, *, body_bytes: int) -> MessageDetail:
-        """The message whose record begins there."""
+    async def at_physical(self, broker_name: str, physical_offset: int, *, body_bytes: int = 65_536) -> MessageDetail:
+        """The message whose record begins there whole, with its copies compared; at most 4 MiB of its body."""
         check_offset(physical_offset)
         request = pb.GetMessageRequest(physical_offset=physical_offset, body_bytes=_body_limit(body_bytes))
         return await self._detail(broker_name, request, f"no message begins at {physical_offset:,} on {broker_name}")
 
     async def at_queue(
-        self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int
+        self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int = 65_536
     ) -> MessageDetail:
+        """The same, by its place in a queue."""
         check_offset(queue_offset)
         check_queue(queue_id)
         place = pb.QueuePlace(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
@@ -491,8 +493,8 @@ class TransactionOperations:
         self._members = members
         self._questions = questions
 
-    async def transactions(self, *, topic: str, limit: int) -> TransactionPage:
-        """Of all masters together, the oldest first."""
+    async def transactions(self, *, topic: str = "", limit: int = 200) -> TransactionPage:
+        """Transactions that are neither committed nor rolled back, of all masters, the oldest first; at most 1,000."""
         limit = max(1, min(limit, _TRANSACTIONS_MAX))
         request = operations_pb.ListTransactionsRequest(topic=topic, limit=limit)
         readers = self._members.masters()
@@ -507,8 +509,8 @@ class TransactionOperations:
         total = sum(answer.value.total_count for answer in answers if answer.value is not None)
         return TransactionPage(tuple(found[:limit]), total, (*readers.unseen, *unseen_of(answers)))
 
-    async def lite_topics(self, topic: str, *, search: str, limit: int) -> LiteTopicPage:
-        """Of all masters together, by name."""
+    async def lite_topics(self, topic: str, *, search: str = "", limit: int = 200) -> LiteTopicPage:
+        """Lite topics of a topic of the type LITE on all masters, by name; at most 1,000."""
         limit = max(1, min(limit, _LITE_TOPICS_MAX))
         request = operations_pb.ListLiteTopicsRequest(topic=topic, search=search, limit=limit)
         readers = self._members.masters()
@@ -531,8 +533,9 @@ class TransactionOperations:
         total = sum(answer.value.total_count for answer in answers if answer.value is not None)
         return LiteTopicPage(tuple(found[:limit]), total, (*readers.unseen, *unseen_of(answers)))
 
-    async def resolve(self, transaction_id: str, end: str, *, dry_run: bool) -> Transaction:
-        """Ends one, or says which it would be."""
+    async def resolve(self, transaction_id: str, end: str, *, dry_run: bool = False) -> Transaction:
+        """Ends one in its producer's place: `commit` or `rollback`. Idempotent. REFUSED: it ended in the other way, or
+        is not known."""
         if end not in TRANSACTION_ENDS:
             raise OperationFailed(FailureKind.INVALID, f"end: {end!r}", remedy="choose commit or rollback")
         try:
@@ -553,9 +556,18 @@ class TransactionOperations:
         return as_value(Transaction, answer.transaction, broker_name=broker_name)
 
     async def command_client(
-        self, client_id: str, command: str, *, broker_name: str, topic: str, queue_id: int, queue_offset: int
-    ) -> tuple[ClientReply, ...]:
-        """What it said to each broker that it is connected to; to one master, if that is named."""
+        self,
+        client_id: str,
+        command: str,
+        *,
+        broker_name: str = "",
+        topic: str = "",
+        queue_id: int = 0,
+        queue_offset: int = 0,
+    ) -> Sequence[ClientReply]:
+        """Tells a client to `print-stack`, to `reconnect`, or to `verify-message` with a stored one: what it said to
+        each broker that it is connected to, or to the one master that is named. NOT_FOUND: no broker has a stream of
+        it."""
         if command not in CLIENT_COMMANDS:
             raise OperationFailed(
                 FailureKind.INVALID, f"command: {command!r}", remedy=f"choose one of {', '.join(CLIENT_COMMANDS)}"

@@ -24,6 +24,7 @@ from tandemmq.admin.operations.questions import (
     values_of,
 )
 from tandemmq.admin.operations.values import (
+    FIRST_PAGE,
     BrokerTopic,
     Change,
     ChangeResult,
@@ -33,6 +34,7 @@ from tandemmq.admin.operations.values import (
     QueueRoute,
     Route,
     TopicChange,
+    TopicDetail,
     TopicSummary,
     Unseen,
 )
@@ -250,7 +252,7 @@ class RouteOperations:
         self._members = members
         self._questions = questions
 
-    async def routes(self, topic: str) -> tuple[list[Route], list[Unseen]]:
+    async def routes(self, topic: str) -> tuple[Sequence[Route], Sequence[Unseen]]:
         """Each NameServer's route of a topic, in their configured order; none if none answers."""
         servers = self._members.name_servers
         silent = [Unseen(one.address, f"does not answer ({one.error})") for one in servers if one.error is not None]
@@ -523,16 +525,6 @@ def _version(broker: nameserver_pb.RegisteredBroker) -> bytes:
     return broker.incarnation.to_bytes(8, "big") + version
 
 
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """A topic as brokers and NameServers tell it."""
-
-    summary: TopicSummary
-    extents: Sequence[Extent]
-    routes: Sequence[Route]
-    unseen: Sequence[Unseen]
-
-
 class TopicOperations:
     """Reads from the masters, or from the slaves of those that are away; changes are the masters'."""
 
@@ -542,8 +534,11 @@ class TopicOperations:
         self._routes = routes
         self._table = TopicTables(members, questions, routes, clock=clock)
 
-    async def topics(self, *, search: str, categories: Sequence[str], page: PageRequest) -> Page[TopicSummary]:
-        """Those whose name contains `search`; the ones of the page with their counts."""
+    async def topics(
+        self, *, search: str = "", categories: Sequence[str] = (ORDINARY,), page: PageRequest = FIRST_PAGE
+    ) -> Page[TopicSummary]:
+        """Topics by name; `search` is a part of the name, case does not matter. The list itself may be 2 s old; those
+        of the page have their counts, which are new."""
         table = await self._table.get()
         part, wanted = search.lower(), frozenset(categories)
         found = [(name, category) for name, lower, category in table.names if category in wanted and part in lower]
@@ -555,8 +550,8 @@ class TopicOperations:
         ]
         return Page(items, page.number, page.size, len(found), each_once(table.unseen, uncounted))
 
-    async def topic(self, name: str) -> TopicFacts:
-        """One topic with its queues and routes."""
+    async def topic(self, name: str) -> TopicDetail:
+        """One topic with its queues and routes, without its groups. NOT_FOUND when no master that answers has it."""
         readers = self._members.readers()
         answers = await self._questions.brokers(
             readers.brokers, lambda broker: broker.admin.topics(include_system=True, names=[name])
@@ -577,10 +572,11 @@ class TopicOperations:
             held=sum(extent.held for extent in extents),
             stored=sum(extent.max_offset for extent in extents),
         )
-        return TopicFacts(summary, extents, routes, each_once(unseen, unrouted))
+        agree = len({frozenset(route.queues) for route in routes}) <= 1
+        return TopicDetail(summary, extents, routes, agree, (), each_once(unseen, unrouted))
 
-    async def put_topic(self, change: TopicChange, *, dry_run: bool) -> ChangeResult:
-        """Creates or changes a topic on masters, and waits for its routes."""
+    async def put_topic(self, change: TopicChange, *, dry_run: bool = False) -> ChangeResult:
+        """Creates or changes a topic on masters, and waits until every NameServer routes to it."""
         if problems := topic_problems(change):
             raise OperationFailed(
                 FailureKind.INVALID,

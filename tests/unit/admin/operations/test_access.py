@@ -86,7 +86,7 @@ class _Cluster:
         self.access = AccessOperations(members, FakeQuestions(planes))
 
     async def with_ann(self) -> AccessOperations:
-        await self.access.put_user(UserChange("ann", SECRET), creates=True, dry_run=False)
+        await self.access.create_user(UserChange("ann", SECRET), dry_run=False)
         return self.access
 
 
@@ -109,7 +109,7 @@ async def test_sealed_secrets_are_shown_to_whoever_may_copy_users_alone(identity
 
 async def test_a_user_is_made_on_all_masters_and_no_answer_has_its_secret() -> None:
     cluster = _Cluster()
-    planned = await cluster.access.put_user(UserChange("ann", SECRET), creates=True, dry_run=True)
+    planned = await cluster.access.create_user(UserChange("ann", SECRET), dry_run=True)
     assert [change.what for change in planned.changes] == ["created", "created"]
     assert cluster.a.changes.user("ann") is None
     await cluster.with_ann()
@@ -120,7 +120,7 @@ async def test_a_user_is_made_on_all_masters_and_no_answer_has_its_secret() -> N
     assert unseen == ()
     assert SECRET not in str(users) + str(await cluster.a.users(with_sealed_password=True))
     with pytest.raises(OperationFailed) as failed:
-        await cluster.access.put_user(UserChange("ann", SECRET), creates=True, dry_run=False)
+        await cluster.access.create_user(UserChange("ann", SECRET), dry_run=False)
     assert failed.value.kind is FailureKind.REFUSED
 
 
@@ -144,7 +144,7 @@ async def test_a_change_that_one_master_refuses_is_made_on_none() -> None:
 )
 async def test_what_is_wrong_is_said_before_anybody_is_asked(change: UserChange, field: str) -> None:
     with pytest.raises(OperationFailed) as failed:
-        await _Cluster().access.put_user(change, creates=True, dry_run=False)
+        await _Cluster().access.create_user(change, dry_run=False)
     assert failed.value.kind is FailureKind.INVALID
     assert field in failed.value.cause
     assert SECRET not in failed.value.cause
@@ -158,7 +158,7 @@ async def test_who_has_it_otherwise_is_named_and_a_copy_makes_it_the_same() -> N
     assert [user.differs_on for user in (await access.users(search=""))[0]] == [("broker-b",)]
     assert [acl.differs_on for acl in (await access.acls(subject="", resource=""))[0]] == [("broker-b",)]
     with pytest.raises(OperationFailed, match="not on all masters"):
-        await access.put_user(UserChange("ann", user_status="disable"), creates=False, dry_run=False)
+        await access.update_user(UserChange("ann", user_status="disable"), dry_run=False)
     planned = await access.copy("broker-a", "broker-b", (), only_users=False, only_acls=False, dry_run=True)
     assert [change.what for change in planned.changes] == ["copied"]
     await access.copy("broker-a", "broker-b", ["ann"], only_users=False, only_acls=False, dry_run=False)

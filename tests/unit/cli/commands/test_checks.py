@@ -142,7 +142,7 @@ def test_cluster_that_hangs_is_unknown_in_time() -> None:
         raise AssertionError
 
     operations: Operations = cluster.operations
-    operations.groups = hang  # type: ignore[method-assign]
+    operations.groups = hang
     code, line = _check(cluster, "lag", "--timeout", "50ms")
     assert (code, "did not answer within 0.05 s" in line) == (3, True)
 
