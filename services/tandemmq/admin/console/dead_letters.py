@@ -1,4 +1,4 @@
-"""What the pages of dead letters show. Pure; templates only lay it out."""
+"""The pages of dead letters: who has some, what they are, and sending them again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
@@ -17,83 +16,19 @@ from tandemmq.admin.console.frame import (
     Flash,
     address,
     dead_letters_address,
-    group_address,
-    place_address,
-    topic_address,
 )
-from tandemmq.admin.console.message_rows import PREVIEW_BYTES, message_rows
+from tandemmq.admin.operations.bodies import PREVIEW_BYTES
 from tandemmq.admin.operations.operations import Operations, refuse_unknown_group
 from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.operations.topics import DEAD_LETTER, DEAD_LETTER_PREFIX, dead_letter_topic
+from tandemmq.admin.operations.topics import DEAD_LETTER, dead_letter_topic
 from tandemmq.admin.operations.values import (
     DeadLetterResult,
     MessagePage,
     MessageQuery,
-    Page,
     PageRequest,
-    TopicSummary,
 )
-from tandemmq.service.texts import count_text
 
 _LINES_MAX: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterRow:
-    group: str
-    address: str
-    topic: str
-    topic_address: str
-    # Empty: not known.
-    held: str
-    stored: str
-    brokers: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResendRow:
-    broker_name: str
-    queue_offset: int
-    address: str
-    # Empty: not known where it came from.
-    topic: str
-    topic_address: str
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResendView:
-    """What resending does."""
-
-    rows: tuple[ResendRow, ...]
-    # Those that can be sent, as the form posts them.
-    sendable: tuple[str, ...]
-
-    @property
-    def problem_count(self) -> int:
-        """How many cannot."""
-        return len(self.rows) - len(self.sendable)
-
-
-def dead_letter_rows(page: Page[TopicSummary]) -> tuple[DeadLetterRow, ...]:
-    return tuple(_dead_letter_row(topic) for topic in page.items)
-
-
-def resend_view(group: str, results: Sequence[DeadLetterResult]) -> ResendView:
-    """A dry run."""
-    rows = tuple(
-        ResendRow(
-            broker_name=result.broker_name,
-            queue_offset=result.queue_offset,
-            address=place_address(result.broker_name, dead_letter_topic(group), 0, result.queue_offset),
-            topic=result.topic,
-            topic_address=topic_address(result.topic) if result.topic else "",
-            problem=result.problem,
-        )
-        for result in results
-    )
-    sendable = tuple(f"{row.broker_name}/{row.queue_offset}" for row in rows if not row.problem)
-    return ResendView(rows, sendable)
 
 
 def was_sent(result: DeadLetterResult) -> bool:
@@ -112,19 +47,6 @@ def resend_lines(results: Sequence[DeadLetterResult]) -> tuple[str, ...]:
     sent = [f"{count:,} sent to {topic}" for topic, count in sorted(by_topic.items())]
     more = len(wrong) - _LINES_MAX
     return (*wrong[:_LINES_MAX], *((f"and {more} more such letters",) if more > 0 else ()), *sent)
-
-
-def _dead_letter_row(topic: TopicSummary) -> DeadLetterRow:
-    group = topic.name.removeprefix(DEAD_LETTER_PREFIX)
-    return DeadLetterRow(
-        group=group,
-        address=dead_letters_address(group),
-        topic=topic.name,
-        topic_address=topic_address(topic.name),
-        held=count_text(topic.held) if topic.held >= 0 else "",
-        stored=count_text(topic.stored) if topic.stored >= 0 else "",
-        brokers=", ".join(broker.broker_name for broker in topic.brokers),
-    )
 
 
 # Pages of dead letters: who has some, what they are, and sending them again.
@@ -157,7 +79,6 @@ def _add_lists(app: FastAPI, pages: Pages) -> None:
             "dead_letters.html",
             active=_ACTIVE,
             page=found,
-            rows=dead_letter_rows(found),
             search=search,
         )
 
@@ -168,20 +89,6 @@ def _add_lists(app: FastAPI, pages: Pages) -> None:
 
 def _add_resending(app: FastAPI, pages: Pages) -> None:
     codes = _OnceCodes()
-
-    def ask(request: Request, group: str, view: ResendView, *, failure: OperationFailed | None = None) -> Response:
-        return page_html(
-            pages,
-            request,
-            "dead_letters_resend.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=False),
-            group=group,
-            own=dead_letters_address(group),
-            view=view,
-            fields=(("code", codes.new()), *(("letter", letter) for letter in view.sendable)),
-            failure=failure,
-        )
 
     @app.post("/dead-letters/{group}/resend", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def resend(request: Request, group: str) -> Response:
@@ -198,7 +105,19 @@ def _add_resending(app: FastAPI, pages: Pages) -> None:
                 for broker, offsets in chosen.items()
                 for result in await operations.resend_dead_letters(group, broker, offsets, dry_run=True)
             ]
-            return ask(request, group, resend_view(group, results))
+            sendable = [f"{one.broker_name}/{one.queue_offset}" for one in results if not one.problem]
+            return page_html(
+                pages,
+                request,
+                "dead_letters_resend.html",
+                active=_ACTIVE,
+                group=group,
+                topic=dead_letter_topic(group),
+                own=dead_letters_address(group),
+                results=results,
+                sendable=len(sendable),
+                fields=(("code", codes.new()), *(("letter", letter) for letter in sendable)),
+            )
         if not codes.use(form.text("code")):
             text = "This was done already: nothing was sent a second time. Select the letters anew to send them again."
             return go_to(pages, dead_letters_address(group), flash=Flash("warning", text))
@@ -231,12 +150,9 @@ async def _letters_page(
         active=_ACTIVE,
         status=form_status(failure, is_wrong=bool(error)),
         group=group,
-        group_href=group_address(group),
         topic=topic,
-        topic_href=topic_address(topic),
         own=dead_letters_address(group),
         page=page,
-        rows=message_rows(page.messages) if page is not None else (),
         next=address(dead_letters_address(group), page_token=token) if token else "",
         error=error,
         failure=failure,

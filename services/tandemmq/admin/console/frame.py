@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -22,6 +22,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from tandemmq.admin.cluster_state import Severity
+from tandemmq.admin.operations.bodies import PREVIEW_BYTES, body_preview
 from tandemmq.service.settings import VERSION
 from tandemmq.service.texts import (
     age_text,
@@ -293,6 +294,11 @@ class PageTemplates:
             "rate": rate_text,
             "wall": wall_text,
             "segment": segment,
+            "age": age_text,
+            "known": _known,
+            "agreed": agreed,
+            "permission": _permission,
+            "preview": lambda body: body_preview(body[:PREVIEW_BYTES]),
         }
         self._environment.globals |= {
             "version": VERSION,
@@ -302,6 +308,14 @@ class PageTemplates:
             "static": self._static_path,
             "address": address,
             "moment": _moment,
+            "since": _since,
+            "topic_address": topic_address,
+            "group_address": group_address,
+            "dead_letters_address": dead_letters_address,
+            "message_address": message_address,
+            "messages_address": messages_address,
+            "place_address": place_address,
+            "trace_address": trace_address,
             "zone": zone_name,
         }
 
@@ -331,6 +345,30 @@ def address(path: str, **parameters: object) -> str:
 def segment(text: str) -> str:
     """One part of a path: names such as %RETRY%billing and a/b are one part."""
     return quote(text, safe="")
+
+
+def agreed(values: Iterable[str]) -> str:
+    """What all masters say, or that they say different things."""
+    different = set(values)
+    return different.pop() if len(different) == 1 else "differs" if different else "not known"
+
+
+def _permission(bits: int) -> str:
+    """RocketMQ's, in words."""
+    words = [word for bit, word in ((4, "read"), (2, "write")) if bits & bit]
+    return " and ".join(words) if len(words) == 2 else f"{words[0]} only" if words else "none"
+
+
+def _known(count: int) -> str:
+    """A count that is negative where nobody told it."""
+    return count_text(count) if count >= 0 else "not known"
+
+
+@pass_context
+def _since(context: Context, wall_ms: int) -> str:
+    """How long ago a moment of the wall clock was; empty where it is not known."""
+    frame: Frame = context["frame"]
+    return age_text(max(0, frame.now_wall_ms - wall_ms)) if wall_ms > 0 else ""
 
 
 @pass_context

@@ -1,4 +1,4 @@
-"""What the pages of consumer groups show. Pure; templates only lay it out."""
+"""The pages of consumer groups. Templates read the operations' values; here is what takes a rule."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from tandemmq.admin.console.answers import (
     refuse_existing,
     usage_plots,
 )
-from tandemmq.admin.console.frame import Flash, dead_letters_address, group_address, messages_address, topic_address
+from tandemmq.admin.console.frame import Flash, group_address
 from tandemmq.admin.console.plots import RANGES, time_range
 from tandemmq.admin.operations.groups import GROUP_ATTRIBUTES
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import RETRY_PREFIX, attributes_text, read_attributes
 from tandemmq.admin.operations.values import (
     ChangeResult,
-    Client,
     GroupChange,
     GroupDetail,
     GroupSummary,
@@ -43,56 +42,12 @@ from tandemmq.admin.operations.values import (
     PageRequest,
     Progress,
     ResetTarget,
-    Unseen,
 )
 from tandemmq.core.metadata.topic_table import group_name_problem
-from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, count_text, counted, duration_text, read_moment
+from tandemmq.service.texts import FORMS, MomentUnreadable, counted, read_moment
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
-
-
-# Connected clients as tables show them.
-
-
-@dataclass(frozen=True, slots=True)
-class ClientRow:
-    """A client; what it has not said is named so."""
-
-    client_id: str
-    # simple consumer, producer …
-    kind: str
-    group: str
-    group_address: str
-    library: str
-    address: str
-    heard: str
-    brokers: str
-    # Topic, its page, and the filter where it reads with one.
-    subscriptions: tuple[tuple[str, str, str], ...]
-
-
-def client_rows(clients: Iterable[Client], *, shown_topic: str = "") -> tuple[ClientRow, ...]:
-    """In the order given. With `shown_topic` only what a client says of that topic."""
-    return tuple(_client_row(client, shown_topic) for client in clients)
-
-
-def _client_row(client: Client, shown_topic: str) -> ClientRow:
-    return ClientRow(
-        client_id=client.client_id,
-        kind=client.client_type.replace("_", " ").lower() or "has not said yet",
-        group=client.group,
-        group_address=group_address(client.group) if client.group else "",
-        library=" ".join(part for part in (client.language, client.version) if part) or "not known",
-        address=client.address,
-        heard=age_text(client.silent_ms),
-        brokers=", ".join(client.brokers),
-        subscriptions=tuple(
-            (topic, topic_address(topic), expression)
-            for topic, expression in sorted(client.subscriptions.items())
-            if shown_topic in ("", topic)
-        ),
-    )
 
 
 TOPICS_SHOWN: Final = 50
@@ -100,63 +55,40 @@ TOPICS_SHOWN: Final = 50
 QUEUES_SHOWN: Final = 1_000
 """Rows of queues on a group's page, of all topics together."""
 MOVES_SHOWN: Final = 256
-_TOPICS_NAMED: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    name: str
-    address: str
-    members: int
-    # Empty: not known.
-    lag: str
-    inflight: str
-    is_behind: bool
-    topics: tuple[tuple[str, str], ...]
-    more_topics: int
-    order: str
-    retries: int
-    enabled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
-    broker_name: str
-    queue_id: int
-    committed_offset: int
-    max_offset: int
-    lag: int
-    inflight: int
-    oldest_age: str
-    # What it reads next; empty when it has read all.
-    next_address: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
+    """What a group has read of a topic: all of it, and the queues that are shown."""
+
     topic: str
-    address: str
-    is_retry: bool
-    lag: int
-    inflight: int
-    oldest_age: str
-    queues: tuple[QueueProgress, ...]
-    queue_total: int
+    progress: Sequence[Progress]
+    queues: Sequence[Progress]
+
+    @property
+    def is_retry(self) -> bool:
+        return self.topic.startswith(RETRY_PREFIX)
+
+    @property
+    def lag(self) -> int:
+        return sum(one.lag for one in self.progress)
+
+    @property
+    def inflight(self) -> int:
+        return sum(one.inflight for one in self.progress)
+
+    @property
+    def oldest_age_ms(self) -> int:
+        return max((one.oldest_age_ms for one in self.progress), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """A group's page."""
 
-    name: str
-    ordered: bool
-    retry_max_times: int
-    enabled: bool
-    lag: int
-    inflight: int
-    oldest_age: str
-    dead_letters: int
-    dead_letters_address: str
+    detail: GroupDetail
+    # Of all topics together.
+    whole: TopicProgress
     # Message groups that wait for an earlier message of theirs.
     blocked: int
     # Sentences: disabled, or a lag that nobody works off.
@@ -165,35 +97,15 @@ class GroupView:
     # Those it has read, and those of them that match the search.
     topic_total: int
     topic_matches: int
-    members: tuple[ClientRow, ...]
     member_total: int
-    unseen: tuple[Unseen, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MoveRow:
-    """What a reset does in one queue."""
-
-    broker_name: str
-    queue_id: int
-    from_text: str
-    to_offset: int
-    max_offset: int
-    # back 1,200; skips 3; stays.
-    effect: str
-    inflight: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResetView:
-    rows: tuple[MoveRow, ...]
+    moves: Sequence[OffsetReset]
     queue_total: int
     # Whole sentences; empty: nothing moves.
     effects: tuple[str, ...]
-
-
-def group_rows(page: Page[GroupSummary]) -> tuple[GroupRow, ...]:
-    return tuple(_group_row(group, all_seen=not page.unseen) for group in page.items)
 
 
 def group_view(detail: GroupDetail, *, topic_search: str = "") -> GroupView:
@@ -201,25 +113,16 @@ def group_view(detail: GroupDetail, *, topic_search: str = "") -> GroupView:
     summary = detail.summary
     by_topic = _by_topic(detail.progress)
     matching = {topic: found for topic, found in by_topic.items() if topic_search.lower() in topic.lower()}
-    lag = sum(progress.lag for progress in detail.progress)
+    whole = TopicProgress("", detail.progress, ())
     return GroupView(
-        name=summary.name,
-        ordered=summary.ordered,
-        retry_max_times=summary.retry_max_times,
-        enabled=summary.enabled,
-        lag=lag,
-        inflight=sum(progress.inflight for progress in detail.progress),
-        oldest_age=_oldest_text(detail.progress),
-        dead_letters=detail.dead_letters,
-        dead_letters_address=dead_letters_address(summary.name),
+        detail=detail,
+        whole=whole,
         blocked=sum(progress.blocked_message_groups for progress in detail.progress),
-        warnings=tuple(_warnings(detail, lag)),
+        warnings=tuple(_warnings(detail, whole.lag)),
         topics=tuple(_shown(matching)),
         topic_total=len(by_topic),
         topic_matches=len(matching),
-        members=client_rows(detail.members),
         member_total=max(len(detail.members), summary.member_count),
-        unseen=tuple(detail.unseen),
     )
 
 
@@ -238,23 +141,7 @@ def reset_view(moves: Sequence[OffsetReset]) -> ResetView:
         effects.append(f"{counted(inflight, 'message')} in clients' hands may be consumed twice.")
     if unread:
         effects.append(f"{unread} of {len(moves)} queues have never been read by this group; it starts there as shown.")
-    return ResetView(tuple(_move_row(move) for move in moves[:MOVES_SHOWN]), len(moves), tuple(effects))
-
-
-def _group_row(group: GroupSummary, *, all_seen: bool) -> GroupRow:
-    return GroupRow(
-        name=group.name,
-        address=group_address(group.name),
-        members=group.member_count,
-        lag=count_text(group.lag) if group.lag >= 0 else "",
-        inflight=count_text(group.inflight) if group.inflight >= 0 else "",
-        is_behind=group.lag > 0 and group.member_count == 0 and all_seen,
-        topics=tuple((topic, topic_address(topic)) for topic in group.topics[:_TOPICS_NAMED]),
-        more_topics=max(0, len(group.topics) - _TOPICS_NAMED),
-        order="in order" if group.ordered else "concurrent",
-        retries=group.retry_max_times,
-        enabled=group.enabled,
-    )
+    return ResetView(moves[:MOVES_SHOWN], len(moves), tuple(effects))
 
 
 def _warnings(detail: GroupDetail, lag: int) -> list[str]:
@@ -280,65 +167,18 @@ def _shown(topics: Mapping[str, Sequence[Progress]]) -> Iterable[TopicProgress]:
         names.sort(key=lambda name: -sum(one.lag for one in topics[name]))
     room = QUEUES_SHOWN
     for name in names[:TOPICS_SHOWN]:
-        yield _topic_progress(name, topics[name], queues=topics[name][:room])
+        yield TopicProgress(name, topics[name], topics[name][:room])
         room = max(0, room - len(topics[name]))
 
 
-def _topic_progress(topic: str, progress: Sequence[Progress], *, queues: Sequence[Progress]) -> TopicProgress:
-    return TopicProgress(
-        topic=topic,
-        address=topic_address(topic),
-        is_retry=topic.startswith(RETRY_PREFIX),
-        lag=sum(one.lag for one in progress),
-        inflight=sum(one.inflight for one in progress),
-        oldest_age=_oldest_text(progress),
-        queues=tuple(_queue_progress(one) for one in queues),
-        queue_total=len(progress),
-    )
-
-
-def _queue_progress(progress: Progress) -> QueueProgress:
-    return QueueProgress(
-        broker_name=progress.broker_name,
-        queue_id=progress.queue_id,
-        committed_offset=progress.committed_offset,
-        max_offset=progress.max_offset,
-        lag=progress.lag,
-        inflight=progress.inflight,
-        oldest_age=_oldest_text([progress]),
-        next_address=messages_address(
-            topic=progress.topic,
-            broker=progress.broker_name,
-            queue=progress.queue_id,
-            offset=progress.committed_offset,
-        )
-        if progress.lag
-        else "",
-    )
-
-
-def _oldest_text(progress: Iterable[Progress]) -> str:
-    oldest_ms = max((one.oldest_age_ms for one in progress), default=0)
-    return duration_text(oldest_ms / 1_000) if oldest_ms > 0 else ""
-
-
-def _move_row(move: OffsetReset) -> MoveRow:
+def move_text(move: OffsetReset) -> str:
+    """What a reset does in one queue: back 1,200; skips 3; stays."""
     by = move.to_offset - move.from_offset
     if move.from_offset < 0:
-        effect = "starts here"
-    elif by == 0:
-        effect = "stays"
-    else:
-        effect = f"back {-by:,}" if by < 0 else f"skips {by:,}"
-    return MoveRow(
-        broker_name=move.broker_name,
-        queue_id=move.queue_id,
-        from_text=count_text(move.from_offset) if move.from_offset >= 0 else "never read",
-        to_offset=move.to_offset,
-        max_offset=move.max_offset,
-        effect=effect,
-        inflight=move.inflight,
-    )
+        return "starts here"
+    if by == 0:
+        return "stays"
+    return f"back {-by:,}" if by < 0 else f"skips {by:,}"
 
 
 # Forms of a consumer group: its settings, and where it goes on.
@@ -565,7 +405,6 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
             active=_ACTIVE,
             live_ms=_LIVE_ORDERED_MS if order else _LIVE_MS,
             page=found,
-            rows=group_rows(found),
             search=search,
             order=order,
             orders=_ORDERS,
@@ -706,7 +545,7 @@ def _add_resetting(app: FastAPI, pages: Pages) -> None:
         pages,
         "group_reset.html",
         _ACTIVE,
-        lambda form: {"own": group_address(form.group), "moment_forms": FORMS},
+        lambda form: {"own": group_address(form.group), "moment_forms": FORMS, "move_text": move_text},
     )
 
     @app.get("/groups/{name}/reset", include_in_schema=False, dependencies=[OPERATOR_ONLY])

@@ -15,16 +15,12 @@ from tandemmq.admin.cluster_state import DelayedState
 from tandemmq.admin.console.answers import Form, Name, Pages, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import (
     Flash,
-    dead_letters_address,
-    group_address,
     message_address,
     messages_address,
     place_address,
     topic_address,
-    trace_address,
 )
-from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, NewestMessages, message_rows
-from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, PREVIEW_BYTES, BodyForm, BodyView, body_view
 from tandemmq.admin.operations.messages import message_again
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -33,6 +29,7 @@ from tandemmq.admin.operations.values import (
     MessageDetail,
     MessagePage,
     MessageQuery,
+    MessageSummary,
     PageRequest,
     ReplicaCopy,
     SearchOrder,
@@ -41,9 +38,10 @@ from tandemmq.admin.operations.values import (
     Transaction,
     Unseen,
 )
+from tandemmq.core.clock import Clock
 from tandemmq.core.message import properties as names
 from tandemmq.core.message.record import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, bytes_text, count_text, read_moment
+from tandemmq.service.texts import FORMS, MomentUnreadable, bytes_text, count_text, read_moment
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
@@ -73,29 +71,6 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRow:
-    """One replica's copy."""
-
-    broker: str
-    # ok, warning or bad.
-    tone: str
-    state: str
-    verdict: str
-    flushed: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumptionRow:
-    """What one group has done with it."""
-
-    group: str
-    address: str
-    state: str
-    dead_letters_address: str
-
-
-@dataclass(frozen=True, slots=True)
 class QueuePlace:
     """A place in a queue, whether a message is there or not."""
 
@@ -103,17 +78,6 @@ class QueuePlace:
     topic: str
     queue_id: int
     queue_offset: int
-
-    @property
-    def topic_address(self) -> str:
-        return topic_address(self.topic)
-
-    @property
-    def onward_address(self) -> str:
-        """Messages of the queue from there on, or from the first that is held."""
-        return messages_address(
-            topic=self.topic, broker=self.broker_name, queue=self.queue_id, offset=self.queue_offset
-        )
 
     @property
     def before_address(self) -> str:
@@ -125,41 +89,28 @@ class QueuePlace:
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """A message's page."""
+    """What a message's page says besides what is in its detail."""
 
-    message_id: str
-    topic: str
-    topic_address: str
-    store_ms: int
-    born_ms: int
+    message: Message
+    detail: MessageDetail
+    address: str
     facts: tuple[Fact, ...]
-    keys: tuple[tuple[str, str], ...]
-    tag: str
     body: BodyView | None
-    # What is said of the body: its size, that it is cut or compressed, why it is missing.
+    # What is said of the body: its size, that it is cut or compressed.
     body_about: str
-    body_problem: str
-    download_address: str
     # Form, address, whether it is the one shown.
     body_forms: tuple[tuple[str, str, bool], ...]
     own_properties: tuple[Fact, ...]
     system_properties: tuple[Fact, ...]
-    copies: tuple[CopyRow, ...]
     # One sentence, ok / warning / bad.
     copies_verdict: str
     copies_tone: str
-    consumption: tuple[ConsumptionRow, ...]
-    trace_address: str
     previous_address: str
-    next_address: str
-    resend_address: str
-    # Where it can be sent once more as a new message; empty: not from here.
-    again_address: str
     # Group whose dead letter or retry it is.
     owner: str
-    owner_address: str
+    is_dead_letter: bool
+    # Where it waits, if it is no usual message: not from here is it sent again.
     kind_note: str
-    unseen: tuple[Unseen, ...]
 
 
 def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> MessageView:
@@ -168,45 +119,31 @@ def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> Me
     address = message_address(message.broker_name, message.physical_offset)
     verdict, tone = _copies_verdict(detail.copies)
     owner = _owner(message.topic)
-    is_dead = message.topic.startswith(DEAD_LETTER_PREFIX)
     return MessageView(
-        message_id=message.message_id,
-        topic=message.topic,
-        topic_address=topic_address(message.topic),
-        store_ms=message.store_ms,
-        born_ms=message.born_ms,
+        message=message,
+        detail=detail,
+        address=address,
         facts=tuple(_facts(message)),
-        keys=tuple((key, messages_address(topic=message.topic, key=key)) for key in message.keys),
-        tag=message.tag,
         body=body,
         body_about=_body_about(message, body),
-        body_problem=message.body_problem,
-        download_address=address.replace("/message?", "/message/body?"),
         body_forms=_body_forms(body, address),
         own_properties=_properties(message, system=False),
         system_properties=_properties(message, system=True),
-        copies=tuple(_copy_row(copy) for copy in detail.copies),
         copies_verdict=verdict,
         copies_tone=tone,
-        consumption=tuple(
-            ConsumptionRow(group, group_address(group), state, dead_letters_address(group))
-            for group, state in sorted(detail.consumption.items())
-        ),
-        trace_address=trace_address(message.message_id) if message.message_id else "",
         previous_address=_place(message).before_address,
-        next_address=place_address(message.broker_name, message.topic, message.queue_id, message.queue_offset + 1),
-        resend_address=dead_letters_address(owner) if is_dead else "",
-        again_address="" if owner or _kind_note(message, owner) else address.replace("/message?", "/message/again?"),
         owner=owner,
-        owner_address=group_address(owner) if owner else "",
+        is_dead_letter=message.topic.startswith(DEAD_LETTER_PREFIX),
         kind_note=_kind_note(message, owner),
-        unseen=tuple(detail.unseen),
     )
 
 
 def _facts(message: Message) -> Iterable[Fact]:
     place = f"{message.broker_name}, queue {message.queue_id}, offset {count_text(message.queue_offset)}"
-    yield Fact("place", place, _place(message).onward_address)
+    onward = messages_address(
+        topic=message.topic, broker=message.broker_name, queue=message.queue_id, offset=message.queue_offset
+    )
+    yield Fact("place", place, onward)
     yield Fact("in the CommitLog", f"{count_text(message.physical_offset)}, {bytes_text(message.record_bytes)}")
     yield Fact("message id", message.message_id or "none")
     if message.offset_message_id and message.offset_message_id != message.message_id:
@@ -260,23 +197,15 @@ def _property_address(name: str, value: str) -> str:
     return ""
 
 
-def _copy_row(copy: ReplicaCopy) -> CopyRow:
+def copy_state(copy: ReplicaCopy) -> tuple[str, str]:
+    """One replica's copy: ok, warning or bad, and in words."""
     if not copy.held:
-        tone, state = "warning", "not held"
-    elif copy.equal is False:
-        tone, state = "bad", "different bytes"
-    elif copy.master:
-        tone, state = "ok", "the master's"
-    else:
-        tone, state = ("ok", "same bytes") if copy.equal else ("warning", "not compared")
-    return CopyRow(
-        broker=copy.broker,
-        tone=tone,
-        state=state,
-        verdict=copy.verdict,
-        flushed=("yes" if copy.flushed else "not yet") if copy.held else "–",
-        sha256=copy.sha256,
-    )
+        return "warning", "not held"
+    if copy.equal is False:
+        return "bad", "different bytes"
+    if copy.master:
+        return "ok", "the master's"
+    return ("ok", "same bytes") if copy.equal else ("warning", "not compared")
 
 
 def _copies_verdict(copies: Iterable[ReplicaCopy]) -> tuple[str, str]:
@@ -420,12 +349,10 @@ def _number(fields: Mapping[str, str], name: str, errors: dict[str, str], *, dig
 class WaitingKind:
     title: str
     topic: str
-    address: str
-    browse_address: str
     held: int
     # Delay level and how many wait in it; empty for half messages.
     levels: tuple[tuple[int, int], ...]
-    rows: tuple[MessageRow, ...]
+    newest: Sequence[MessageSummary]
     none_text: str
     # Why nothing can be said.
     problem: str
@@ -449,15 +376,71 @@ def waiting_kind(topic: str, detail: TopicDetail | None, newest: MessagePage) ->
     return WaitingKind(
         title=_WAITING_TOPICS[topic],
         topic=topic,
-        address=topic_address(topic),
-        browse_address=messages_address(topic=topic),
         held=sum(levels.values()),
         levels=tuple((level, held) for level, held in sorted(levels.items()) if held) if is_delayed else (),
-        rows=message_rows(newest.messages),
+        newest=newest.messages,
         none_text=f"{topic} holds nothing." if detail is not None else f"There is no topic {topic}.",
         problem="",
         unseen=tuple({each.subject: each for each in (*(detail.unseen if detail else ()), *newest.unseen)}.values()),
     )
+
+
+# The newest messages of a topic, asked for once however many look at them at the same time.
+
+_NEWEST_SHOWN: Final = 50
+# An open tail asks every two seconds; brokers are asked once a second for each topic at most.
+_FRESH_MS: Final = 1_000
+_WATCHED_MS: Final = 10_000
+_WATCHED_MAX: Final = 20
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One topic, or one tag of it."""
+
+    # Held by whoever asks; the others wait for that answer.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    looked_ms: int = 0
+    asked_ms: int = 0
+    page: MessagePage | None = None
+
+
+class NewestMessages:
+    """Shared by all open tails of the process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # By topic and tag.
+        self._watched: dict[tuple[str, str], _Watched] = {}
+
+    async def of(self, operations: Operations, topic: str, tag: str) -> MessagePage:
+        """The newest of a topic, with `tag` only those; at most a second old. REFUSED: too many are watched."""
+        watched = self._watched_of(topic, tag)
+        async with watched.lock:
+            if watched.page is None or self._clock.monotonic_ms() - watched.asked_ms >= _FRESH_MS:
+                query = MessageQuery(topic, tags=(tag,) if tag else (), limit=_NEWEST_SHOWN, body_bytes=PREVIEW_BYTES)
+                watched.page = await operations.search(query)
+                watched.asked_ms = self._clock.monotonic_ms()
+            return watched.page
+
+    def _watched_of(self, topic: str, tag: str) -> _Watched:
+        now_ms = self._clock.monotonic_ms()
+        watched = self._watched.get((topic, tag))
+        if watched is None:
+            self._watched = {
+                key: each
+                for key, each in self._watched.items()
+                if each.lock.locked() or now_ms - each.looked_ms < _WATCHED_MS
+            }
+            if len(self._watched) >= _WATCHED_MAX:
+                raise OperationFailed(
+                    FailureKind.REFUSED,
+                    f"{_WATCHED_MAX} topics are watched at this moment",
+                    remedy="close another tail, or search for the newest messages",
+                )
+            watched = self._watched[topic, tag] = _Watched()
+        watched.looked_ms = now_ms
+        return watched
 
 
 # Pages of messages: finding them, watching them come in, and one of them whole.
@@ -491,7 +474,7 @@ def _add_search(app: FastAPI, pages: Pages) -> None:
         search = read_search(typed, page_token=page_token, now_ms=pages.clock.wall_ms())
         operations = pages.operations(request)
         page, failure = _NOTHING, None
-        suggestions: Sequence[tuple[str, str]] = ()
+        suggestions: Sequence[str] = ()
         if search.query is not None:
             try:
                 page = await operations.search(search.query)
@@ -530,13 +513,11 @@ def _add_tail(app: FastAPI, pages: Pages) -> None:
             status=form_status(failure, is_wrong=False),
             live_ms=0 if paused or failure is not None else _TAIL_MS,
             topic=topic,
-            topic_href=topic_address(topic),
             tag=tag,
             paused=paused,
             since_ms=since,
             every_s=_TAIL_MS // 1_000,
             page=page,
-            rows=message_rows(page.messages, new_from_ms=since) if page is not None else (),
             failure=failure,
         )
 
@@ -608,7 +589,14 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
                 return _no_message_page(pages, request, place, failure)
         else:
             return go_to(pages, "/messages")
-        return page_html(pages, request, "message.html", active=_ACTIVE, view=message_view(found, wanted=view))
+        return page_html(
+            pages,
+            request,
+            "message.html",
+            active=_ACTIVE,
+            view=message_view(found, wanted=view),
+            copy_state=copy_state,
+        )
 
     @app.get("/message/body", include_in_schema=False)
     async def body(request: Request, broker: Name, offset: Number) -> Response:
@@ -695,7 +683,7 @@ def _search_page(
     message_id: str = "",
     id_topic: str = "",
     failure: OperationFailed | None = None,
-    suggestions: Sequence[tuple[str, str]] = (),
+    suggestions: Sequence[str] = (),
     topics: Sequence[str] = (),
 ) -> Response:
     typed: Mapping[str, str] = search.typed
@@ -712,7 +700,6 @@ def _search_page(
         by_id=bool(message_id),
         searched=bool(message_id) or search.query is not None,
         page=page,
-        rows=message_rows(page.messages),
         next=next_address(search, page.next_page_token),
         failure=failure,
         suggestions=suggestions,
@@ -730,13 +717,13 @@ async def _topic_names(operations: Operations) -> Sequence[str]:
     return [topic.name for topic in found.items]
 
 
-async def _similar_topics(operations: Operations, name: str) -> Sequence[tuple[str, str]]:
+async def _similar_topics(operations: Operations, name: str) -> Sequence[str]:
     try:
         found = await operations.topics(search=name, categories=CATEGORIES, page=PageRequest(size=_SUGGESTED))
     except OperationFailed:
         # The failure that made us look is told anyway.
         return ()
-    return [(topic.name, messages_address(topic=topic.name)) for topic in found.items]
+    return [topic.name for topic in found.items]
 
 
 async def _waiting(operations: Operations, topic: str) -> WaitingKind:
@@ -835,52 +822,22 @@ _OWN: Final = "/transactions"
 _SHOWN: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRow:
-    transaction_id: str
-    message_id: str
-    topic: str
-    topic_address: str
-    age: str
-    checks: str
-    producer: str
-    broker_name: str
-    size: str
-
-
-def transaction_row(one: Transaction, *, now_ms: int) -> TransactionRow:
-    return TransactionRow(
-        transaction_id=one.transaction_id,
-        message_id=one.message_id,
-        topic=one.topic or "it has ended before",
-        topic_address=topic_address(one.topic) if one.topic else "",
-        age=age_text(max(0, now_ms - one.store_ms)) if one.store_ms > 0 else "",
-        checks=count_text(one.checks),
-        producer=one.producer or "not known",
-        broker_name=one.broker_name,
-        size=bytes_text(one.body_bytes),
-    )
-
-
 def add_transaction_pages(app: FastAPI, pages: Pages) -> None:
     @app.get(_OWN, include_in_schema=False)
     async def transactions(request: Request, search: Name = "") -> Response:
         topic = search.strip()
         page = await pages.operations(request).transactions(topic=topic, limit=_SHOWN)
-        now_ms = pages.clock.wall_ms()
-        rows = tuple(transaction_row(one, now_ms=now_ms) for one in page.transactions)
-        return page_html(pages, request, "transactions.html", active=_TRANSACTIONS, page=page, rows=rows, topic=topic)
+        return page_html(pages, request, "transactions.html", active=_TRANSACTIONS, page=page, topic=topic)
 
     @app.post(f"{_OWN}/resolve", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def resolve(request: Request) -> Response:
         form = await form_of(request)
         transaction_id, end = form.text("transaction_id"), form.text("end")
         is_sure = form.is_checked("confirm")
-        row: TransactionRow | None = None
+        row: Transaction | None = None
         failure = None
         try:
-            found = await pages.operations(request).resolve_transaction(transaction_id, end, dry_run=not is_sure)
-            row = transaction_row(found, now_ms=pages.clock.wall_ms())
+            row = await pages.operations(request).resolve_transaction(transaction_id, end, dry_run=not is_sure)
         except OperationFailed as failed:
             failure = failed
         if is_sure and row is not None:

@@ -1,4 +1,4 @@
-"""What the pages of topics show: values in words, each with its address. Pure; templates only lay it out."""
+"""The pages of topics. Templates read the operations' values; here is what takes a rule."""
 
 from __future__ import annotations
 
@@ -29,16 +29,13 @@ from tandemmq.admin.console.answers import (
 )
 from tandemmq.admin.console.frame import (
     Flash,
-    dead_letters_address,
-    group_address,
-    messages_address,
+    agreed,
     place_address,
     topic_address,
 )
-from tandemmq.admin.console.groups import ClientRow, client_rows
-from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, message_rows
 from tandemmq.admin.console.messages import MessageForm, blank_message, read_message_form
 from tandemmq.admin.console.plots import RANGES, time_range
+from tandemmq.admin.operations.bodies import PREVIEW_BYTES
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.topics import (
@@ -54,14 +51,11 @@ from tandemmq.admin.operations.values import (
     BrokerTopic,
     ChangeResult,
     Client,
-    Extent,
-    LiteTopic,
     MessageQuery,
+    MessageSummary,
     Page,
     PageRequest,
-    Progress,
     QueueRoute,
-    Route,
     TestReceipt,
     TopicChange,
     TopicDetail,
@@ -69,7 +63,7 @@ from tandemmq.admin.operations.values import (
     Unseen,
 )
 from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
-from tandemmq.service.texts import age_text, count_text, duration_text, rate_text
+from tandemmq.service.texts import rate_text
 
 CATEGORY_CHOICES: Final = (
     (ORDINARY, "topics"),
@@ -88,172 +82,54 @@ READERS_SHOWN: Final = 200
 REFUSED_TYPES: Final = ("DELAY", "TRANSACTION")
 """Types of messages that a test message cannot be."""
 
-_READ: Final = 4
 _WRITE: Final = 2
-_MIXED: Final = "differs"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    name: str
-    address: str
-    category: str
-    message_type: str
-    # 8 queues on each of 2 brokers; 16 to read and 8 to write on broker-a.
-    queues: str
-    brokers: str
-    permission: str
-    # Empty: not known.
-    held: str
-    stored: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    broker_name: str
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    held: int
-    oldest_ms: int
-    newest_ms: int
-    # Messages from the oldest on, and the newest one; empty in an empty queue.
-    browse_address: str
-    newest_address: str
-
-
-@dataclass(frozen=True, slots=True)
-class RouteRow:
-    """What one NameServer says."""
-
-    name_server: str
-    # Of each broker group, in words; empty: it knows no such topic.
-    queues: tuple[str, ...]
-    endpoints: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderRow:
-    """A group that reads the topic."""
-
-    group: str
-    address: str
-    lag: int
-    inflight: int
-    oldest_age: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic's page."""
+    """What a topic's page says besides what is in its detail."""
 
-    name: str
-    category: str
+    detail: TopicDetail
+    # What all masters say.
     message_type: str
-    held: str
-    stored: str
     # A sentence that warns, or empty: masters or NameServers disagree, nobody may write.
     warnings: tuple[str, ...]
-    configurations: tuple[tuple[BrokerTopic, str], ...]
-    queues: tuple[QueueRow, ...]
-    queue_total: int
-    routes: tuple[RouteRow, ...]
-    routes_agree: bool
-    readers: tuple[ReaderRow, ...]
-    reader_total: int
-    clients: tuple[ClientRow, ...]
+    # Group whose retries or dead letters these are.
+    owner: str
+    # Whether clients may send to it: neither a system topic nor of a type that is refused.
+    takes_messages: bool
+    clients: Sequence[Client]
     client_total: int
     # Why the list of clients is missing.
     clients_problem: str
     unseen: tuple[Unseen, ...]
-    # Whether clients may send to it: neither a system topic nor of a type that is refused.
-    takes_messages: bool
-    changeable: bool
-    # Group whose retries or dead letters these are, with its page and that of its dead letters.
-    owner: str
-    owner_address: str
-    dead_letters_address: str
-    browse_address: str
-    tail_address: str
-
-
-def topic_rows(page: Page[TopicSummary]) -> tuple[TopicRow, ...]:
-    return tuple(_topic_row(topic) for topic in page.items)
 
 
 def topic_view(detail: TopicDetail, clients: Page[Client] | None, *, clients_problem: str = "") -> TopicView:
     """All of a topic's page but its newest messages."""
     summary = detail.summary
-    owner = _owner(summary)
-    message_type = _one_of([broker.message_type for broker in summary.brokers])
+    message_type = agreed(broker.message_type for broker in summary.brokers)
     return TopicView(
-        name=summary.name,
-        category=summary.category,
+        detail=detail,
         message_type=message_type,
-        held=_known_count(summary.held),
-        stored=_known_count(summary.stored),
         warnings=tuple(_warnings(detail)),
-        configurations=tuple((broker, permission_text(broker.permission)) for broker in summary.brokers),
-        queues=tuple(_queue_row(summary.name, extent) for extent in detail.extents[:QUEUES_SHOWN]),
-        queue_total=len(detail.extents),
-        routes=tuple(_route_row(route) for route in detail.routes),
-        routes_agree=detail.routes_agree,
-        readers=tuple(_reader_row(progress) for progress in detail.groups[:READERS_SHOWN]),
-        reader_total=len(detail.groups),
-        clients=client_rows(clients.items if clients is not None else (), shown_topic=summary.name),
+        owner=_owner(summary),
+        takes_messages=summary.category != SYSTEM and message_type not in REFUSED_TYPES,
+        clients=clients.items if clients is not None else (),
         client_total=clients.total if clients is not None else 0,
         clients_problem=clients_problem,
         unseen=_together(detail.unseen, clients.unseen if clients is not None else ()),
-        takes_messages=summary.category != SYSTEM and message_type not in REFUSED_TYPES,
-        changeable=summary.category != SYSTEM,
-        owner=owner,
-        owner_address=group_address(owner) if owner else "",
-        dead_letters_address=dead_letters_address(owner) if owner and summary.category == DEAD_LETTER else "",
-        browse_address=messages_address(topic=summary.name),
-        tail_address=messages_address(topic=summary.name).replace("/messages?", "/messages/tail?"),
     )
 
 
-def permission_text(permission: int) -> str:
-    """RocketMQ's bits in words."""
-    words = [word for bit, word in ((_READ, "read"), (_WRITE, "write")) if permission & bit]
-    return " and ".join(words) if len(words) == 2 else f"{words[0]} only" if words else "none"
-
-
-def _topic_row(topic: TopicSummary) -> TopicRow:
-    names = [broker.broker_name for broker in topic.brokers]
-    return TopicRow(
-        name=topic.name,
-        address=topic_address(topic.name),
-        category=topic.category,
-        message_type=_one_of([broker.message_type for broker in topic.brokers]),
-        queues=_queues_text(topic.brokers),
-        brokers=", ".join(names) if len(names) <= 2 else f"{len(names)} broker groups",
-        permission=_one_of([permission_text(broker.permission) for broker in topic.brokers]),
-        held=_known_count(topic.held),
-        stored=_known_count(topic.stored),
-    )
-
-
-def _queues_text(brokers: Sequence[BrokerTopic]) -> str:
+def queues_text(brokers: Sequence[BrokerTopic | QueueRoute]) -> str:
+    """8 queues on each of 2 brokers: `2 × 8`; 16 to read and 8 to write on broker-a: `16 read/8 write`."""
     counts = {(broker.read_queue_count, broker.write_queue_count) for broker in brokers}
     if len(counts) == 1:
-        count = _counts_text(*counts.pop())
+        read, write = counts.pop()
+        count = str(read) if read == write else f"{read} read/{write} write"
         return count if len(brokers) == 1 else f"{len(brokers)} × {count}"
-    return " + ".join(_counts_text(broker.read_queue_count, broker.write_queue_count) for broker in brokers)
-
-
-def _counts_text(read: int, write: int) -> str:
-    return str(read) if read == write else f"{read} read/{write} write"
-
-
-def _one_of(texts: Sequence[str]) -> str:
-    different = set(texts)
-    return different.pop() if len(different) == 1 else _MIXED if different else "not known"
-
-
-def _known_count(value: int) -> str:
-    return count_text(value) if value >= 0 else ""
+    return " + ".join(queues_text([broker]) for broker in brokers)
 
 
 def _warnings(detail: TopicDetail) -> list[str]:
@@ -271,48 +147,6 @@ def _warnings(detail: TopicDetail) -> list[str]:
     elif detail.routes and not any(route.queues for route in detail.routes):
         found.append("No NameServer routes to this topic: clients cannot find it.")
     return found
-
-
-def _queue_row(topic: str, extent: Extent) -> QueueRow:
-    place = extent.broker_name, topic, extent.queue_id
-    return QueueRow(
-        broker_name=extent.broker_name,
-        queue_id=extent.queue_id,
-        min_offset=extent.min_offset,
-        max_offset=extent.max_offset,
-        held=extent.held,
-        oldest_ms=extent.oldest_store_ms,
-        newest_ms=extent.newest_store_ms,
-        browse_address=messages_address(
-            topic=topic, broker=extent.broker_name, queue=extent.queue_id, offset=extent.min_offset
-        )
-        if extent.held
-        else "",
-        newest_address=place_address(*place, extent.max_offset - 1) if extent.held else "",
-    )
-
-
-def _route_row(route: Route) -> RouteRow:
-    return RouteRow(
-        name_server=route.name_server,
-        queues=tuple(_route_text(queues) for queues in route.queues),
-        endpoints=tuple(sorted(route.brokers.items())),
-    )
-
-
-def _route_text(route: QueueRoute) -> str:
-    counts = _counts_text(route.read_queue_count, route.write_queue_count)
-    return f"{route.broker_name}: {counts} queues, {permission_text(route.permission)}"
-
-
-def _reader_row(progress: Progress) -> ReaderRow:
-    return ReaderRow(
-        group=progress.group,
-        address=group_address(progress.group),
-        lag=progress.lag,
-        inflight=progress.inflight,
-        oldest_age=duration_text(progress.oldest_age_ms / 1_000) if progress.oldest_age_ms > 0 else "",
-    )
 
 
 def _owner(topic: TopicSummary) -> str:
@@ -525,7 +359,7 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
             active=_ACTIVE,
             live_ms=_LIVE_MS,
             page=found,
-            rows=topic_rows(found),
+            queues_text=queues_text,
             search=search.strip(),
             category=category if category in CATEGORIES else _ALL,
             categories=CATEGORY_CHOICES,
@@ -551,6 +385,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
             active=_ACTIVE,
             live_ms=_LIVE_MS,
             view=viewing.result(),
+            queues_text=queues_text,
+            queues_shown=QUEUES_SHOWN,
+            readers_shown=READERS_SHOWN,
             newest=newest,
             newest_problem=newest_problem,
             own=topic_address(name),
@@ -560,34 +397,11 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LiteTopicRow:
-    lite_topic: str
-    broker_name: str
-    messages: str
-    newest: str
-    subscribers: str
-    # Groups that have messages of it left, each with how many.
-    backlog: tuple[str, ...]
-
-
-def lite_topic_row(one: LiteTopic, *, now_ms: int) -> LiteTopicRow:
-    return LiteTopicRow(
-        lite_topic=one.lite_topic,
-        broker_name=one.broker_name,
-        messages=count_text(one.max_offset - one.min_offset),
-        newest=age_text(max(0, now_ms - one.last_store_ms)) if one.last_store_ms > 0 else "",
-        subscribers=count_text(one.subscribers),
-        backlog=tuple(f"{group}: {lag:,}" for group, lag in sorted(one.lags.items()) if lag > 0),
-    )
-
-
 def _add_lite_topics(app: FastAPI, pages: Pages) -> None:
     @app.get("/topics/{name}/lite", include_in_schema=False)
     async def lite_topics(request: Request, name: str, search: Name = "") -> Response:
         wanted = search.strip()
         page = await pages.operations(request).lite_topics(name, search=wanted, limit=_LITE_SHOWN)
-        now_ms = pages.clock.wall_ms()
         return page_html(
             pages,
             request,
@@ -597,7 +411,6 @@ def _add_lite_topics(app: FastAPI, pages: Pages) -> None:
             name=name,
             own=topic_address(name),
             page=page,
-            rows=tuple(lite_topic_row(one, now_ms=now_ms) for one in page.lite_topics),
             search=wanted,
         )
 
@@ -677,9 +490,8 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
             failure=failure,
             typed=deletion.posted.text("typed"),
             error=deletion.error,
-            held=view.held if detail.summary.held else "",
-            readers=view.readers,
-            reader_total=view.reader_total,
+            held=detail.summary.held,
+            readers=detail.groups,
             clients=view.client_total,
         )
 
@@ -729,12 +541,12 @@ async def _view(operations: Operations, detail: TopicDetail) -> TopicView:
     return topic_view(detail, clients, clients_problem=problem)
 
 
-async def _newest(operations: Operations, topic: str) -> tuple[tuple[MessageRow, ...], str]:
+async def _newest(operations: Operations, topic: str) -> tuple[Sequence[MessageSummary], str]:
     try:
         found = await operations.search(MessageQuery(topic, limit=_NEWEST_SHOWN, body_bytes=PREVIEW_BYTES))
     except OperationFailed as failure:
         return (), f"Messages cannot be read: {problem_of(failure).detail}."
-    return message_rows(found.messages), ""
+    return found.messages, ""
 
 
 def _broker_names(pages: Pages) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,50 +21,20 @@ _FIELDS: Final = ("what", "user", "resources", "actions", "sources", "decision",
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRow:
-    """What a user may do, or may not, with a resource."""
-
-    resource: str
-    actions: str
-    sources: str
-    denies: bool
-    policy_type: str
-
-
-@dataclass(frozen=True, slots=True)
 class UserRow:
-    name: str
-    is_super: bool
-    is_enabled: bool
-    policies: tuple[PolicyRow, ...]
+    user: User
+    policies: Sequence[AclEntry]
     # Broker groups that have it, or its policies, otherwise.
     differs_on: str
 
 
 def user_rows(users: Sequence[User], acls: Sequence[Acl]) -> tuple[UserRow, ...]:
     """By name."""
-    held: Mapping[str, Acl] = {acl.subject: acl for acl in acls}
-    return tuple(_user_row(user, held.get(f"User:{user.username}")) for user in users)
-
-
-def _user_row(user: User, acl: Acl | None) -> UserRow:
-    entries = () if acl is None else acl.entries
-    differing = {*user.differs_on, *(() if acl is None else acl.differs_on)}
-    return UserRow(
-        name=user.username,
-        is_super=user.user_type == "Super",
-        is_enabled=user.user_status == "enable",
-        policies=tuple(
-            PolicyRow(
-                resource=entry.resource,
-                actions=", ".join(entry.actions),
-                sources=", ".join(entry.source_ips),
-                denies=entry.decision == "Deny",
-                policy_type=entry.policy_type,
-            )
-            for entry in entries
-        ),
-        differs_on=", ".join(sorted(differing)),
+    held = {acl.subject: acl for acl in acls}
+    nothing = Acl("", ())
+    found = [(user, held.get(f"User:{user.username}", nothing)) for user in users]
+    return tuple(
+        UserRow(user, acl.entries, ", ".join(sorted({*user.differs_on, *acl.differs_on}))) for user, acl in found
     )
 
 

@@ -68,6 +68,10 @@ def body_view(body: bytes, *, wanted: BodyForm | None = None) -> BodyView:
     return BodyView(BodyForm.HEX, forms, _hex_lines(shown), len(shown))
 
 
+PREVIEW_BYTES: Final = 256
+"""As much of each body lists ask for."""
+
+
 def body_preview(body: bytes) -> str:
     """The beginning in one line: text, or its first bytes in hex; empty for an empty body."""
     text = _printable(body)

@@ -88,9 +88,12 @@ async def test_groups_without_anything_say_so() -> None:
 async def test_lag_that_nobody_works_off_is_told_only_if_all_was_seen() -> None:
     operations = FakeOperations()
     operations.cluster.clients = []
+    operations.cluster.groups["billing"] = replace(operations.cluster.groups["billing"], member_count=0)
     async with _console(operations) as console:
+        assert "billing nobody reads 18" in (await console.get("/groups")).text
         assert "no consumer of this group is connected." in (await console.get("/groups/billing")).text
         operations.unseen = (Unseen("broker-b:0", "does not answer"),)
+        assert "nobody reads" not in (await console.get("/groups")).text
         page = await console.get("/groups/billing")
     assert "18 messages behind, and no consumer" not in page.text
     assert "broker-b:0 does not answer" in page.text

@@ -26,10 +26,8 @@ def test_a_row_says_what_a_user_may_and_where_it_is_otherwise() -> None:
     entry = AclEntry("Topic:orders", ("Pub", "Sub"), "Deny", ("10.0.0.0/8",))
     users = [User("ann", "Normal", "disable", ("broker-b",)), User("root", "Super", "enable")]
     ann, root = user_rows(users, [Acl("User:ann", [entry], ("broker-c",))])
-    assert (ann.is_enabled, ann.differs_on) == (False, "broker-b, broker-c")
-    [policy] = ann.policies
-    assert (policy.actions, policy.sources, policy.denies) == ("Pub, Sub", "10.0.0.0/8", True)
-    assert (root.is_super, root.policies) == (True, ())
+    assert (ann.user, ann.policies, ann.differs_on) == (users[0], [entry], "broker-b, broker-c")
+    assert (root.user, root.policies, root.differs_on) == (users[1], (), "")
 
 
 async def test_users_are_shown_with_their_policies() -> None:
