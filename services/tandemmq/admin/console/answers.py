@@ -19,7 +19,7 @@ from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, e
 from tandemmq.admin.console.plots import Plot, TimeRange, plot
 from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import ChangeResult
+from tandemmq.admin.operations.values import ChangeResult, Page
 from tandemmq.admin.trace_reader import TraceSource
 from tandemmq.core.clock import Clock
 from tandemmq.service.texts import count_text
@@ -72,6 +72,7 @@ class Pages:
         return self.desk.audit_log
 
 
+_ItemT = TypeVar("_ItemT")
 AddPages: TypeAlias = Callable[[FastAPI, Pages], None]
 """Adds the routes of some pages."""
 # The query's field that names a flash.
@@ -119,6 +120,12 @@ def usage_plots(
         for title, series, unit in wanted
         if any(samples.times_ms for _, samples in series)
     ]
+
+
+def part_of(found: Sequence[_ItemT], number: int, size: int) -> Page[_ItemT]:
+    """Part of a list that is known whole; the last one for a number behind it."""
+    number = min(max(1, number), max(1, -(-len(found) // size)))
+    return Page(found[(number - 1) * size : number * size], number, size, len(found))
 
 
 def count_text_of(value: float) -> str:

@@ -5,13 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, DiskState
-from tandemmq.admin.console.answers import ChangePage, Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import (
+    ChangePage,
+    Pages,
+    change_flash,
+    form_of,
+    form_status,
+    go_to,
+    page_html,
+    part_of,
+)
 from tandemmq.admin.console.frame import Flash, segment
 from tandemmq.admin.console.plots import RANGES, FigureView, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure
@@ -72,11 +82,9 @@ def brokers_page(state: ClusterState, history: ClusterHistory, *, search: str, n
         if wanted in broker.key.lower() or (broker.status is not None and wanted in broker.status.role.lower())
     ]
     found.sort(key=lambda broker: (_is_well(broker, state.registrations_known), broker.broker_name, broker.broker_id))
-    last = max(1, -(-len(found) // _PAGE_SIZE))
-    number = min(max(1, number), last)
-    shown = found[(number - 1) * _PAGE_SIZE : number * _PAGE_SIZE]
-    rows = tuple(_row(broker, history, state.registrations_known) for broker in shown)
-    return Page(rows, number, _PAGE_SIZE, len(found))
+    page = part_of(found, number, _PAGE_SIZE)
+    rows = tuple(_row(broker, history, state.registrations_known) for broker in page.items)
+    return Page(rows, page.number, page.size, page.total)
 
 
 def broker_view(broker: BrokerState, history: ClusterHistory, *, now_wall_ms: int, range_ms: int) -> BrokerView:
@@ -225,41 +233,29 @@ def _counts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
 
 
 def _plots(broker: BrokerState, history: ClusterHistory, *, from_ms: float, to_ms: float) -> list[Plot]:
+    draw = partial(plot, from_ms=from_ms, to_ms=to_ms)
     key = broker.key
     disk = broker.status.disk if broker.status is not None else None
     return [
-        plot(
+        draw(
             "Messages",
             [("in", history.figure(key, Figure.MESSAGES_IN)), ("out", history.figure(key, Figure.MESSAGES_OUT))],
             unit=rate_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
             least_top=_LEAST_RATE,
         ),
-        plot(
+        draw(
             "Latency of sends",
             [("p50", history.figure(key, Figure.SEND_P50)), ("p99", history.figure(key, Figure.SEND_P99))],
             unit=seconds_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
             scale=Scale.TIME,
             least_top=_LEAST_LATENCY_S,
             unknown="nothing sent" if broker.status is not None else "not known",
         ),
-        plot(
-            "Memory",
-            [("resident", history.figure(key, Figure.MEMORY))],
-            unit=bytes_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            scale=Scale.BINARY,
-        ),
-        plot(
+        draw("Memory", [("resident", history.figure(key, Figure.MEMORY))], unit=bytes_text, scale=Scale.BINARY),
+        draw(
             "Disk used",
             [("of the store's disk", history.figure(key, Figure.DISK_USED))],
             unit=lambda value: f"{value:.0%}",
-            from_ms=from_ms,
-            to_ms=to_ms,
             least_top=1.0,
             limit=disk.warning_ratio if disk is not None else None,
         ),
@@ -552,10 +548,8 @@ def events_page(lines: Sequence[EventLine], wanted: EventFilter, *, number: int)
     hundred times shall not hide the one line that matters.
     """
     found = _folded(_matching(lines, wanted))
-    last = max(1, -(-len(found) // _EVENTS_PAGE_SIZE))
-    number = min(max(1, number), last)
-    shown = found[(number - 1) * _EVENTS_PAGE_SIZE : number * _EVENTS_PAGE_SIZE]
-    return Page(tuple(_event_row(*each) for each in shown), number, _EVENTS_PAGE_SIZE, len(found))
+    page = part_of(found, number, _EVENTS_PAGE_SIZE)
+    return Page(tuple(_event_row(*each) for each in page.items), page.number, page.size, page.total)
 
 
 def _folded(lines: Iterator[EventLine]) -> list[tuple[EventLine, int, int]]:

@@ -32,19 +32,6 @@ _MAP_WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
-    run_id: str
-    tone: str
-    outcome: str
-    tier: str
-    finished_ms: int
-    took: str
-    groups: int
-    read: str
-    findings: int
-
-
-@dataclass(frozen=True, slots=True)
 class MapPart:
     """Part of the picture of a group's log: `x` and `width` in 256ths or fewer."""
 
@@ -56,24 +43,16 @@ class MapPart:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    name: str
-    tone: str
-    outcome: str
-    replicas: str
-    compared: str
-    proven: str
-    findings: int
+    summary: GroupSummary
     map_parts: Sequence[MapPart]
-    map_width: int
     # The picture in a sentence.
     map_text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    row: RunRow
+    summary: RunSummary
     facts: Sequence[tuple[str, str]]
-    notes: Sequence[str]
     groups: Sequence[RunGroup]
     more_groups: int
     findings: Sequence[FindingRow]
@@ -105,7 +84,7 @@ def started_run(run: Verification, *, now_wall_ms: int) -> StartedRun | None:
     if run.state is VerificationState.FAILED:
         return StartedRun(False, "bad", f"The {run.tier} run came to no verdict", "", None, (run.problem,))
     headline = f"The {run.tier} run ended after {took}: {run.outcome}"
-    return StartedRun(False, tone_of(Outcome(run.outcome)), headline, run.name, None, ())
+    return StartedRun(False, tone_of(run.outcome), headline, run.name, None, ())
 
 
 def _percent(run: Verification) -> int | None:
@@ -125,35 +104,15 @@ def _how_far(run: Verification) -> Sequence[str]:
     return (f"{', '.join(parts)}.",)
 
 
-def run_rows(reading: ConsistencyReading) -> list[RunRow]:
-    """Newest first."""
-    return [_row(run) for run in reading.runs]
-
-
 def run_view(run: RunSummary) -> RunView:
     groups = sorted(run.groups, key=lambda group: (not group.findings, not group.problem, group.group))
     return RunView(
-        row=_row(run),
+        summary=run,
         facts=tuple(_facts(run)),
-        notes=run.notes,
         groups=tuple(_group(group) for group in groups[:_GROUPS_MAX]),
         more_groups=max(0, len(groups) - _GROUPS_MAX),
         findings=tuple(finding_row(finding) for finding in run.findings[:_FINDINGS_MAX]),
         more_findings=max(0, run.findings_total - min(len(run.findings), _FINDINGS_MAX)),
-    )
-
-
-def _row(run: RunSummary) -> RunRow:
-    return RunRow(
-        run_id=run.run_id,
-        tone=tone_of(run.outcome),
-        outcome=str(run.outcome),
-        tier=str(run.tier),
-        finished_ms=finished_at_ms(run),
-        took=duration_text(run.duration_seconds),
-        groups=len(run.groups),
-        read=bytes_text(run.bytes_read),
-        findings=run.findings_total,
     )
 
 
@@ -175,17 +134,8 @@ def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
 def _group(group: GroupSummary) -> RunGroup:
     parts = tuple(_map_parts(group.extent_map))
     return RunGroup(
-        name=group.group,
-        tone=tone_of(group.outcome),
-        outcome=f"{group.outcome}: {group.problem}" if group.problem else str(group.outcome),
-        replicas=", ".join(
-            f"{replica.broker_id}{f' ({replica.problem})' if replica.problem else ''}" for replica in group.replicas
-        ),
-        compared=bytes_text(group.new_bytes + group.scrubbed_bytes),
-        proven=f"{count_text(group.watermark)} of {count_text(group.end_offset)}",
-        findings=group.findings,
+        summary=group,
         map_parts=parts,
-        map_width=len(group.extent_map),
         map_text=_map_text(group, parts),
     )
 
@@ -228,7 +178,10 @@ def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
             is_watched=pages.consistency.is_watched,
             started=started_run(await pages.operations(request).verification(), now_wall_ms=now_wall_ms),
             section=consistency_section(reading, now_wall_ms=now_wall_ms) if reading is not None else None,
-            runs=run_rows(reading) if reading is not None else [],
+            runs=reading.runs if reading is not None else (),
+            tone_of=tone_of,
+            outcome_of=_outcome,
+            finished_at_ms=finished_at_ms,
         )
 
     @app.post("/consistency/verify", include_in_schema=False, dependencies=[OPERATOR_ONLY])
@@ -255,7 +208,7 @@ def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
                 cause="the job keeps its last runs only",
                 remedy="see the list on the page Consistency",
             )
-        return page_html(pages, request, "consistency_run.html", active=_ACTIVE, run=run_view(run))
+        return page_html(pages, request, "consistency_run.html", active=_ACTIVE, run=run_view(run), tone_of=tone_of)
 
 
 # What the console says of the job as a whole: when replicas were last proven equal, or what differs.
@@ -272,18 +225,6 @@ _TONES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRow:
-    name: str
-    # ok, warning or bad.
-    tone: str
-    outcome: str
-    replicas: int
-    compared_bytes: int
-    watermark: int
-    findings: int
-
-
-@dataclass(frozen=True, slots=True)
 class FindingRow:
     """Something that is wrong."""
 
@@ -297,25 +238,18 @@ class FindingRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RunDot:
-    run_id: str
-    tone: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class ConsistencySection:
     """What all runs together mean; known when the service is told where the job leaves them."""
 
     tone: str
     headline: str
     lines: tuple[str, ...]
-    groups: tuple[GroupRow, ...]
+    standings: Sequence[GroupStanding]
     more_groups: str
     findings: tuple[FindingRow, ...]
     more_findings: int
     # Oldest first.
-    runs: tuple[RunDot, ...]
+    runs: Sequence[RunSummary]
 
 
 def consistency_section(reading: ConsistencyReading, *, now_wall_ms: int) -> ConsistencySection:
@@ -331,11 +265,11 @@ def consistency_section(reading: ConsistencyReading, *, now_wall_ms: int) -> Con
         tone=tone,
         headline=headline,
         lines=tuple(_lines(reading, now_wall_ms)),
-        groups=tuple(_group_row(standing) for standing in shown),
+        standings=shown,
         more_groups=f"All {len(reading.standings):,} groups: {more}." if len(shown) < len(reading.standings) else "",
         findings=tuple(finding_row(finding) for finding in findings[:_SECTION_FINDINGS_MAX]),
         more_findings=max(0, len(findings) - _SECTION_FINDINGS_MAX) + unlisted,
-        runs=tuple(_dot(run) for run in reversed(reading.runs)),
+        runs=tuple(reversed(reading.runs)),
     )
 
 
@@ -381,26 +315,12 @@ def _outcome(standing: GroupStanding) -> str:
 
 
 def _tone(standing: GroupStanding) -> str:
-    return _TONES[Outcome(_outcome(standing))]
+    return tone_of(_outcome(standing))
 
 
-def tone_of(outcome: Outcome) -> str:
+def tone_of(outcome: str) -> str:
     """ok, warning or bad."""
-    return _TONES[outcome]
-
-
-def _group_row(standing: GroupStanding) -> GroupRow:
-    summary = standing.summary
-    outcome = _outcome(standing)
-    return GroupRow(
-        name=standing.group,
-        tone=_tone(standing),
-        outcome=f"{outcome}: {summary.problem}" if summary.problem else outcome,
-        replicas=len(summary.replicas),
-        compared_bytes=summary.new_bytes + summary.scrubbed_bytes,
-        watermark=summary.watermark,
-        findings=len(standing.findings) + standing.unlisted,
-    )
+    return _TONES[Outcome(outcome)]
 
 
 def finding_row(finding: Finding) -> FindingRow:
@@ -417,13 +337,6 @@ def finding_row(finding: Finding) -> FindingRow:
         message_id=finding.message_id or "",
         detail=finding.detail,
         remedy=remedy_of(finding),
-    )
-
-
-def _dot(run: RunSummary) -> RunDot:
-    label = f"{run.run_id} {run.tier}: {run.outcome}"
-    return RunDot(
-        run.run_id, _TONES[run.outcome], f"{label}, {run.findings_total:,} findings" if run.findings_total else label
     )
 
 

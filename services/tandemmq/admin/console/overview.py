@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Request, Response
@@ -183,6 +184,7 @@ def _group_row(standing: GroupStanding, history: ClusterHistory) -> GroupRow:
 
 
 def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_ms: float, to_ms: float) -> list[Plot]:
+    draw = partial(plot, from_ms=from_ms, to_ms=to_ms)
     keys = [standing.master.key for standing in standings if standing.master is not None]
     slowest = _by_newest([(key, history.figure(key, Figure.SEND_P99)) for key in keys])
     lags = _by_newest(
@@ -194,45 +196,31 @@ def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_
         ]
     )
     return [
-        plot(
+        draw(
             "Messages",
             [
                 ("in", history.total(Figure.MESSAGES_IN)),
                 ("out", history.total(Figure.MESSAGES_OUT)),
             ],
             unit=rate_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
             least_top=_LEAST_RATE,
         ),
-        plot(
+        draw(
             "Bytes in",
             [("all brokers", history.total(Figure.BYTES_IN))],
             unit=bytes_rate_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
             scale=Scale.BINARY,
             least_top=_LEAST_BYTES,
         ),
-        plot(
+        draw(
             "Latency of sends, p99",
             slowest,
             unit=seconds_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
             scale=Scale.TIME,
             least_top=_LEAST_LATENCY_S,
             unknown="nothing sent",
         ),
-        plot(
-            "Lag of slaves",
-            lags,
-            unit=bytes_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            scale=Scale.BINARY,
-            least_top=_LEAST_LAG_BYTES,
-        ),
+        draw("Lag of slaves", lags, unit=bytes_text, scale=Scale.BINARY, least_top=_LEAST_LAG_BYTES),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
@@ -18,7 +19,7 @@ from tandemmq.admin.cluster_state import (
     SlaveState,
     failover_of,
 )
-from tandemmq.admin.console.answers import Pages, page_html
+from tandemmq.admin.console.answers import Pages, page_html, part_of
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure, quantile_s, slave_key
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
@@ -87,15 +88,6 @@ class GroupReplication:
     # Why the above lacks something.
     notes: Sequence[str]
     plots: Sequence[Plot]
-
-
-def groups_page(state: ClusterState, *, search: str, number: int) -> Page[GroupStanding]:
-    """Part of all groups, worst first."""
-    found = group_standings(state, search=search)
-    last = max(1, -(-len(found) // _PAGE_SIZE))
-    number = min(max(1, number), last)
-    start = (number - 1) * _PAGE_SIZE
-    return Page(tuple(found[start : start + _PAGE_SIZE]), number, _PAGE_SIZE, len(found))
 
 
 def group_replication(
@@ -325,6 +317,7 @@ def _departure_row(standing: GroupStanding, departure: SlaveDeparture) -> Depart
 
 
 def _plots(standing: GroupStanding, history: ClusterHistory, *, from_ms: float, to_ms: float) -> list[Plot]:
+    draw = partial(plot, from_ms=from_ms, to_ms=to_ms)
     master, status = standing.master, standing.master_status
     if master is None:
         return []
@@ -339,32 +332,22 @@ def _plots(standing: GroupStanding, history: ClusterHistory, *, from_ms: float, 
         ("p99", history.figure(master.key, Figure.ACK_P99)),
     ]
     plots = [
-        plot(
+        draw(
             "Acknowledgement",
             acknowledgement,
             unit=seconds_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
             least_top=_LEAST_LATENCY_S,
             unknown="nothing sent" if status is not None else "not known",
         ),
-        plot(
-            "Growth of the CommitLog",
-            growth,
-            unit=bytes_rate_text,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            scale=Scale.BINARY,
-            least_top=_LEAST_GROWTH_BYTES,
+        draw(
+            "Growth of the CommitLog", growth, unit=bytes_rate_text, scale=Scale.BINARY, least_top=_LEAST_GROWTH_BYTES
         ),
     ]
     if not names:
         return plots
     return [
-        plot(
-            "Lag", lags, unit=bytes_text, from_ms=from_ms, to_ms=to_ms, scale=Scale.BINARY, least_top=_LEAST_LAG_BYTES
-        ),
-        plot("Lag in time", ages, unit=seconds_text, from_ms=from_ms, to_ms=to_ms, scale=Scale.TIME, least_top=1.0),
+        draw("Lag", lags, unit=bytes_text, scale=Scale.BINARY, least_top=_LEAST_LAG_BYTES),
+        draw("Lag in time", ages, unit=seconds_text, scale=Scale.TIME, least_top=1.0),
         *plots,
     ]
 
@@ -388,7 +371,7 @@ def add_replication_pages(app: FastAPI, pages: Pages) -> None:
         range: _Text = "",  # noqa: A002 - the name in the address
     ) -> Response:
         state = _cluster_state(pages)
-        found = groups_page(state, search=search, number=page)
+        found = part_of(group_standings(state, search=search), page, _PAGE_SIZE)
         whole = found.items if found.total <= WHOLE_MAX else ()
         summary = groups_text(group_standings(state)) if state.brokers else ""
         return _answer(pages, request, whole, found, search=search, range_name=range, summary=summary)
