@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -114,7 +115,7 @@ def _broker_config(path: Path) -> _BrokerConfig | None:
 
 def _stores_by_group(folder: Path) -> list[SourceSpec]:
     """Where one replica of a group has a store, its neighbours are replicas too, whatever is left of them."""
-    found = [path for path in sorted(folder.glob("*/*")) if is_broker_id(path.name) and path.is_dir()]
+    found = [path for path in sorted(folder.glob("*/*")) if is_broker_id(path.name)]
     groups = {path.parent for path in found if is_store(path)}
     return [_folder_spec(path.parent.name, int(path.name), path) for path in found if path.parent in groups]
 
@@ -140,6 +141,7 @@ def _folder_spec(group: str, broker_id: int, folder: Path) -> SourceSpec:
 def _refuse_doubles(specs: Iterable[SourceSpec]) -> None:
     places: dict[tuple[str, int], str] = {}
     folders: dict[str, str] = {}
+    owners: dict[tuple[int, int], str] = {}
     for spec in specs:
         name = f"{spec.group}:{spec.broker_id}"
         known = places.setdefault((spec.group, spec.broker_id), spec.location)
@@ -156,3 +158,19 @@ def _refuse_doubles(specs: Iterable[SourceSpec]) -> None:
                 )
                 raise NothingFound(f"{who} {folder}; name each once")
             folders[folder] = name
+            for file in _log_files(Path(folder)):
+                owner = owners.setdefault(file, name)
+                if owner != name and owner.rpartition(":")[0] == spec.group:
+                    raise NothingFound(
+                        f"{owner} and {name} have a CommitLog file in common, by a mount or a hard link: they are one "
+                        f"store, or parts of one, {folder}; name each once"
+                    )
+
+
+def _log_files(store: Path) -> Iterator[tuple[int, int]]:
+    """Device and inode of the files of its CommitLog: two replicas on one are one."""
+    try:
+        found = [path.stat() for path in (store / _STORE_MARK).iterdir()]
+    except OSError:
+        return  # Whoever reads it says why it cannot be read.
+    yield from ((own.st_dev, own.st_ino) for own in found if stat.S_ISREG(own.st_mode))

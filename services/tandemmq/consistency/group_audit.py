@@ -859,7 +859,8 @@ def _tables_gone(
             continue
         is_seen = any(file.value in marks for marks in seen.values())
         is_due = file is MetadataFile.TOPICS and any(
-            found.side.is_ours and not is_empty(found.replica.facts) for found in described.values()
+            (found.side.is_ours or found.side.has_tables) and not is_empty(found.replica.facts)
+            for found in described.values()
         )
         if is_seen or is_due:
             why = "an earlier run saw it" if is_seen else "the log has messages"

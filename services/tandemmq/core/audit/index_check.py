@@ -58,6 +58,7 @@ class IndexFile:
     """One past its last entry; the first is 1."""
     room: int
     """One past the last entry that the file is long enough for."""
+    used_slots: int = 0
     problem: str = ""
     """What is wrong with the header; empty: nothing."""
 
@@ -105,7 +106,7 @@ def read_index_file(store: ReplicaStore, entry: StoreEntry) -> IndexFile | None:
     data = bytes(store.read_file(f"index/{entry.name}", 0, HEADER_BYTES))
     if len(data) < HEADER_BYTES:
         return None
-    begin_timestamp_ms, end_timestamp_ms, begin_offset, end_offset, _, next_entry = _HEADER.unpack(data)
+    begin_timestamp_ms, end_timestamp_ms, begin_offset, end_offset, used_slots, next_entry = _HEADER.unpack(data)
     slot_count = _slot_count(store, entry, begin_offset)
     if slot_count is None:
         return None
@@ -120,6 +121,7 @@ def read_index_file(store: ReplicaStore, entry: StoreEntry) -> IndexFile | None:
         end_offset=end_offset,
         next_entry=max(1, min(next_entry, room)),
         room=room,
+        used_slots=used_slots,
     )
     if store.facts.is_running:
         return file
@@ -492,6 +494,9 @@ class IndexCheck:
             entries = file.entries(first, min(count, first + _CHAIN_BLOCK))
             slot_of[first : first + len(entries)] = entries["hash"] % file.slot_count
             previous[first : first + len(entries)] = entries["previous"]
+        used = int(np.count_nonzero(slots))
+        if used != file.used_slots and not file.problem:
+            yield self._wrong_header(replace(file, problem=f"it counts {file.used_slots} slots in use, and {used} are"))
         yield from self._wild(file, previous, slot_of)
         numbers = np.arange(count, dtype=np.int32)
         is_sound = (previous > 0) & (previous < numbers)

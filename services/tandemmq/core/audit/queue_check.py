@@ -14,7 +14,8 @@ from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES
 from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore, is_number
-from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.message.properties import PROPERTY_MULTI_DISPATCH, PROPERTY_MULTI_QUEUE_OFFSET, raw_property
+from tandemmq.core.message.record import SCHEDULE_TOPIC, decode_record
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import LogRange
@@ -120,6 +121,9 @@ _SECOND_MS: Final = 1000
 _DELAY_MAX_MS: Final = 40 * 24 * 3600 * _SECOND_MS
 """A delay level of another table is not longer."""
 _FIRST_ENTRIES: Final = 200
+_LOGICAL_QUEUE: Final = "%LMQ%"
+_MULTI_DISPATCH: Final = PROPERTY_MULTI_DISPATCH.encode()
+_MULTI_QUEUE_OFFSET: Final = PROPERTY_MULTI_QUEUE_OFFSET.encode()
 _SUPERSEDED_LOOKUPS_MAX: Final = 1000
 
 
@@ -442,5 +446,23 @@ def leads_to(store: ReplicaStore, topic: str, queue_id: int, queue_offset: int, 
     facts = store.facts
     if not (0 < size <= LONGEST_RECORD_BYTES and facts.min_offset <= offset <= facts.end_offset - size):
         return False
-    name = read_name(store.read_log(offset, offset + size), 0, offset)
-    return name is not None and (name.topic, name.queue_id, name.queue_offset) == (topic, queue_id, queue_offset)
+    data = store.read_log(offset, offset + size)
+    name = read_name(data, 0, offset)
+    if name is None or (name.topic, name.queue_id, name.queue_offset) == (topic, queue_id, queue_offset):
+        return name is not None
+    return name.end_offset == offset + size and (topic, queue_id, queue_offset) in _other_places(data)
+
+
+def _other_places(data: memoryview) -> Iterator[tuple[str, int, int]]:
+    """The queues besides its own that a Java broker entered a record in, and where: it names them in its properties."""
+    record = decode_record(data, check_crc=False)
+    names = raw_property(record.properties, _MULTI_DISPATCH).decode(errors="replace").split(",")
+    places = raw_property(record.properties, _MULTI_QUEUE_OFFSET).decode(errors="replace").split(",")
+    for name, place in zip(names, places):
+        if is_number(place):
+            yield name, 0 if is_logical_queue(name) else record.queue_id, int(place)
+
+
+def is_logical_queue(topic: str) -> bool:
+    """Whether a ConsumeQueue of this name is one of RocketMQ's logical queues (LMQ): of no topic, and in no table."""
+    return topic.startswith(_LOGICAL_QUEUE)
