@@ -468,6 +468,14 @@ def _java_slot(folder: Path, chance: random.Random, value: int) -> None:
     write_at(path, 40 + 4 * chance.choice(used), pack(">i", value))
 
 
+def _java_entry(folder: Path, chance: random.Random) -> None:
+    (path,) = (folder / "index").iterdir()
+    data = path.read_bytes()
+    number = chance.randrange(1, int.from_bytes(data[36:40], "big"))
+    at = 40 + 4 * INDEX_SLOT_COUNT + 20 * number + chance.randrange(20)
+    write_at(path, at, bytes((data[at] ^ 1 << chance.randrange(8),)))
+
+
 def _java_blank(store: Store, folder: Path, at: int, data: bytes) -> tuple[int, int]:
     start = max(own.end for own in store.records if own.end <= store.file_bytes)
     write_at(log_file(folder, 0, store.file_bytes), start + at, data)
@@ -513,6 +521,7 @@ _OF_JAVA: Final[dict[str, tuple[str, _JavaChange]]] = {
     "slot of the index": ("index-entry", lambda _, folder, c: _java_slot(folder, c, c.choice((0, -1, 3999, 729)))),
     "count of slots": ("index-entry", lambda _, folder, c: _java_index(folder, 35, c.randbytes(1))),
     "count of entries": ("index-entry", lambda _, folder, c: _java_index(folder, 38, b"\x01")),
+    "entry of the index": ("index-entry", lambda _, folder, c: _java_entry(folder, c)),
     "begin of the index": ("index-entry", lambda _, folder, c: _java_index(folder, 20, b"\x01")),
     "entry behind a queue": ("queue-entry", lambda store, folder, c: _java_behind_queue(store, folder, c)),
     "checkpoint": (

@@ -24,6 +24,7 @@ from support.written_stores import (
 )
 from tandemmq.consistency.settings import NothingFound
 from tandemmq.core.audit.findings import Finding, FindingKind
+from tandemmq.core.audit.repair_plan import RepairAction
 from tandemmq.core.audit.run_summary import ExitCode
 
 
@@ -300,3 +301,37 @@ def test_a_logical_queue_leads_to_records_of_their_own_topics(tmp_path: Path) ->
         (finding,) = findings_of(tmp_path)
         assert (finding.kind, finding.broker_id, finding.topic) == (kind, 1, lites[1])
         assert finding.queue_offset == 1
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(
+    number=st.integers(0, 1 << 16),
+    what=st.sampled_from(("UNIQ_KEY", "KEYS", "TAGS", "topic", "queueId", "storeTimestamp")),
+    bit=st.integers(0, 6),
+    place=st.integers(0, 40),
+)
+def test_what_no_checksum_covers_is_decided_by_files_that_were_made_of_it(
+    store: WrittenStore, number: int, what: str, bit: int, place: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of a single replica: its ConsumeQueue and index are right, and no entry is made again of what was changed."""
+    root = tmp_path_factory.mktemp("single")
+    (folder,) = written(store, root, 1)
+    queued = {entry[0] for entries in store.queues.values() for entry in entries}
+    known = [own for own in store.records if len(own.keys) > 3 and own.start >= FILE_BYTES and own.start in queued]
+    record = known[number % len(known)]
+    start, end = record.fields[what if what in record.fields else "properties"]
+    if what in ("UNIQ_KEY", "KEYS", "TAGS"):
+        properties = bytes(store.log[record.start + start : record.start + end])
+        value = properties.index(what.encode()) + len(what) + 1
+        start, end = start + value, start + properties.index(b"\x02", value)
+    elif what == "storeTimestamp":
+        end -= 2  # Some seconds: what is less no file has.
+    at = record.start % FILE_BYTES + start + place % (end - start)
+    path = log_file(folder, record.start)
+    write_at(path, at, bytes((path.read_bytes()[at] ^ 1 << bit,)))
+    report = run_inline(root / "results", f"path={root / 'groups'}", "tier=deep")
+    shutil.rmtree(root)
+    assert [own.kind for own in report.findings] == [FindingKind.FIELD_DIFFERS], report.findings
+    assert (report.findings[0].start_offset, report.findings[0].end_offset) == (record.start, record.end)
+    assert {step.action for step in report.plan.steps} == {RepairAction.MANUAL}

@@ -32,6 +32,8 @@ from tandemmq.core.audit.queue_check import (
     QueueSpan,
     is_logical_queue,
     leads_to,
+    moved_record,
+    other_queue_finding,
     queued_messages,
 )
 from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
@@ -75,6 +77,8 @@ _NO_REASON: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionEr
 _KEPT_PIECE_BYTES: Final = 4 << 20
 _FILES_LOOKED_AT_MAX: Final = 64
 _SAMPLES: Final = 64
+_MOVED_MAX: Final = 8
+"""Entries that lead to a record of another queue because that was changed: more of them are no flipped bits."""
 _OTHER_MESSAGES_MIN: Final = 16
 """That ConsumeQueues and index know alike and the log does not: fewer are single damages."""
 
@@ -326,7 +330,11 @@ class _DerivedCheck:
             extra = self._strangers(topic, queue_id, first, min(span.first_queue_offset, room_end)) + extra
         path = self._store.queue_file(topic, queue_id, extra[0][0] if extra else first)
         folder = f"consumequeue/{topic}/{queue_id}"
-        if extra:
+        few = extra[:_MOVED_MAX]
+        moved = [name for place, _, _ in few if (name := moved_record(self._store, topic, queue_id, place)) is not None]
+        if moved and len(moved) == len(extra):
+            yield from (other_queue_finding(self._store, name, topic, queue_id) for name in moved)
+        elif extra:
             (queue_offset, offset, size), *_ = extra
             detail = (
                 f"{len(extra)} entries lead to no message of this queue: "
