@@ -7,6 +7,7 @@ Two or three changes at once, in different places: what is told of one must not 
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -177,20 +178,42 @@ class WrittenStore:
         for start in range(0, len(self.log), FILE_BYTES):
             data = self.log[start : start + FILE_BYTES].ljust(FILE_BYTES, b"\0")
             (folder / "commitlog" / f"{start:020d}").write_bytes(data)
+        for path, entries in self.queue_files().items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(entries)
+        (folder / "index" / "20261121000000000").write_bytes(self.index())
+        (folder / "checkpoint").write_bytes(self.checkpoint())
+        self._write_tables(folder / "config")
+
+    def before(self, count: int) -> WrittenStore:
+        """The same with its first records alone."""
+        first = copy.copy(self)
+        first.records = self.records[:count]
+        first.log = bytearray(self.log[: first.records[-1].end])
+        end = len(first.log)
+        first.queues = {
+            queue: held
+            for queue, entries in self.queues.items()
+            if (held := [entry for entry in entries if entry[0] < end])
+        }
+        return first
+
+    def queue_files(self) -> dict[str, bytes]:
+        """Path below the store to content."""
+        files = {}
         for (topic, queue_id), entries in self.queues.items():
-            place = folder / "consumequeue" / topic / str(queue_id)
-            place.mkdir(parents=True)
             packed = b"".join(_ENTRY.pack(*entry) for entry in entries)
             for start in range(0, len(packed), _QUEUE_FILE_BYTES):
                 piece = packed[start : start + _QUEUE_FILE_BYTES].ljust(_QUEUE_FILE_BYTES, b"\0")
-                (place / f"{start:020d}").write_bytes(piece)
-        (folder / "index" / "20261121000000000").write_bytes(self._index())
-        last = max(entries[-1][0] for entries in self.queues.values())
-        checkpoint = pack(">6q", self._now_ms, self._now_ms, 0, 0, 0, last)
-        (folder / "checkpoint").write_bytes(checkpoint.ljust(4096, b"\0"))
-        self._write_tables(folder / "config")
+                files[f"consumequeue/{topic}/{queue_id}/{start:020d}"] = piece
+        return files
 
-    def _index(self) -> bytes:
+    def checkpoint(self) -> bytes:
+        last = max(entries[-1][0] for entries in self.queues.values())
+        newest_ms = self.records[-1].timestamp_ms
+        return pack(">6q", newest_ms, newest_ms, 0, 0, 0, last).ljust(4096, b"\0")
+
+    def index(self) -> bytes:
         entries = [(key, own) for own in self.records for key in own.keys]
         (_, first), (_, last) = entries[0], entries[-1]
         slots = [0] * _SLOTS
@@ -211,7 +234,7 @@ class WrittenStore:
             topic: {"perm": 6, "readQueueNums": 18, "writeQueueNums": 18, "topicName": topic, "topicSysFlag": 0}
             for topic, _ in self._next
         }
-        offsets = {"T@g": {"0": 2, "1": self._next["T", 1]}}
+        offsets = {"T@g": {"0": 2, "1": len(self.queues["T", 1])}}
         for name, table in (
             ("topics.json", {"topicConfigTable": topics}),
             ("subscriptionGroup.json", {"subscriptionGroupTable": {"g": {"groupName": "g"}}}),
@@ -308,6 +331,13 @@ _FIELDS_TOLD_ALONE: Final = ("totalSize", "magicCode", "bodyCRC", "physicalOffse
 def write_at(path: Path, at: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
+        file.write(data)
+
+
+def place(path: Path, data: bytes) -> None:
+    """Writes into a file that may be there, or makes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if path.exists() else "wb") as file:
         file.write(data)
 
 
@@ -552,12 +582,6 @@ _OF_JAVA: Final[dict[str, tuple[str, _JavaChange]]] = {
         "queue-entry",
         lambda store, folder, c: _java_logical_queue(store, folder, is_whole=False),
     ),
-    "name of no file": (
-        "segment-extra queue-entry index-entry",
-        lambda _, folder, c: _java_new(
-            folder, c.choice(("commitlog", "index", "consumequeue/sample/0")) + "/foo", b"x"
-        ),
-    ),
     # What does not.
     "filler": ("", lambda store, folder, c: _java_blank(store, folder, 8 + c.randrange(300), b"\x17") and None),
     "bytes behind the log": (
@@ -577,6 +601,12 @@ _OF_JAVA: Final[dict[str, tuple[str, _JavaChange]]] = {
     "timers": ("", lambda _, folder, c: _java_new(folder, f"timerlog/{0:020d}", c.randbytes(4096))),
     "timer wheel": ("", lambda _, folder, c: _java_new(folder, "timerwheel", c.randbytes(3200))),
     "filter bitmaps": ("", lambda _, folder, c: _java_new(folder, f"consumequeue_ext/sample/0/{0:020d}", bytes(4096))),
+    "name of no file": (
+        "",
+        lambda _, folder, c: _java_new(
+            folder, c.choice(("commitlog", "index", "consumequeue/sample/0")) + "/x.orig", b""
+        ),
+    ),
     "batch queue": (
         "",
         lambda _, folder, c: _java_new(folder, f"batchconsumequeue/sample-bcq/0/{0:020d}", bytes(4600)),

@@ -40,7 +40,6 @@ from tandemmq.core.audit.record_columns import RecordCollector, RecordName, desc
 from tandemmq.core.audit.replica_store import (
     CHECKPOINT_BYTES,
     ReplicaStore,
-    StoreEntry,
     is_number,
     is_of_others,
     is_queue_id,
@@ -413,12 +412,6 @@ class _DerivedCheck:
             if detail:
                 more: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
                 found.append(self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, f"{folder}/{entry.name}", **more))
-        for topic, queue_id in sorted(self._store.queues()):
-            folder = f"consumequeue/{topic}/{queue_id}"
-            for entry in _strays(self._store.files.list_folder(folder)):
-                detail = "no file of a ConsumeQueue has such a name: RocketMQ's broker does not start with it"
-                more = {"topic": topic, "queue_id": queue_id}
-                found.append(self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, f"{folder}/{entry.name}", **more))
         if len(found) > 1:
             detail = f"{len(found)} files have another length or name, the first {found[0].file}: {found[0].detail}"
             found = [self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, "consumequeue")]
@@ -541,11 +534,7 @@ class _DerivedCheck:
 
     def _index_lengths(self) -> Iterator[Finding]:
         """The same of IndexFiles; and those that hold anything but an index."""
-        listed = self._store.files.list_folder("index")
-        for entry in _strays(listed):
-            detail = "no IndexFile has such a name: RocketMQ's broker takes it for one"
-            yield self._new(FindingKind.INDEX_ENTRY_WRONG, detail, f"index/{entry.name}")
-        found = [entry for entry in listed if is_number(entry.name)]
+        found = [entry for entry in self._store.files.list_folder("index") if is_number(entry.name)]
         files = [entry for entry in found if not entry.is_folder]
         usual = _usual_length(entry.size for entry in files)
         known = {file.name for file in self._all_index}
@@ -779,11 +768,6 @@ class _DerivedCheck:
         for start in range(0, size, _KEPT_PIECE_BYTES):
             hashed.update(self._store.read_file(path, start, min(_KEPT_PIECE_BYTES, size - start)))
         return hashed.hexdigest()
-
-
-def _strays(listed: Iterable[StoreEntry]) -> list[StoreEntry]:
-    """Files with a name that neither brokers give nor file systems and people."""
-    return [own for own in listed if not (own.is_folder or is_number(own.name) or _is_passed_over(own.name))]
 
 
 def _is_passed_over(name: str) -> bool:

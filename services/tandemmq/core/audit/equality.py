@@ -34,7 +34,6 @@ from tandemmq.core.audit.replica_store import (
     ReplicaFacts,
     ReplicaStore,
     is_number,
-    is_of_others,
     known_of_lost_log,
     written_for,
 )
@@ -470,9 +469,6 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
     for entry in store.files.list_folder("commitlog"):
         if is_number(entry.name) and len(entry.name) != _NAME_DIGITS:
             detail = f"names of files have {_NAME_DIGITS} digits"
-            yield _of_file(FindingKind.SEGMENT_EXTRA, facts, entry.name, detail)
-        elif not (entry.is_folder or is_number(entry.name) or is_of_others(entry.name)):
-            detail = "no CommitLog file has such a name: RocketMQ's broker does not start with it"
             yield _of_file(FindingKind.SEGMENT_EXTRA, facts, entry.name, detail)
     for name, size in _segments(store, of_files=False):
         if size < 0 and not facts.min_offset <= int(name) < facts.end_offset:

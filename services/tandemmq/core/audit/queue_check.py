@@ -470,7 +470,8 @@ def leads_to(store: ReplicaStore, topic: str, queue_id: int, queue_offset: int, 
 
 def moved_record(store: ReplicaStore, topic: str, queue_id: int, position: int) -> RecordName | None:
     """The record that a queue's entry leads to, if its place there and its size are right, it says that it is of
-    another queue, and that one does not know it: then its topic or queueId was changed."""
+    another queue, and that one does not know it: then its topic or queueId was changed. Not where the entry before it
+    is wrong as well: the queue's file may be another one's."""
     offset, size, _ = _entry(store, topic, queue_id, position)
     facts = store.facts
     if not (
@@ -484,7 +485,9 @@ def moved_record(store: ReplicaStore, topic: str, queue_id: int, position: int) 
     if (name.topic, name.queue_id) == (topic, queue_id) or (topic, queue_id, position) in _other_places(data):
         return None
     is_known = _entry(store, name.topic, name.queue_id, position)[:2] == (offset, size)
-    return None if is_known else name
+    before = _entry(store, topic, queue_id, position - 1)[:2] if position else None
+    is_own_queue = before is None or leads_to(store, topic, queue_id, position - 1, *before)
+    return name if is_own_queue and not is_known else None
 
 
 def _entry(store: ReplicaStore, topic: str, queue_id: int, position: int) -> tuple[int, int, int]:
