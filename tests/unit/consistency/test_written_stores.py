@@ -335,3 +335,30 @@ def test_what_no_checksum_covers_is_decided_by_files_that_were_made_of_it(
     assert [own.kind for own in report.findings] == [FindingKind.FIELD_DIFFERS], report.findings
     assert (report.findings[0].start_offset, report.findings[0].end_offset) == (record.start, record.end)
     assert {step.action for step in report.plan.steps} == {RepairAction.MANUAL}
+
+
+@pytest.mark.parametrize("changed", ["", "digestAlgorithm=blake3", "extentBytes=128KiB"])
+def test_what_replicas_held_is_known_also_where_digests_are_of_another_kind(tmp_path: Path, changed: str) -> None:
+    store = WrittenStore(0)
+    written(store, tmp_path, 2)
+    assert told(tmp_path) == []
+    shutil.rmtree(tmp_path / "groups")
+    older = store.before(200)
+    written(older, tmp_path, 2)
+    overrides = ["tier=deep", *([changed] if changed else [])]
+    (finding,) = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", *overrides).findings
+    assert (finding.kind, finding.start_offset) == (FindingKind.TAIL_MISSING, len(older.log))
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b"[]", b'{"seen": 5}'])
+def test_a_run_says_that_nobody_can_read_what_earlier_ones_saw(
+    store: WrittenStore, tmp_path: Path, left: bytes
+) -> None:
+    written(store, tmp_path, 2)
+    assert told(tmp_path) == []
+    state = tmp_path / "results" / "state" / "broker-a.json"
+    state.write_bytes(left)
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert any("what earlier runs saw cannot be read" in note for note in report.summary.notes)
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert not report.summary.notes
