@@ -70,6 +70,9 @@ STORE: Final = {
 LIMIT_S: Final = 60.0
 # Twice flushConsumerOffsetInterval, and a moment for slow machines.
 OFFSETS_SETTLE_S: Final = 2.0
+QUIET_TABLES: Final = ("topics.json", "subscriptionGroup.json")
+# A slave asks for its master's tables at least every 10 s.
+TABLES_QUIET_S: Final = 12.0
 DURATION_MAX_S: Final = 1_200
 SEEDS: Final = 500
 DAMAGES_MIN: Final = 14
@@ -176,6 +179,23 @@ class Scene:
         for broker_id in range(3):
             self._members[f"broker-a-{broker_id}"].start()
         self._wait_level(GROUP_A)
+
+    def wait_tables(self, names: Sequence[str], *, consumer_group: str) -> None:
+        """Until the load's consumer group is in every member's tables, and no file of them changed for longer than a
+        slave waits before it looks at its master's again: what is damaged before that is written over by itself."""
+        files = [self.store(name) / "config" / table for name in names for table in QUIET_TABLES]
+        marks: list[tuple[int, int]] = []
+        still_s = time.monotonic()
+
+        def are_quiet() -> bool:
+            nonlocal marks, still_s
+            now = [(status.st_mtime_ns, status.st_size) for status in map(Path.stat, files)]
+            is_known = all(f"@{consumer_group}" in _offset_table(self.store(name)) for name in names)
+            if now != marks or not is_known:
+                marks, still_s = now, time.monotonic()
+            return time.monotonic() - still_s > TABLES_QUIET_S
+
+        wait_until(are_quiet, limit_s=4 * LIMIT_S, what=f"tables of {', '.join(names)} are quiet")
 
     def kill_under_load(self) -> list[Path]:
         """Kills broker-b's slave, and a moment later its master, while clients send; returns its stores."""
@@ -403,6 +423,8 @@ def check_repaired(scene: Scene) -> list[Row]:
     results, logs = FOLDER / "results-repaired", FOLDER / "logs"
     scene.start_again()
     with BackgroundLoad(scene.endpoints[:1], group="audit", seed=LOAD_SEED):
+        with step("repaired: slaves take their master's tables"):
+            scene.wait_tables(GROUP_A, consumer_group="audit")
         flip_body(scene.store("broker-a-1"), record_near(scene.store("broker-a-1"), 0.0))
         change_queue_entry(scene.store("broker-a-2"), record_near(scene.store("broker-a-2"), 0.0))
         (scene.store("broker-a-0") / "config" / "topics.json").write_bytes(b"")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tandemmq.consistency.settings import ConsistencySettings, NothingFound, ProgressKind
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
-from tandemmq.core.audit.replica_store import is_broker_id
+from tandemmq.core.audit.replica_store import is_broker_id, is_of_others
 
 _STORE_MARK: Final = "commitlog"
 STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
@@ -98,7 +99,10 @@ class _BrokerConfig:
 
 def _broker_config(path: Path) -> _BrokerConfig | None:
     """What a broker's properties file says of its store; None for a NameServer's."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise NothingFound(f"{path} cannot be read ({error}), and it may name a store") from error
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
     values = {key.strip(): value.strip() for key, _, value in pairs}
     if "brokerName" not in values:
@@ -112,16 +116,29 @@ def _broker_config(path: Path) -> _BrokerConfig | None:
     )
 
 
+def _listed(folder: Path) -> list[Path]:
+    """What lies in it, by name. Raises NothingFound: of what cannot be seen nobody would know that it was left out."""
+    try:
+        return sorted(folder.iterdir())
+    except PermissionError as error:
+        raise NothingFound(f"{folder} may not be read ({error.strerror}), and there may be stores in it") from error
+    except OSError:
+        return []
+
+
 def _stores_by_group(folder: Path) -> list[SourceSpec]:
     """Where one replica of a group has a store, its neighbours are replicas too, whatever is left of them."""
-    found = [path for path in sorted(folder.glob("*/*")) if is_broker_id(path.name) and path.is_dir()]
+    groups_there = [path for path in _listed(folder) if os.path.isdir(path) and not is_of_others(path.name)]
+    found = [path for group in groups_there for path in _listed(group) if is_broker_id(path.name)]
     groups = {path.parent for path in found if is_store(path)}
     return [_folder_spec(path.parent.name, int(path.name), path) for path in found if path.parent in groups]
 
 
 def is_store(folder: Path) -> bool:
     """Whether it is a replica's folder, or what is left of one."""
-    return (folder / _STORE_MARK).is_dir() or sum((folder / mark).exists() for mark in STORE_MARKS) > 1
+    # Not by Path: what may not be looked into is no error here, whoever reads it says so.
+    marks = [mark for mark in STORE_MARKS if os.path.exists(folder / mark)]
+    return os.path.isdir(folder / _STORE_MARK) or len(marks) > 1
 
 
 def _named_alike(stores: Sequence[Path]) -> list[SourceSpec]:
@@ -140,6 +157,7 @@ def _folder_spec(group: str, broker_id: int, folder: Path) -> SourceSpec:
 def _refuse_doubles(specs: Iterable[SourceSpec]) -> None:
     places: dict[tuple[str, int], str] = {}
     folders: dict[str, str] = {}
+    owners: dict[tuple[int, int], str] = {}
     for spec in specs:
         name = f"{spec.group}:{spec.broker_id}"
         known = places.setdefault((spec.group, spec.broker_id), spec.location)
@@ -156,3 +174,19 @@ def _refuse_doubles(specs: Iterable[SourceSpec]) -> None:
                 )
                 raise NothingFound(f"{who} {folder}; name each once")
             folders[folder] = name
+            for file in _log_files(Path(folder)):
+                owner = owners.setdefault(file, name)
+                if owner != name and owner.rpartition(":")[0] == spec.group:
+                    raise NothingFound(
+                        f"{owner} and {name} have a CommitLog file in common, by a mount or a hard link: they are one "
+                        f"store, or parts of one, {folder}; name each once"
+                    )
+
+
+def _log_files(store: Path) -> Iterator[tuple[int, int]]:
+    """Device and inode of the files of its CommitLog: two replicas on one are one."""
+    try:
+        found = [path.stat() for path in (store / _STORE_MARK).iterdir()]
+    except OSError:
+        return  # Whoever reads it says why it cannot be read.
+    yield from ((own.st_dev, own.st_ino) for own in found if stat.S_ISREG(own.st_mode))

@@ -267,6 +267,11 @@ class GroupAudit:
         """What earlier runs left, without replicas that were taken away for good."""
         options = self._options
         memory = self._store.load_memory(algorithm=options.algorithm, extent_bytes=options.extent_bytes)
+        if self._store.is_memory_damaged:
+            self._notes.append(
+                f"{self._group}: what earlier runs saw cannot be read ({self._store.memory_path}): it is compared as a "
+                "new group, and what was lost on all replicas since then is not looked for"
+            )
         now_s = self._now.timestamp()
         seen_at_s = {
             broker_id: moment_s
@@ -859,7 +864,8 @@ def _tables_gone(
             continue
         is_seen = any(file.value in marks for marks in seen.values())
         is_due = file is MetadataFile.TOPICS and any(
-            found.side.is_ours and not is_empty(found.replica.facts) for found in described.values()
+            (found.side.is_ours or found.side.has_tables) and not is_empty(found.replica.facts)
+            for found in described.values()
         )
         if is_seen or is_due:
             why = "an earlier run saw it" if is_seen else "the log has messages"

@@ -160,6 +160,8 @@ class GroupStore:
         self._memory_name = f"state/{self._name}.json"
         self._answer_files: set[str] = set()
         """Of runs that were cut off, and of this one; not of another one that is running."""
+        self.is_memory_damaged = False
+        """Earlier runs left something, and nobody can read it."""
 
     @property
     def memory_path(self) -> str:
@@ -167,17 +169,22 @@ class GroupStore:
         return self._results.path_of(self._memory_name)
 
     def load_memory(self, *, algorithm: str, extent_bytes: int) -> GroupMemory:
-        """What earlier runs left behind. Digests of another kind are of no use: the group counts as never verified."""
+        """What earlier runs left behind. Digests of another kind are of no use: the group counts as never verified, and
+        what its replicas held is known all the same."""
+        fresh = GroupMemory(algorithm=algorithm, extent_bytes=extent_bytes)
         values = self._results.read_json(self._memory_name)
-        if values is not None:
-            try:
-                memory = GroupMemory.from_json(values)
-            except (TypeError, ValueError, AttributeError):
-                # Of a version that remembered otherwise: verified again is better than a job that never ends well.
-                memory = GroupMemory(algorithm="", extent_bytes=0)
-            if (memory.algorithm, memory.extent_bytes) == (algorithm, extent_bytes):
-                return memory
-        return GroupMemory(algorithm=algorithm, extent_bytes=extent_bytes)
+        self.is_memory_damaged = values is None and self._results.read(self._memory_name) is not None
+        if values is None:
+            return fresh
+        try:
+            memory = GroupMemory.from_json(values)
+        except (TypeError, ValueError, AttributeError):
+            # Of a version that remembered otherwise: verified again is better than a job that never ends well.
+            self.is_memory_damaged = True
+            return fresh
+        if (memory.algorithm, memory.extent_bytes) == (algorithm, extent_bytes):
+            return memory
+        return replace(fresh, seen=memory.seen, seen_at_s=memory.seen_at_s, run_id=memory.run_id)
 
     def save_memory(
         self, memory: GroupMemory, table: pa.Table | None, *, start: GroupMemory, keep_answers: bool

@@ -11,19 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from support.audit_stores import copy_group, make_group
 from support.inline_audit import run_inline
 from support.inline_runner import InlineRunner
 from support.store_damage import DAMAGES
+from support.written_stores import FILE_BYTES, WrittenStore, log_file, place
 from tandemmq.consistency.audit import AuditReport, audit, new_run_id
 from tandemmq.consistency.discovery import Discovery
 from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.results_store import ResultsStore
 from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
-from tandemmq.consistency.tasks import DescribeTask, DigestTask, Replica, Task, TaskAnswer
-from tandemmq.core.audit.run_summary import Outcome
+from tandemmq.consistency.tasks import CheckTask, DescribeTask, DigestTask, Replica, Task, TaskAnswer
+from tandemmq.core.audit.run_summary import ExitCode, Outcome
 from tandemmq.core.replication.log_history import REPLICA_FILE, ReplicaRecord
 from tandemmq.service.settings import load_settings
 
@@ -71,17 +74,17 @@ def _run(folders: list[Path], results: Path, *, fails_over_at: int) -> AuditRepo
     return _run_with(folders, results, _Brokers(fails_over_at=fails_over_at))
 
 
-def _run_with(folders: list[Path], results: Path, runner: InlineRunner) -> AuditReport:
-    settings = load_settings(
+def _run_with(folders: list[Path], results: Path, runner: InlineRunner, *, tier: str = "quick") -> AuditReport:
+    loaded = load_settings(
         ConsistencySettings,
         environ={},
-        overrides=["secondLookPause=0", "extentBytes=64KiB", f"results={results}", "path=unused", "tier=quick"],
+        overrides=["secondLookPause=0", "extentBytes=64KiB", f"results={results}", "path=unused", f"tier={tier}"],
     )
     specs = tuple(
         SourceSpec("broker-a", broker_id, SourceKind.BROKER, str(folder)) for broker_id, folder in enumerate(folders)
     )
     return audit(
-        settings,
+        loaded,
         Discovery("test", specs),
         runner=runner,
         results=ResultsStore(str(results)),
@@ -104,36 +107,43 @@ def test_what_two_masters_said_is_no_finding(equal_group: list[Path], tmp_path: 
 
 
 class _Liars(_Brokers):
-    """The slave tells digests of what it should hold, and gives the bytes that it does hold."""
+    """One broker tells digests of what it should hold, and gives the bytes that it does hold."""
 
-    def __init__(self, sound: Path) -> None:
+    def __init__(self, sound: Path, *, liar: int = 1) -> None:
         super().__init__(fails_over_at=1_000)
         self._sound = sound
+        self._liar = liar
 
     def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
         return super().run([self._lied(task) for task in tasks], label=label)
 
     def _lied(self, task: Any) -> Any:
-        if type(task) is not DigestTask or task.replica.facts.broker_id != 1:
+        is_told = type(task) in (DigestTask, CheckTask)
+        if not is_told or task.replica.facts.broker_id != self._liar:
             return task
         spec = replace(task.replica.spec, location=str(self._sound))
         return replace(task, replica=replace(task.replica, spec=spec))
 
 
-@pytest.mark.parametrize("lies", [False, True])
+@pytest.mark.parametrize("tier", ["quick", "deep"])
+@pytest.mark.parametrize(("replicas", "liar"), [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize("lies", ["", "bytes", "zeros", "files"])
 def test_a_broker_that_lies_about_its_digests_is_caught_by_its_bytes(
-    equal_group: list[Path], tmp_path: Path, lies: bool
+    equal_group: list[Path], tmp_path: Path, lies: str, replicas: int, liar: int, tier: str
 ) -> None:
-    folders = copy_group(equal_group[:2], tmp_path / "broker-a")
-    if lies:
-        for path in (folders[1] / "commitlog").iterdir():
-            path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+    """In whatever part of its log it lies: here in all, of which some are drawn."""
+    folders = copy_group(equal_group[:replicas], tmp_path / "broker-a")
+    log = {path: path.read_bytes() for path in sorted((folders[liar] / "commitlog").iterdir())}
+    for (path, data), before in zip(log.items(), [list(log.values())[-1], *log.values()]):
+        other = {"": data, "bytes": bytes(byte ^ 1 for byte in data), "zeros": bytes(len(data)), "files": before}
+        path.write_bytes(other[lies])
 
-    report = _run_with(folders, tmp_path / "results", _Liars(equal_group[1]))
+    report = _run_with(folders, tmp_path / "results", _Liars(equal_group[liar], liar=liar), tier=tier)
 
     (group,) = report.summary.groups
-    assert group.outcome is (Outcome.INCOMPLETE if lies else Outcome.EQUAL)
-    assert ("told digest" in group.problem) is lies
+    assert group.outcome is not (Outcome.EQUAL if lies else Outcome.DIVERGED)
+    named = [own.broker_id for own in group.replicas if "told digest" in own.problem or own.findings]
+    assert named == ([liar] if lies else [])
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
@@ -186,3 +196,89 @@ def test_a_group_on_other_disks_alone_is_another_group(equal_group: list[Path], 
         report = run_inline(*arguments, f"tier={tier}")
         assert report.summary.outcome is Outcome.EQUAL, report.findings
         assert report.summary.groups[0].new_bytes == 0
+
+
+class _LiveGroup(_Brokers):
+    """A group at work: between any two questions messages come, slaves copy them, entries are written later than
+    records, and the checkpoint last; files roll, and old ones are removed, the master's first."""
+
+    def __init__(self, store: WrittenStore, folders: Sequence[Path], seed: int) -> None:
+        super().__init__(fails_over_at=1_000)
+        self._store = store
+        self._folders = folders
+        self._chance = random.Random(seed)
+        start = len(store.records) // 2
+        self._written = [[start, start, start] for _ in folders]
+        """Records, entries, and what the checkpoint vouches for, of each replica."""
+        self._first_file = [0 for _ in folders]
+        for folder in folders:
+            store.before(start).write(folder)
+            (folder / "abort").touch()
+
+    def run(self, tasks: Sequence[Task], *, label: str) -> list[TaskAnswer]:
+        answers: list[TaskAnswer] = []
+        for task in tasks:
+            for _ in range(self._chance.randrange(4)):
+                self._go_on()
+            gone = self._gone(task)
+            answers += [TaskAnswer(task.key, problem=gone)] if gone else super().run([task], label=label)
+        return answers
+
+    def _gone(self, task: Any) -> str:
+        """A broker refuses ranges that have expired."""
+        ranges = [*getattr(task, "ranges", ()), *([task.log_range] if hasattr(task, "log_range") else [])]
+        start = min((own.start_offset for own in ranges), default=1 << 62)
+        return "OUT_OF_RANGE" if start < FILE_BYTES * max(self._first_file[own] for own in task.broker_ids) else ""
+
+    def _go_on(self) -> None:
+        broker_id = self._chance.randrange(len(self._folders))
+        written = self._written[broker_id]
+        what = self._chance.randrange(6)
+        if what == 0:
+            self._expire(broker_id)
+            return
+        step = min(what // 2, 2)
+        limits = (self._written[0][0] if broker_id else len(self._store.records), written[0], written[1])
+        written[step] = min(limits[step], written[step] + self._chance.randrange(1, 12))
+        self._write(broker_id)
+
+    def _expire(self, broker_id: int) -> None:
+        """Never the last file but one, and of a slave none that its master has."""
+        first = self._first_file[broker_id]
+        last = self._store.records[self._written[broker_id][0] - 1].start // FILE_BYTES - 1
+        if first < (last if broker_id == 0 else min(last, self._first_file[0])) and self._chance.random() < 0.2:
+            self._first_file[broker_id] = first + 1
+            log_file(self._folders[broker_id], first * FILE_BYTES).unlink()
+
+    def _write(self, broker_id: int) -> None:
+        """What is there stays there: files are written in place."""
+        folder = self._folders[broker_id]
+        records, entries, durable = (self._store.before(count) for count in self._written[broker_id])
+        for start in range(self._first_file[broker_id] * FILE_BYTES, len(records.log), FILE_BYTES):
+            place(log_file(folder, start), bytes(records.log[start : start + FILE_BYTES]).ljust(FILE_BYTES, b"\0"))
+        for path, data in entries.queue_files().items():
+            place(folder / path, data)
+        (index,) = (folder / "index").iterdir()
+        place(index, entries.index())
+        place(folder / "checkpoint", durable.checkpoint())
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(
+    seed=st.integers(0, 1 << 16),
+    replicas=st.sampled_from((1, 2, 3)),
+    tier=st.sampled_from(("quick", "deep")),
+    runs=st.sampled_from((1, 3)),
+)
+def test_a_group_at_work_is_never_damaged(
+    seed: int, replicas: int, tier: str, runs: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("live")
+    folders = [root / "broker-a" / str(broker_id) for broker_id in range(replicas)]
+    group = _LiveGroup(WrittenStore(seed % 3, messages=600), folders, seed)
+    for _ in range(runs):
+        report = _run_with(folders, root / "results", group, tier=tier)
+        assert not report.findings, report.findings
+        assert report.summary.groups[0].problem.count("OUT_OF_RANGE") or report.summary.exit_code is ExitCode.EQUAL
+    shutil.rmtree(root)

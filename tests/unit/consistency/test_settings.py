@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,3 +212,33 @@ def test_one_store_is_no_two_replicas(tmp_path: Path, second: str) -> None:
         (tmp_path / link).symlink_to(store)
     with pytest.raises(NothingFound, match="name each once"):
         discover(_settings(f"path={store};{tmp_path / second}"))
+
+
+def test_what_may_not_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is a replica whoever may look into it; of a folder nobody knows what is in it."""
+    for store in ("broker-a/0", "broker-a/1", "broker-b/0"):
+        _store(tmp_path / store)
+    closed = str(tmp_path / "broker-a" / "1")
+    stat, iterdir = os.stat, Path.iterdir
+
+    def refusing_stat(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    def refusing_iterdir(folder: Path) -> Iterator[Path]:
+        if str(folder) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", closed)
+        return iterdir(folder)
+
+    monkeypatch.setattr(os, "stat", refusing_stat)
+    monkeypatch.setattr(Path, "iterdir", refusing_iterdir)
+    found = replicas_in_folders([tmp_path])
+    assert [(spec.group, spec.broker_id) for spec in found.replicas] == [
+        ("broker-a", 0),
+        ("broker-a", 1),
+        ("broker-b", 0),
+    ]
+    closed = str(tmp_path / "broker-b")
+    with pytest.raises(NothingFound, match="broker-b may not be read"):
+        replicas_in_folders([tmp_path])

@@ -50,7 +50,7 @@ _SET_BACK: Final = (
 
 def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     """The same, joined. Raises nothing; what is joined says so in its detail."""
-    rest = _beneath_other_messages(_of_other_files(list(findings)))
+    rest = _beneath_other_messages(_of_other_files(_beneath_changed_records(findings)))
     rest = _without_repeated_topics(_behind_other_messages(rest))
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
@@ -64,6 +64,26 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
     return _set_back(_tables(_without_folder(_queues_of_another(rest))))
+
+
+def _beneath_changed_records(findings: Iterable[Finding]) -> list[Finding]:
+    """A record that was changed contradicts its entries, and the order of the queue that it is in now. Of two findings
+    of one record the ConsumeQueue's says more than the index's."""
+    rest = list(findings)
+    for changed in [own for own in rest if own.cause is Cause.OTHER_RECORD]:
+        start, _ = place_of(changed)
+        told = [
+            own
+            for own in rest
+            if own is not changed
+            and own.broker_id == changed.broker_id
+            and own.messages <= 1
+            and place_of(own)[0] == start
+            and (own.kind in (*_OF_QUEUES, *_OF_INDEX) or own.cause in (Cause.QUEUE_OFFSET, Cause.OTHER_RECORD))
+            and (own.cause is not Cause.OTHER_RECORD or own.detail < changed.detail)
+        ]
+        rest = _without(rest, told) if changed in rest else rest
+    return rest
 
 
 def _beneath_other_messages(findings: list[Finding]) -> list[Finding]:

@@ -26,9 +26,24 @@ from tandemmq.core.audit.equality import odd_segments
 from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.index_check import IndexFile, has_usual_layout, indexed_messages, read_index_file
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
-from tandemmq.core.audit.queue_check import QUEUE_ENTRIES, QueuedMessage, QueueSpan, leads_to, queued_messages
+from tandemmq.core.audit.queue_check import (
+    QUEUE_ENTRIES,
+    QueuedMessage,
+    QueueSpan,
+    is_logical_queue,
+    leads_to,
+    moved_record,
+    other_queue_finding,
+    queued_messages,
+)
 from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore, is_number, is_of_others, is_queue_id
+from tandemmq.core.audit.replica_store import (
+    CHECKPOINT_BYTES,
+    ReplicaStore,
+    is_number,
+    is_of_others,
+    is_queue_id,
+)
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames
 from tandemmq.core.delivery.timer_queue import TimerQueue
 from tandemmq.core.message.record import SCHEDULE_TOPIC, TIMER_OP_TOPIC, TIMER_TOPIC
@@ -61,6 +76,8 @@ _NO_REASON: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionEr
 _KEPT_PIECE_BYTES: Final = 4 << 20
 _FILES_LOOKED_AT_MAX: Final = 64
 _SAMPLES: Final = 64
+_MOVED_MAX: Final = 8
+"""Entries that lead to a record of another queue because that was changed: more of them are no flipped bits."""
 _OTHER_MESSAGES_MIN: Final = 16
 """That ConsumeQueues and index know alike and the log does not: fewer are single damages."""
 
@@ -312,7 +329,11 @@ class _DerivedCheck:
             extra = self._strangers(topic, queue_id, first, min(span.first_queue_offset, room_end)) + extra
         path = self._store.queue_file(topic, queue_id, extra[0][0] if extra else first)
         folder = f"consumequeue/{topic}/{queue_id}"
-        if extra:
+        few = extra[:_MOVED_MAX]
+        moved = [name for place, _, _ in few if (name := moved_record(self._store, topic, queue_id, place)) is not None]
+        if moved and len(moved) == len(extra):
+            yield from (other_queue_finding(self._store, name, topic, queue_id) for name in moved)
+        elif extra:
             (queue_offset, offset, size), *_ = extra
             detail = (
                 f"{len(extra)} entries lead to no message of this queue: "
@@ -322,6 +343,11 @@ class _DerivedCheck:
             more: dict[str, Any] = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
             more["end_queue_offset"] = extra[-1][0] + 1
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path or folder, messages=len(extra), **more)
+        elif span is None and self._is_at_rest and (lost := self._unwritten(topic, queue_id, first, room_end)):
+            detail = f"{len(lost)} positions are empty before the last entry"
+            more = {"topic": topic, "queue_id": queue_id, "queue_offset": lost[0]}
+            more["end_queue_offset"] = lost[-1] + 1
+            yield self._new(FindingKind.QUEUE_ENTRY_MISSING, detail, path or folder, messages=len(lost), **more)
         elif span is None and self._is_at_rest and self._is_no_queue(topic, queue_id):
             detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
             more = {"topic": topic, "queue_id": queue_id}
@@ -353,6 +379,17 @@ class _DerivedCheck:
             first += len(entries)
         return found
 
+    def _unwritten(self, topic: str, queue_id: int, first: int, end: int) -> list[int]:
+        """Positions of a logical queue that hold nothing, before one that does: no record says by its topic that it
+        belongs there. How far the last one goes nobody looks."""
+        if not is_logical_queue(topic):
+            return []
+        data = self._store.read_queue(topic, queue_id, first, end - first)
+        sizes = np.frombuffer(data, dtype=QUEUE_ENTRIES, count=len(data) // ENTRY.size)["size"]
+        written = np.flatnonzero(sizes > 0)
+        empty = np.flatnonzero(sizes[: int(written[-1])] <= 0) if len(written) else written
+        return [first + place for place in empty.tolist()]
+
     def _queue_lengths(self) -> Iterator[Finding]:
         """A broker starts with no file of another length, or takes it for damaged; entries that are gone are told by
         themselves."""
@@ -366,7 +403,9 @@ class _DerivedCheck:
         found: list[Finding] = []
         for folder, entry, topic, queue_id in files:
             detail = ""
-            if entry.size != usual:
+            if entry.size % ENTRY.size:
+                detail = f"the file has {entry.size} bytes, and entries have {ENTRY.size}"
+            elif entry.size != usual:
                 detail = f"the file has {entry.size} bytes, and ConsumeQueue files here have {usual}"
             elif len(entry.name) != _NAME_DIGITS or int(entry.name) % usual:
                 detail = f"files here have {usual} bytes, and names that are multiples of it, of {_NAME_DIGITS} digits"
@@ -379,7 +418,7 @@ class _DerivedCheck:
         yield from found
 
     def _is_no_queue(self, topic: str, queue_id: int) -> bool:
-        if self._topics is None:
+        if self._topics is None or is_logical_queue(topic):
             return False
         config = self._topics.get(topic)
         return config is None or (topic != SCHEDULE_TOPIC and queue_id >= _queue_count(config))
@@ -394,7 +433,7 @@ class _DerivedCheck:
             for name in (name for name in odd if not _is_passed_over(name)):
                 path = f"consumequeue/{topic.name}/{name}"
                 yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, topic=topic.name)
-            if not queues and self._topics is not None and topic.name not in self._topics:
+            if not queues and self._is_no_queue(topic.name, 0) and topic.name not in (self._topics or ()):
                 path = f"consumequeue/{topic.name}"
                 detail = "a folder of a topic that does not exist"
                 yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path, topic=topic.name)

@@ -30,7 +30,13 @@ from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.metadata_comparison import TableMark
 from tandemmq.core.audit.record_columns import RecordName, describe, read_name
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, is_number, written_for
+from tandemmq.core.audit.replica_store import (
+    ReplicaFacts,
+    ReplicaStore,
+    is_number,
+    known_of_lost_log,
+    written_for,
+)
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
 
@@ -191,12 +197,12 @@ class _Bounds:
         others = [own.facts for own in self._others(broker_id)]
         start = min([own.min_offset for own in others] + ([seen.min_offset] if seen else []), default=0)
         end = max([own.end_offset for own in others] + ([self._seen_end(seen, broker_id)] if seen else []), default=0)
-        queued_from = store.facts.queued_from
-        if start >= end and queued_from is not None:
-            start, end = queued_from, queued_from + 1
+        verdict = Verdict.STORED_DIGEST if seen else Verdict.OWN_EVIDENCE
+        detail = "the replica has no CommitLog"
+        if start >= end and (known := known_of_lost_log(store)) is not None:
+            (start, end), witness = known
+            detail = f"{detail}, and {witness}"
         if start < end:
-            verdict = Verdict.STORED_DIGEST if seen else Verdict.OWN_EVIDENCE
-            detail = "the replica has no CommitLog"
             finding = self._finding(FindingKind.SEGMENT_MISSING, broker_id, LogRange(start, end), verdict, detail)
             yield replace(finding, cause=Cause.NO_LOG)
 

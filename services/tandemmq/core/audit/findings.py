@@ -104,6 +104,8 @@ class Cause(StrEnum):
     """A file is not there."""
     QUEUE_OFFSET = "queue-offset"
     """The records of its queue say that a record has another's queue offset."""
+    OTHER_RECORD = "other-record"
+    """ConsumeQueue or index, which agree with themselves, were made of another version of the record."""
     CUT_OFF = "cut-off"
     """It stands for all that a FindingList has left out."""
 

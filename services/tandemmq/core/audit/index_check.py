@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES
 from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore, StoreEntry
@@ -38,6 +38,10 @@ _UNWRITTEN_MAX: Final = 64
 """Entries of one record: a killed process may have counted them and written none."""
 _BLOCK: Final = 1 << 16
 _SAMPLES: Final = 16
+_CHANGED_RECORDS_MAX: Final = 8
+"""Records that contradict an IndexFile at once: of more it is the file that is wrong."""
+_CHAIN_STEPS_MAX: Final = 10_000
+_NEAR_ROWS: Final = 4
 _SECOND_MS: Final = 1000
 _MOST_SECONDS: Final = 0x7FFF_FFFF
 
@@ -58,6 +62,7 @@ class IndexFile:
     """One past its last entry; the first is 1."""
     room: int
     """One past the last entry that the file is long enough for."""
+    used_slots: int = 0
     problem: str = ""
     """What is wrong with the header; empty: nothing."""
 
@@ -105,7 +110,7 @@ def read_index_file(store: ReplicaStore, entry: StoreEntry) -> IndexFile | None:
     data = bytes(store.read_file(f"index/{entry.name}", 0, HEADER_BYTES))
     if len(data) < HEADER_BYTES:
         return None
-    begin_timestamp_ms, end_timestamp_ms, begin_offset, end_offset, _, next_entry = _HEADER.unpack(data)
+    begin_timestamp_ms, end_timestamp_ms, begin_offset, end_offset, used_slots, next_entry = _HEADER.unpack(data)
     slot_count = _slot_count(store, entry, begin_offset)
     if slot_count is None:
         return None
@@ -120,6 +125,7 @@ def read_index_file(store: ReplicaStore, entry: StoreEntry) -> IndexFile | None:
         end_offset=end_offset,
         next_entry=max(1, min(next_entry, room)),
         room=room,
+        used_slots=used_slots,
     )
     if store.facts.is_running:
         return file
@@ -384,7 +390,11 @@ class IndexCheck:
         # Entries of records that cannot be read are not judged; nor is what a killed process had only counted.
         is_wrong = ~is_right & ~self._is_damaged(offsets) & (entries != np.zeros((), dtype=INDEX_ENTRIES))
         is_named = is_record & np.isin(keys, due)
-        seen_rows: set[int] = set()
+        changed = self._changed_records(file, first, entries, columns, rows, is_record, is_wrong, is_found)
+        seen_rows = set(changed)
+        for own_row, numbers in changed.items():
+            is_found |= columns.index_records == own_row
+            yield self._changed_record(file, first, entries, columns, own_row, numbers)
         for number in np.flatnonzero(is_wrong).tolist():
             row = int(rows[number]) if is_named[number] else self._row_of(number, is_right, rows, is_found, columns)
             if row is None and is_record[number]:
@@ -397,6 +407,77 @@ class IndexCheck:
                     continue
                 seen_rows.add(row)
             yield self._finding(file, first + number, entries[number], columns, row)
+
+    def _changed_records(
+        self,
+        file: IndexFile,
+        first: int,
+        entries: Entries,
+        columns: RecordColumns,
+        rows: Integers,
+        is_record: Flags,
+        is_wrong: Flags,
+        is_found: Flags,
+    ) -> dict[int, list[int]]:
+        """Rows whose entries are what an IndexFile would have of another version of the record, and the numbers of
+        these. An entry to which its slot leads has the hash that it was made with, and all entries of a record have
+        its time. Few of them: else the file is another one."""
+        lacking = set(columns.index_records[~is_found].tolist())
+        found: dict[int, list[int]] = {}
+        for number in np.flatnonzero(is_wrong & is_record).tolist():
+            found.setdefault(int(rows[number]), []).append(number)
+        if len(found) > _CHANGED_RECORDS_MAX:
+            return {}
+        changed = {}
+        for row, numbers in found.items():
+            own = np.flatnonzero(is_record & (rows == row)).tolist()
+            due = (int(columns.store_timestamps_ms[row]) - file.begin_timestamp_ms) // _SECOND_MS
+            seconds = {int(entries[number]["seconds"]) for number in own}
+            is_early = len(own) > 1 and len(seconds) == 1 and seconds != {due} and len(numbers) == len(own)
+            if not is_early:
+                # The record that lacks this entry would be another one.
+                near = range(row - _NEAR_ROWS, row + _NEAR_ROWS + 1)
+                is_early = seconds == {due} and not any(other in lacking for other in near if other != row)
+            if is_early and all(self._is_led_to(file, first + number, entries[number]) for number in numbers):
+                changed[row] = numbers
+        return changed
+
+    def _is_led_to(self, file: IndexFile, number: int, entry: np.void) -> bool:
+        """Whether a search for the hash of an entry comes to it."""
+        place = HEADER_BYTES + int(entry["hash"]) % file.slot_count * SLOT_BYTES
+        at = int.from_bytes(self._store.read_file(file.path, place, SLOT_BYTES), "big", signed=True)
+        for _ in range(_CHAIN_STEPS_MAX):
+            if at <= number:
+                return at == number
+            (newer,) = file.entries(at, at + 1) if at < file.next_entry else (None,)
+            if newer is None:
+                return False
+            at = min(int(newer["previous"]), at - 1)
+        return False
+
+    def _changed_record(
+        self, file: IndexFile, first: int, entries: Entries, columns: RecordColumns, row: int, numbers: list[int]
+    ) -> Finding:
+        facts = self._store.facts
+        of_row = set(columns.index_hashes[columns.index_records == row].tolist())
+        hashes = [int(entries[number]["hash"]) for number in numbers]
+        names = f"entr{'ies' if len(numbers) > 1 else 'y'} {', '.join(str(first + number) for number in numbers)}"
+        if of_row.issuperset(hashes):
+            told = f"storeTimestamp: {names} of {file.path} have {entries[numbers[0]]['seconds']} s, the record has not"
+        else:
+            told = (
+                f"properties: {names} of {file.path} were made of other keys, of hashes {', '.join(map(str, hashes))}"
+            )
+        finding = Finding(
+            kind=FindingKind.FIELD_DIFFERS,
+            group=facts.group,
+            verdict=Verdict.OWN_EVIDENCE,
+            detail=f"{told}; a search comes there, so that it is the record that was changed",
+            cause=Cause.OTHER_RECORD,
+            broker_id=facts.broker_id,
+            file=self._store.segment_path(int(columns.offsets[row])),
+        )
+        return describe(finding, self._name(columns, row))
 
     def _settled_entry(self, file: IndexFile) -> int:
         """Entries from this number on may be half written: a running broker's newest."""
@@ -492,6 +573,9 @@ class IndexCheck:
             entries = file.entries(first, min(count, first + _CHAIN_BLOCK))
             slot_of[first : first + len(entries)] = entries["hash"] % file.slot_count
             previous[first : first + len(entries)] = entries["previous"]
+        used = int(np.count_nonzero(slots))
+        if used != file.used_slots and not file.problem:
+            yield self._wrong_header(replace(file, problem=f"it counts {file.used_slots} slots in use, and {used} are"))
         yield from self._wild(file, previous, slot_of)
         numbers = np.arange(count, dtype=np.int32)
         is_sound = (previous > 0) & (previous < numbers)

@@ -14,7 +14,9 @@ from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES
 from tandemmq.core.audit.record_columns import Flags, Integers, RecordColumns, RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore, is_number
-from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.message.properties import PROPERTY_MULTI_DISPATCH, PROPERTY_MULTI_QUEUE_OFFSET, raw_property
+from tandemmq.core.message.record import SCHEDULE_TOPIC, decode_record
+from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import LogRange
@@ -120,6 +122,11 @@ _SECOND_MS: Final = 1000
 _DELAY_MAX_MS: Final = 40 * 24 * 3600 * _SECOND_MS
 """A delay level of another table is not longer."""
 _FIRST_ENTRIES: Final = 200
+_MOVED_MAX: Final = 8
+"""Records with a wrong queue that are looked for where a queue skips positions; more of them are no flipped bits."""
+_LOGICAL_QUEUE: Final = "%LMQ%"
+_MULTI_DISPATCH: Final = PROPERTY_MULTI_DISPATCH.encode()
+_MULTI_QUEUE_OFFSET: Final = PROPERTY_MULTI_QUEUE_OFFSET.encode()
 _SUPERSEDED_LOOKUPS_MAX: Final = 1000
 
 
@@ -193,6 +200,11 @@ class QueueCheck:
                 yield self._wrong_queue_offset(end, int(found[at + 1]), f"between {following[at] - 1} and the next one")
             # A step back is no gap: the topic was deleted and made again.
             elif found[at + 1] > following[at] and not self._is_damaged(start, end):
+                moved = self._moved(topic, queue_id, range(int(following[at]), int(found[at + 1])))
+                if moved and all(start < name.start_offset < end for name in moved):
+                    self._misnumbered.update(name.start_offset for name in moved)
+                    yield from (other_queue_finding(self._store, name, topic, queue_id) for name in moved)
+                    continue
                 facts = self._store.facts
                 yield queue_gap(
                     facts.group,
@@ -212,6 +224,13 @@ class QueueCheck:
             first_offset=int(offsets[0]) if before is None else before.first_offset,
             last_offset=int(offsets[-1]),
         )
+
+    def _moved(self, topic: str, queue_id: int, positions: range) -> list[RecordName]:
+        """See moved_record: of all positions, or none."""
+        if len(positions) > _MOVED_MAX:
+            return []
+        found = [moved_record(self._store, topic, queue_id, position) for position in positions]
+        return [name for name in found if name is not None] if None not in found else []
 
     def _wrong_queue_offset(self, offset: int, found: int, due: str) -> Finding:
         """A finding for a record behind which the queue goes on as if the record had the right offset, or were not
@@ -442,5 +461,68 @@ def leads_to(store: ReplicaStore, topic: str, queue_id: int, queue_offset: int, 
     facts = store.facts
     if not (0 < size <= LONGEST_RECORD_BYTES and facts.min_offset <= offset <= facts.end_offset - size):
         return False
-    name = read_name(store.read_log(offset, offset + size), 0, offset)
-    return name is not None and (name.topic, name.queue_id, name.queue_offset) == (topic, queue_id, queue_offset)
+    data = store.read_log(offset, offset + size)
+    name = read_name(data, 0, offset)
+    if name is None or (name.topic, name.queue_id, name.queue_offset) == (topic, queue_id, queue_offset):
+        return name is not None
+    return name.end_offset == offset + size and (topic, queue_id, queue_offset) in _other_places(data)
+
+
+def moved_record(store: ReplicaStore, topic: str, queue_id: int, position: int) -> RecordName | None:
+    """The record that a queue's entry leads to, if its place there and its size are right, it says that it is of
+    another queue, and that one does not know it: then its topic or queueId was changed. Not where the entry before it
+    is wrong as well: the queue's file may be another one's."""
+    offset, size, _ = _entry(store, topic, queue_id, position)
+    facts = store.facts
+    if not (
+        SMALLEST_RECORD_BYTES <= size <= LONGEST_RECORD_BYTES and facts.min_offset <= offset <= facts.end_offset - size
+    ):
+        return None
+    data = store.read_log(offset, offset + size)
+    name = read_name(data, 0, offset)
+    if name is None or (name.end_offset, name.queue_offset) != (offset + size, position):
+        return None
+    if (name.topic, name.queue_id) == (topic, queue_id) or (topic, queue_id, position) in _other_places(data):
+        return None
+    is_known = _entry(store, name.topic, name.queue_id, position)[:2] == (offset, size)
+    before = _entry(store, topic, queue_id, position - 1)[:2] if position else None
+    is_own_queue = before is None or leads_to(store, topic, queue_id, position - 1, *before)
+    return name if is_own_queue and not is_known else None
+
+
+def _entry(store: ReplicaStore, topic: str, queue_id: int, position: int) -> tuple[int, int, int]:
+    data = store.read_queue(topic, queue_id, position, 1)
+    return ENTRY.unpack(data) if len(data) == ENTRY.size else (0, 0, 0)
+
+
+def other_queue_finding(store: ReplicaStore, name: RecordName, topic: str, queue_id: int) -> Finding:
+    """For a record of `moved_record`."""
+    change = f"topic is {name.topic} instead of {topic}" if name.topic != topic else ""
+    if name.queue_id != queue_id:
+        change += f"{', ' if change else ''}queueId is {name.queue_id} instead of {queue_id}"
+    finding = Finding(
+        kind=FindingKind.FIELD_DIFFERS,
+        group=store.facts.group,
+        verdict=Verdict.OWN_EVIDENCE,
+        detail=f"{change}: entry {name.queue_offset} of the ConsumeQueue of {topic}, queue {queue_id}, leads to it, "
+        "and that queue has no other record there",
+        cause=Cause.OTHER_RECORD,
+        broker_id=store.facts.broker_id,
+        file=store.segment_path(name.start_offset),
+    )
+    return describe(finding, name)
+
+
+def _other_places(data: memoryview) -> Iterator[tuple[str, int, int]]:
+    """The queues besides its own that a Java broker entered a record in, and where: it names them in its properties."""
+    record = decode_record(data, check_crc=False)
+    names = raw_property(record.properties, _MULTI_DISPATCH).decode(errors="replace").split(",")
+    places = raw_property(record.properties, _MULTI_QUEUE_OFFSET).decode(errors="replace").split(",")
+    for name, place in zip(names, places):
+        if is_number(place):
+            yield name, 0 if is_logical_queue(name) else record.queue_id, int(place)
+
+
+def is_logical_queue(topic: str) -> bool:
+    """Whether a ConsumeQueue of this name is one of RocketMQ's logical queues (LMQ): of no topic, and in no table."""
+    return topic.startswith(_LOGICAL_QUEUE)

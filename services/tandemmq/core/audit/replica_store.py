@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
@@ -148,6 +149,9 @@ _OWN_OFFSET: Final = slice(28, 36)
 _FILE_HEAD_BYTES: Final = 88
 """Of a record, up to its body."""
 _SHORT_BATCH: Final = 16
+_INDEX_HEAD: Final = Struct(">16xqqii")
+"""First and last record of an IndexFile, used slots, next entry."""
+_WITNESSES_MAX: Final = 4
 _PAUSE_BYTES: Final = 64 << 10
 """Walked over one by one after a batch that was shorter, or none."""
 
@@ -584,6 +588,45 @@ def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) ->
         if is_next or len(claims) > 1:
             end = max(end, offset + claims[offset])
     return end
+
+
+def known_of_lost_log(store: ReplicaStore) -> tuple[LogRange, str] | None:
+    """Of a replica whose log holds nothing: what its other files know of it, and which; None: it may have had none.
+
+    A slave that starts empty has its master's tables at once, and nothing else.
+    """
+    starts: list[int] = []
+    ends: list[int] = []
+    witnesses: list[str] = []
+    for topic, queue_id in store.queues():
+        tail = _QueueTail(store, topic, queue_id)
+        newest = tail.newest()
+        if newest is not None and newest.physical_offset >= 0:
+            starts.append(tail.lowest() or 0)
+            ends.append(newest.physical_offset + newest.size)
+    if ends:
+        witnesses.append("ConsumeQueues lead to messages")
+    elif not store.facts.is_running and any(
+        _is_numbered(entry)
+        for queue in store.queues()
+        for entry in store.files.list_folder("consumequeue/{}/{}".format(*queue))
+    ):
+        witnesses.append("there are files of ConsumeQueues, which a first message makes")
+    for entry in store.index_files():
+        head = bytes(store.read_file(f"index/{entry.name}", 0, _INDEX_HEAD.size))
+        begin, end, _, next_entry = _INDEX_HEAD.unpack(head) if len(head) == _INDEX_HEAD.size else (0, 0, 0, 0)
+        if next_entry > 1 and 0 <= begin <= end:
+            starts.append(begin)
+            ends.append(end + 1)
+            witnesses.append(f"{entry.name} knows messages")
+    checkpoint = store.checkpoint()
+    if max(checkpoint.physic_message_timestamp_ms, checkpoint.logics_message_timestamp_ms) > 0:
+        ends.append(max(0, checkpoint.logics_physical_offset) + 1)
+        witnesses.append("the checkpoint vouches for messages")
+    if not witnesses:
+        return None
+    start = min(starts, default=0)
+    return LogRange(start, max(*ends, start + 1, 0)), ", ".join(witnesses[:_WITNESSES_MAX])
 
 
 def _queues_offset(store: ReplicaStore, segments: list[StoreEntry], end_offset: int) -> int:

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Self
 from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry
 from tandemmq.core.message.record import TIMER_TOPIC
-from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
 from tandemmq.core.replication.log_history import (
     EPOCH_FILE,
     REPLICA_FILE,
@@ -43,7 +43,19 @@ _HOMES: Final = "messageGroupHomes.json"
 _LEASE_CLOCK: Final = "leaseClock.json"
 _OBJECTS: Final = (_HOMES, _LEASE_CLOCK, "retentionClock.json")
 """JSON objects of our brokers in `config`; those that cannot be read are told, though a broker goes on without."""
-_NAMES: Final = frozenset({*_OBJECTS, *(file.value for file in MetadataFile), f"{TIMER_TOPIC}.state"})
+_OF_JAVA: Final = (
+    "consumerFilter.json",
+    "consumerOrderInfo.json",
+    "topicQueueMapping.json",
+    "messageRequestMode.json",
+    "lmqConsumerOffset.json",
+    "timermetrics",
+    "transactionMetrics",
+)
+"""Tables of RocketMQ's brokers alone; as they are for ours."""
+_NAMES: Final = frozenset({*_OBJECTS, *_OF_JAVA, *(file.value for file in MetadataFile), f"{TIMER_TOPIC}.state"})
+_OF_ROCKSDB: Final = frozenset({"topics", "subscriptionGroups", "consumerOffsets", "metadata", "rocksdb"})
+"""Folders in `config` of a RocketMQ broker that keeps its tables there."""
 _OF_OURS: Final = re.compile(r"leases-\d{10}\.(snapshot|journal)|leaseClock\.json")
 _NONE: Final = "there is no such file"
 _ONLY_BACKUP: Final = "there is no such file, only its .bak of before the last change"
@@ -83,6 +95,8 @@ class SideFacts:
     """Path and problem of other files."""
     is_ours: bool = False
     """A broker of TandemMQ has run here, and not only a Java one."""
+    has_tables: bool = False
+    """A broker has run here that keeps its tables in `config`, and not in RocksDB."""
     is_read: bool = True
     """False: a broker of an earlier version does not show them."""
 
@@ -117,12 +131,18 @@ def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
         "unreadable": (*_no_files(listed), *_unreadable(files, sizes)),
         "homes": _homes(files, sizes),
         "is_ours": any(_OF_OURS.fullmatch(name) for name in sizes),
+        "has_tables": _has_tables(files, listed),
     }
     try:
         values |= _record(_text(files, REPLICA_FILE)) | _epochs(_text(files, EPOCH_FILE))
     except ReplicaUnreadable:
         return SideFacts(broker_id, **values, is_read=False)
     return SideFacts(broker_id, **values)
+
+
+def _has_tables(files: ReplicaFiles, listed: Iterable[StoreEntry]) -> bool:
+    is_elsewhere = any(entry.is_folder and entry.name in _OF_ROCKSDB for entry in listed)
+    return not is_elsewhere and any(entry.name == "checkpoint" for entry in files.list_folder(""))
 
 
 def _text(files: ReplicaFiles, path: str) -> str | None:
@@ -190,6 +210,14 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
             yield f"config/{file.value}", "the file is empty; the broker would take its .bak, or refuse"
         elif file.value not in sizes and sizes.get(f"{file.value}.bak"):
             yield f"config/{file.value}", _ONLY_BACKUP
+    for name in _OF_JAVA:
+        if sizes.get(name) == 0:
+            yield f"config/{name}", "the file is empty; RocketMQ's broker would take its .bak, or none"
+        elif name in sizes:
+            try:
+                read_java_json(bytes(files.read(f"config/{name}", 0, sizes[name])).decode())
+            except (MetadataCorrupt, UnicodeDecodeError) as error:
+                yield f"config/{name}", str(error)
     for name in _OBJECTS:
         if name in sizes:
             try:
