@@ -35,7 +35,7 @@ from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
+from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.dead_letters import DeadLetterQueues
@@ -172,7 +172,7 @@ class OffsetHandler:
             return refused
         if self._services.reads_only:
             return None
-        return admit_group(self._services, group, client_id=call.header(CLIENT_ID_HEADER))
+        return admit_group(self._services, group, client_id=self._services.client_id_of(call))
 
     def _refused_offset(self, queue: definition.MessageQueue, offset: int) -> Outcome | None:
         begin, end = self._services.leases.bounds(queue.topic.name, queue.id)

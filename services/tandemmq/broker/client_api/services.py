@@ -154,6 +154,9 @@ class BrokerServices(Protocol):
     def sessions(self) -> ClientSessions:
         """Clients heard of."""
 
+    def client_id_of(self, call: Call) -> str:
+        """Which client calls: the id that it gives itself, and whose it is where callers sign in."""
+
     @property
     def group_calls(self) -> GroupCalls:
         """Has another broker group answer a call that is for it."""

@@ -27,7 +27,7 @@ from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import echo_problem, message_queue, takes_one_address
-from tandemmq.service.rpc import CLIENT_ID_HEADER, Call, StatusCode
+from tandemmq.service.rpc import Call, StatusCode
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
@@ -111,7 +111,7 @@ class TelemetryHandler:
         """The client stops. The group is not looked at: Go producers send an empty one."""
         outcome = check_client_id(call)
         if outcome is None:
-            self._services.sessions.terminate(call.header(CLIENT_ID_HEADER))
+            self._services.sessions.terminate(self._services.client_id_of(call))
             self._services.persist_leases()
         call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
         call.finish()
@@ -150,7 +150,7 @@ class TelemetryHandler:
         is_consumer = request.client_type != definition.PRODUCER
         if is_consumer and (refused := check_group(request.group.name)):
             return refused
-        client_id = call.header(CLIENT_ID_HEADER)
+        client_id = self._services.client_id_of(call)
         self._services.leases.client_seen(client_id)
         session = self._services.sessions.seen(client_id, now_ms=self._services.clock.monotonic_ms())
         session.client_type = definition.ClientType.Name(request.client_type)
@@ -177,7 +177,7 @@ class TelemetryStream:
         self._published = published
         self._answered = answered
         self._ended = ended
-        self.client_id: Final = call.header(CLIENT_ID_HEADER)
+        self.client_id: Final = services.client_id_of(call)
         self.topics: dict[str, definition.Resource] = {}
         """What its producer publishes, as it names them."""
         self.is_over = False
@@ -256,9 +256,7 @@ class TelemetryStream:
         self._call.send(pb.TelemetryCommand(status=ok_status(), settings=merged))
 
     def _remember(self, settings: definition.Settings, *, is_producer: bool) -> None:
-        session = self._services.sessions.seen(
-            self._call.header(CLIENT_ID_HEADER), now_ms=self._services.clock.monotonic_ms()
-        )
+        session = self._services.sessions.seen(self.client_id, now_ms=self._services.clock.monotonic_ms())
         if settings.client_type in definition.ClientType.values():
             session.client_type = definition.ClientType.Name(settings.client_type)
         if settings.user_agent.language in definition.Language.values():
