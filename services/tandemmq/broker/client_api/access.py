@@ -51,6 +51,7 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.logging import LineRoom
 from tandemmq.service.rpc import (
     CALLER_HEADER,
     CLIENT_ID_HEADER,
@@ -72,10 +73,6 @@ _ADDRESSES_MAX: Final = 20_000
 _FORGET_EVERY_MS: Final = 60_000
 _HELD_BACK_MAX: Final = 10_000
 """Refusals that wait; more go out at once."""
-_LINES_MAX: Final = 100
-_LINES_SHARE: Final = _LINES_MAX // 4
-"""Of one user, or of one address of strangers."""
-_LINE_PAUSE_MS: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER
 _OPENS_CLIENT: Final = frozenset({"Telemetry", "Heartbeat", "ReceiveMessage", "SyncLiteSubscription"})
@@ -655,9 +652,9 @@ class _AuditLines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._of_users = _LineRoom()
-        self._of_strangers = _LineRoom()
-        self._of_secrets = _LineRoom()
+        self._of_users = LineRoom()
+        self._of_strangers = LineRoom()
+        self._of_secrets = LineRoom()
 
     def refused(
         self,
@@ -692,63 +689,6 @@ class _AuditLines:
         """The secret of a user is of no use."""
         if self._of_secrets.take((username,), username, self._clock.monotonic_ms()) is not None:
             log.error("secret_not_opened", user=username, reason=reason, remedy="put its key into authKeyPath")
-
-
-class _NotTold(NamedTuple):
-    """Refusals without a line, since the last line: of the same kind, and those there was no room for."""
-
-    of_this_kind: int
-    others: int
-
-
-class _Line(NamedTuple):
-    """A kind that was told of: when it may be again, whose it is, and how many came since."""
-
-    due_ms: int
-    whose: str
-    unseen: int
-
-
-class _LineRoom:
-    """For `_LINES_MAX` kinds in a pause."""
-
-    def __init__(self) -> None:
-        # The one that is due first at the front.
-        self._lines: dict[tuple[str, ...], _Line] = {}
-        self._shares: Counter[str] = Counter()
-        self._others = 0
-
-    def take(self, kind: tuple[str, ...], whose: str, now_ms: int) -> _NotTold | None:
-        """What the line has to say of those that had none; None: there is none now, and this one is counted."""
-        line = self._lines.get(kind)
-        if line is not None and now_ms < line.due_ms:
-            self._lines[kind] = _Line(line.due_ms, line.whose, line.unseen + 1)
-            return None
-        if line is not None:
-            self._drop(kind, line)
-        elif not self._has_room(whose, now_ms):
-            self._others += 1
-            return None
-        self._lines[kind] = _Line(now_ms + _LINE_PAUSE_MS, whose, 0)
-        self._shares[whose] += 1
-        others, self._others = self._others, 0
-        return _NotTold(0 if line is None else line.unseen, others)
-
-    def _has_room(self, whose: str, now_ms: int) -> bool:
-        while len(self._lines) >= _LINES_MAX or self._shares[whose] >= _LINES_SHARE:
-            kind = next(iter(self._lines))
-            line = self._lines[kind]
-            if now_ms < line.due_ms:
-                return False
-            self._drop(kind, line)
-            self._others += line.unseen
-        return True
-
-    def _drop(self, kind: tuple[str, ...], line: _Line) -> None:
-        del self._lines[kind]
-        self._shares[line.whose] -= 1
-        if not self._shares[line.whose]:
-            del self._shares[line.whose]
 
 
 def _claimed(authorization: str) -> str:
