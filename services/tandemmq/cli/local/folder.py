@@ -125,6 +125,11 @@ class Member:
         return f"{self.host}:{self.ports[port_key]}"
 
     @property
+    def has_tls(self) -> bool:
+        """An admin whose port is served by TLS alone."""
+        return self.kind is MemberKind.ADMIN and bool(self.settings.get("tlsCertPath"))
+
+    @property
     def health_address(self) -> str:
         """Where grpc.health.v1 is served."""
         return self.address(_HEALTH_PORT_KEYS[self.kind])
