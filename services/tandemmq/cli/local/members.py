@@ -171,6 +171,8 @@ class SupervisedMember:
                 self._enter(MemberState.HELD)
             elif not healthy and self.state is MemberState.SERVING:
                 self._enter(MemberState.UNREADY)
+            if self.state is MemberState.SERVING:
+                await asyncio.to_thread(self._folder.bound_log, self.member.name)
             await asyncio.sleep(_SERVING_POLL_S if self.state is MemberState.SERVING else _STARTING_POLL_S)
 
     async def _is_serving(self) -> bool:
