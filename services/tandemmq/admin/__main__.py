@@ -44,6 +44,7 @@ from tandemmq.service.settings import (
     effective_settings,
     settings_of_command_line,
     stop_requested,
+    use_all_files,
 )
 
 
@@ -62,6 +63,7 @@ def main() -> None:
         ],
     )
     configure_logging(os.environ, service="admin")
+    use_all_files()
     try:
         asyncio.run(_serve(settings))
     except ListenError as error:

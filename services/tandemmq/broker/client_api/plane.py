@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -11,13 +12,14 @@ import structlog
 from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
-from tandemmq.http2.errors import TlsMode
+from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import ConnectionGate
 from tandemmq.service.certificates import TlsFiles, tls_files_problems
 from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_call import Forwarder
 from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.settings import connections_within_files
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.client_api import ClientApi
@@ -45,12 +47,26 @@ def client_server_of(
         settings.bind_address,
         port,
         clock=clock,
-        limits=settings.client_limits(),
+        limits=_limits(settings),
         tls=_tls_files(settings, clock).context if settings.tls_mode is not TlsMode.DISABLED else None,
         tls_mode=settings.tls_mode,
         turns=turns,
         gate=gate,
     )
+
+
+def _limits(settings: BrokerSettings) -> Limits:
+    """Strangers' connections leave files for the store, whatever the settings say."""
+    limits, ports = settings.client_limits(), 2 if settings.external_listen_port else 1
+    room = connections_within_files(ports * limits.connections) // ports
+    if room < limits.connections:
+        log.warning(
+            "client_connections_bounded",
+            clientConnectionsMax=limits.connections,
+            connections=room,
+            remedy="let this process open more files (ulimit -n, LimitNOFILE), or lower clientConnectionsMax",
+        )
+    return replace(limits, connections=room)
 
 
 def _tls_files(settings: BrokerSettings, clock: Clock) -> TlsFiles:
