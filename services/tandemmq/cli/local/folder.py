@@ -409,10 +409,12 @@ class ClusterFolder:
         self._lock_fd = fd
 
     def make(self, folder: Path) -> None:
-        """A folder and those above it, as far as they are missing."""
+        """A folder and those above it, as far as they are missing. Messages lie in the clear: what is made of the data
+        folder is its owner's alone."""
         for each in (*reversed(folder.parents), folder):
             if not each.exists():
-                each.mkdir(exist_ok=True)
+                is_data = each == self.root or self.root in each.parents
+                each.mkdir(mode=0o700 if is_data else 0o777, exist_ok=True)
                 self._made.append(each)
 
     def _discard(self) -> None:

@@ -111,6 +111,18 @@ def test_folder_that_cannot_be_locked_is_refused(folder: ClusterFolder) -> None:
     assert refused.value.cause == f"Is a directory: {folder.root / 'lock'}"
 
 
+def test_a_new_data_folder_is_its_owner_s_alone_and_an_old_one_stays(tmp_path: Path) -> None:
+    for name, is_there in (("new", False), ("old", True)):
+        root = tmp_path / name / "data"
+        if is_there:
+            root.mkdir(parents=True)
+            root.chmod(0o755)
+        folder = ClusterFolder(root)
+        folder.prepare()
+        assert root.stat().st_mode & 0o777 == (0o755 if is_there else 0o700)
+        assert folder.logs.stat().st_mode & 0o777 == 0o700
+
+
 def test_what_a_member_writes_without_end_is_bounded(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandemmq.cli.local.folder._LOG_BYTES_MAX", 1_000)
     path = folder.log_path("broker-a")
