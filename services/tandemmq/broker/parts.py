@@ -24,6 +24,7 @@ from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import READS_ONLY, ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
+from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
@@ -479,6 +480,7 @@ class BrokerParts:
     def _build_client_api(self) -> None:
         settings = self.settings
         self.sessions = ClientSessions(self._client_gone)
+        self.new_filters = NewFilters()
         self.options = ApiOptions(
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,

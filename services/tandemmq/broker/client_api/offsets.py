@@ -56,7 +56,7 @@ class OffsetHandler:
         """One status, the messages, where to go on. Without a time to wait it is answered at once."""
         if self._passed_on("PullMessage", request.message_queue, call, partial(_end_pull, call, next_offset=None)):
             return
-        tag_filter = parsed_filter(request.filter_expression)
+        tag_filter = parsed_filter(self._services, request.filter_expression, call)
         now_ms = self._services.clock.monotonic_ms()
         until_ms: int | Outcome = now_ms
         if request.HasField("long_polling_timeout") and request.long_polling_timeout.ToMilliseconds() > 0:

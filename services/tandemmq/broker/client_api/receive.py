@@ -344,7 +344,7 @@ class ReceiveHandler:
                 Code.BAD_REQUEST,
                 f"attempt_id: {len(request.attempt_id)} characters; use {_ATTEMPT_ID_CHARACTERS_MAX} at most",
             )
-        tag_filter = parsed_filter(request.filter_expression)
+        tag_filter = parsed_filter(services, request.filter_expression, call)
         if isinstance(tag_filter, Outcome):
             return tag_filter
         invisible_ms = _AUTO_RENEWED_MS if request.auto_renew else request.invisible_duration.ToMilliseconds()

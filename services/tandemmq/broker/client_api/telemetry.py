@@ -240,7 +240,7 @@ class TelemetryStream:
             _check_publishing(settings.publishing) if is_producer else _check_names(settings.subscription)
         )
         if refused is None and not is_producer and not _hears_of_filters_later(settings):
-            refused = _check_filters(settings.subscription)
+            refused = self._check_filters(settings.subscription)
         if refused:
             # Node reads no end of a stream, only a command that says what is wrong; others pass over such a one.
             self._call.send(pb.TelemetryCommand(status=status_of(refused)))
@@ -254,6 +254,13 @@ class TelemetryStream:
         merged = merged_settings(settings, max_body_bytes=self._services.options.max_message_bytes, group_policy=policy)
         # Both parts are needed: the Python client ignores settings without an OK status.
         self._call.send(pb.TelemetryCommand(status=ok_status(), settings=merged))
+
+    def _check_filters(self, subscription: definition.Subscription) -> Outcome | None:
+        for entry in subscription.subscriptions:
+            parsed = parsed_filter(self._services, entry.expression, self._call)
+            if isinstance(parsed, Outcome):
+                return parsed
+        return None
 
     def _remember(self, settings: definition.Settings, *, is_producer: bool) -> None:
         session = self._services.sessions.seen(self.client_id, now_ms=self._services.clock.monotonic_ms())
@@ -304,14 +311,6 @@ def _hears_of_filters_later(settings: definition.Settings) -> bool:
 def _check_names(subscription: definition.Subscription) -> Outcome | None:
     topics = (check_topic(entry.topic.name) for entry in subscription.subscriptions)
     return check_group(subscription.group.name) or next(filter(None, topics), None)
-
-
-def _check_filters(subscription: definition.Subscription) -> Outcome | None:
-    for entry in subscription.subscriptions:
-        parsed = parsed_filter(entry.expression)
-        if isinstance(parsed, Outcome):
-            return parsed
-    return None
 
 
 # QueryAssignment: what the members of a push consumer group poll.
