@@ -92,6 +92,21 @@ def test_metrics_are_scraped_where_they_are_and_with_the_token() -> None:
     assert endpoint["authorization"]["credentials"] == {"name": "token", "key": "token"}
 
 
+def test_a_console_with_a_certificate_is_probed_and_scraped_by_https() -> None:
+    certificate = "admin.settings.tlsCertPath=/tls/tls.crt,admin.settings.tlsKeyPath=/tls/tls.key"
+    check = "monitoring.serviceMonitor.tlsConfig.serverName=console.example"
+    for has_tls in (False, True):
+        settings = ("--set", certificate) if has_tls else ()
+        rendered = render("--set", "monitoring.serviceMonitor.enabled=true", "--set", check, *settings)
+        (container,) = rendered.pod_templates()["Deployment/mq-admin"]["spec"]["containers"]
+        probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+        assert [probe.get("scheme") for probe in probes] == ["HTTPS" if has_tls else None] * 3
+        (monitor,) = rendered.kind("ServiceMonitor").values()
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint.get("scheme") == ("https" if has_tls else None)
+        assert endpoint.get("tlsConfig") == ({"serverName": "console.example"} if has_tls else None)
+
+
 def test_metrics_are_scraped_with_the_token_that_can_do_least() -> None:
     rendered = render(
         "--set", "monitoring.serviceMonitor.enabled=true",

@@ -1,9 +1,11 @@
-"""A slave whose disk is full says so in words, stays up, and goes on when there is room again."""
+"""A broker that runs out of room on its disk, or of files that it may open, says so in words, stays up, and goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,12 +17,12 @@ from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import broker_status, create_topic
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of 24 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small disk")
     folder = tmp_path / "broker-a-1"
     folder.mkdir()
     mounted = subprocess.run(
@@ -84,3 +86,28 @@ def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_pat
         wait_until(lambda: "later" in topics.read_text(), limit_s=120, what="the table is saved")
         assert master.stop() == 0
         assert slave.stop() == 0
+
+
+@pytest.mark.parametrize("hard", [400, 4_000])
+def test_connections_leave_a_broker_files_of_its_own(tmp_path: Path, hard: int) -> None:
+    """Its store ends it when a file cannot be opened, and anybody can connect."""
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        small = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": "65536", "brokerRole": "ASYNC_MASTER"}
+        broker = cluster.add_broker(settings=small)
+        broker.stop()
+        broker.prefix = ("sh", "-c", f'ulimit -Sn 200; ulimit -Hn {hard}; exec "$@"', "sh")
+        broker.start()
+        said = Path(f"/proc/{broker.pid}/limits").read_text(encoding="ascii")
+        assert re.findall(r"Max open files +(\d+) +(\d+)", said) == [(str(hard), str(hard))], "all that it may"
+        bounded = [event for event in broker.events() if event["event"] == "client_connections_bounded"]
+        assert [event["connections"] for event in bounded] == [hard * 3 // 4]
+        address = ("127.0.0.1", broker.ports["grpcServerPort"])
+        strangers = [socket.create_connection(address) for _ in range(600)]
+        asyncio.run(create_topic(broker, "orders"))
+        with AcknowledgedSender(broker, "orders", body_bytes=16_000) as sender:
+            wait_until(lambda: len(sender.acknowledged) > 200, limit_s=120, what="some files of the log are full")
+        for stranger in strangers:
+            stranger.close()
+        assert broker.process is not None
+        assert broker.process.poll() is None, broker.log_text()

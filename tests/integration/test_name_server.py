@@ -14,12 +14,15 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support.certificates import NAME_SERVER, TestCertificates
 from support.certificates import broker as broker_identity
+from support.manual_time import ManualTime
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.group_memory import GroupMemory
+from tandemmq.core.routing.route_table import RegistrationRefused
 from tandemmq.core.routing.values import (
     BrokerEndpoints,
     BrokerIdentity,
@@ -483,6 +486,39 @@ async def test_superseded_master_is_told_once_by_refusals() -> None:
             assert len(member.superseded) == 1
             assert "disk-2" in member.superseded[0]
             assert first.live() == second.live() == []
+
+
+def test_who_is_refused_again_and_again_fills_no_disk_of_a_name_server_and_hides_nobody() -> None:
+    clock = ManualTime()
+    registry = RouteRegistry(clock=clock, log=get_logger())
+    registry.table.memory.told_of_another(("DefaultCluster", "broker-a"), ReplicaMemory(0, "disk-2", 1, 5))
+    stale = Broker(disk_id="disk-1", run=3, epoch=4).registration()
+    with structlog.testing.capture_logs() as lines:
+        for number in range(3_000):
+            answer = registry.register(stale, peer=f"ipv4:10.0.0.7:{number}")
+            assert isinstance(answer, RegistrationRefused)
+            registry.tell_refused(Broker(name=f"broker-{number}").identity, "why", peer=f"ipv4:10.0.0.8:{number}")
+        registry.tell_refused(BrokerIdentity("c" * 2_000_000, "b" * 2_000_000, 0), "w" * 2_000_000, peer="ipv4:::9")
+        assert len(lines) == 1 + 25 + 1
+        clock.advance(10_000)
+        registry.register(stale, peer="ipv4:10.0.0.7:9")
+    assert max(len(str(line)) for line in lines) < 2_000
+    assert lines[-1]["not_told"] == 2_999
+    assert sum(1 + line.get("not_told", 0) + line.get("others_not_told", 0) for line in lines) == 6_002
+    assert registry.activity.registrations["refused"] == 3_001
+
+
+@pytest.mark.parametrize("name", ["n", "b" * 300, "ü" * 5_000])
+async def test_a_refusal_does_not_repeat_megabytes(name: str) -> None:
+    async with name_server() as server, grpc.aio.insecure_channel(server.address) as channel:
+        stub = name_server_service_pb2_grpc.NameServerServiceStub(channel)
+        request = registration_message(
+            replace(Broker(name=name).registration(), endpoints=BrokerEndpoints("x" * 1_000_000, "", ""))
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.RegisterBroker(request, timeout=LIMIT_S)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert len(refused.value.details() or "") <= 1_000
 
 
 async def test_superseded_master_is_told_by_heartbeats() -> None:

@@ -16,7 +16,8 @@ from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.services import ApiOptions, Timers
-from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
+from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
@@ -111,6 +112,8 @@ class BrokerAssembly:
         now_ms = clock.monotonic_ms()
         self.leases.restore(b"", b"", now_ms=now_ms, clock_offset_ms=clock.wall_ms() - now_ms)
         self.sessions = ClientSessions(self._client_gone)
+        self.new_filters = NewFilters()
+        self.client_id_of = client_id_of
         # Clients that said goodbye or fell silent, in their order.
         self.gone_client_ids: list[str] = []
         self.client_endpoint = "127.0.0.1:8081"

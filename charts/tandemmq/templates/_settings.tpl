@@ -208,6 +208,8 @@
    "refreshInterval": 2000,
    "secretKey": "",
    "shutdownTimeout": 5000,
+   "tlsCertPath": "",
+   "tlsKeyPath": "",
    "trustedProxies": ""
   },
   "derived": {

@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tandemmq.admin.api.access import Access, AccessRules, SessionTable, TokenGuesses
 from tandemmq.admin.api.cluster_grpc import ClusterServicer, ConsistencyServicer
-from tandemmq.admin.api.shared_port import GrpcSide, SharedPort
+from tandemmq.admin.api.shared_port import ALPN, GrpcSide, SharedPort
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReader, ClusterReading
 from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place, starter_of
@@ -32,6 +32,7 @@ from tandemmq.admin.trace_reader import ClusterTraces
 from tandemmq.client import ClientOptions, Credentials, Producer
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
+from tandemmq.service.certificates import TlsFiles, tls_files_problems
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import configure_logging, get_logger
 from tandemmq.service.rpc import ListenError
@@ -43,6 +44,7 @@ from tandemmq.service.settings import (
     effective_settings,
     settings_of_command_line,
     stop_requested,
+    use_all_files,
 )
 
 
@@ -57,9 +59,11 @@ def main() -> None:
         check=lambda loaded: [
             *check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
             *check_service_tls(loaded, Role.ADMIN, clock=SystemClock()),
+            *(tls_files_problems(loaded.tls_cert_path, loaded.tls_key_path) if loaded.tls_cert_path else ()),
         ],
     )
     configure_logging(os.environ, service="admin")
+    use_all_files()
     try:
         asyncio.run(_serve(settings))
     except ListenError as error:
@@ -148,6 +152,9 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
         port=settings.http_port,
         max_connections=settings.max_connections,
         stop_limit_ms=settings.shutdown_timeout,
+        tls=TlsFiles(settings.tls_cert_path, settings.tls_key_path, protocols=ALPN, clock=clock).context
+        if settings.tls_cert_path
+        else None,
     )
     try:
         number = port.listen()

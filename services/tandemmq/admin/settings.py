@@ -37,6 +37,13 @@ class AdminSettings(ServiceTlsSettings):
         8_080,
         description="Port of everything: console, REST, metrics and gRPC. 0: any free port, for tests.",
     )
+    tls_cert_path: str = Field(
+        "",
+        alias="tlsCertPath",
+        description="Certificate chain of the port, PEM: with it the console, REST, metrics and gRPC are served by TLS "
+        "alone. Read again when it changes. Empty: without TLS, for loopback, or behind a proxy that has it.",
+    )
+    tls_key_path: str = Field("", alias="tlsKeyPath", description="Its private key, PEM, without a password.")
     refresh_interval: int = Field(
         2_000,
         ge=200,
@@ -174,6 +181,8 @@ class AdminSettings(ServiceTlsSettings):
         admin, viewer = (token.get_secret_value() for token in (self.admin_token, self.viewer_token))
         if admin and admin == viewer:
             problems.append("viewerToken: it is adminToken too, so whoever may look could change everything")
+        if bool(self.tls_cert_path) != bool(self.tls_key_path):
+            problems.append("tlsCertPath, tlsKeyPath: one needs the other; name both PEM files, or neither")
         if self.operator_groups and not self.trusted_proxies:
             problems.append("operatorGroups: nobody is believed about groups; set trustedProxies, or remove it")
         if self.local_role == "viewer" and any(

@@ -34,6 +34,7 @@ from tandemmq.service.settings import (
     effective_settings,
     settings_of_command_line,
     stop_requested,
+    use_all_files,
 )
 
 _DESCRIPTION: Final = "A TandemMQ broker: one member of a broker group. Settings have RocketMQ's names."
@@ -78,6 +79,7 @@ def run_broker(arguments: Sequence[str]) -> int:
     )
     log_level.set(settings.log_level)
     log = structlog.get_logger(__name__)
+    use_all_files()
     log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
     if accepts_loss:
         log.warning("loss_accepted_beforehand", remedy="start it without --accept-loss the next time")

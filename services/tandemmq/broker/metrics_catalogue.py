@@ -364,7 +364,7 @@ _BROKER: Final = (
         "rocketmq_broker_access_refused_total",
         "{call}",
         "Calls refused for who made them, by plane and reason: `client` (`unsigned`, `date`, `unknown_user`, "
-        "`disabled_user`, `wrong_key`, `too_many_failures`, `not_allowed`, `others_client`, `too_many_clients`) and "
+        "`disabled_user`, `wrong_key`, `too_many_failures`, `not_allowed`, `too_many_clients`) and "
         "`service` (`no_certificate`, `unusable_certificate`, `not_permitted`). The log's `access_refused` and "
         "`call_refused` say who it was.",
         "plane",

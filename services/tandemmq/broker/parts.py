@@ -23,7 +23,8 @@ from tandemmq.broker.client_api.forward_tls import broker_channels_of
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import READS_ONLY, ApiOptions, Timers
-from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
+from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
 from tandemmq.broker.flush_worker import FlushWorker
@@ -479,6 +480,7 @@ class BrokerParts:
     def _build_client_api(self) -> None:
         settings = self.settings
         self.sessions = ClientSessions(self._client_gone)
+        self.new_filters = NewFilters()
         self.options = ApiOptions(
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,
@@ -502,6 +504,8 @@ class BrokerParts:
         self._seeds = read_seeds(settings.auth_seed_path)
         self.access = self._client_access(keys) if settings.authentication_enabled and keys is not None else None
         """Who may call the client API; None: whoever reaches it."""
+        self.client_id_of = client_id_of if self.access is None else self.access.client_id_of
+        """Of a call to the client API."""
         self.broker_channels = broker_channels_of(settings, clock=self.clock)
         self.group_calls = GroupCalls(
             self.members.client_of_group,
@@ -523,7 +527,7 @@ class BrokerParts:
             clock=self.clock,
             timers=self.timers,
             revoked=lambda: self.client_api.access_changed(),
-            renewed_of=lambda client_id: self.leases.renewed_of(client_id),
+            has_room=lambda client_id: self.sessions.has_room(client_id),
         )
         self.tables.access_changed = access.changed
         return access

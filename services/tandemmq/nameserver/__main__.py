@@ -25,6 +25,7 @@ from tandemmq.service.settings import (
     effective_settings,
     settings_of_command_line,
     stop_requested,
+    use_all_files,
 )
 from tandemmq.service.telemetry.otlp_sender import resource_attributes
 
@@ -43,6 +44,7 @@ def main() -> None:
         ],
     )
     configure_logging(os.environ, service="nameserver")
+    use_all_files()
     meter = LoopMeter()
     problem = ""
     try:

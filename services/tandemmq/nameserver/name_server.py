@@ -238,6 +238,9 @@ class NameServerMetrics:
 
 # 32 hexadecimal digits of a uuid, and room for other forms.
 _DISK_ID_CHARACTERS_MAX: Final = 64
+_NAME_CHARACTERS_MAX: Final = 255
+_TOLD_CHARACTERS_MAX: Final = 1_000
+"""Of a refusal, which repeats what the caller said."""
 _KNOWN_REPLICAS_MAX: Final = 256
 
 log = structlog.get_logger(__name__)
@@ -257,9 +260,9 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         registration = registration_value(request)
         problems = _registration_problems(registration)
         if problems:
-            raise Invalid("; ".join(problems))
+            raise Invalid("; ".join(problems)[:_TOLD_CHARACTERS_MAX])
         self._check_claim(registration.identity, context)
-        answer = self._registry.register(registration)
+        answer = self._registry.register(registration, peer=peer_of(context))
         if isinstance(answer, RegistrationRefused):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, refusal_text(answer))
         return pb.RegisterBrokerResponse(master=self._optional_broker(answer.master), order_topics=answer.order_topics)
@@ -381,8 +384,8 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         """A broker speaks for itself alone, if callers are known here."""
         if problem := claim_problem_of(context, identity.cluster, identity.broker_name, identity.broker_id):
             self._registry.activity.access_refused["others_identity"] += 1
-            log.warning("registration_refused", identity=str(identity), peer=peer_of(context), reason=problem)
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem}")
+            self._registry.tell_refused(identity, problem, peer=peer_of(context))
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"identity: {problem[:_TOLD_CHARACTERS_MAX]}")
 
     def _current_snapshot(self) -> pb.WatchRoutesResponse:
         snapshot = self._registry.table.snapshot()
@@ -409,6 +412,10 @@ def _registration_problems(registration: Registration) -> list[str]:
     checks = {
         "identity.cluster is empty": not identity.cluster,
         "identity.broker_name is empty": not identity.broker_name,
+        f"identity.cluster or identity.broker_name has more than {_NAME_CHARACTERS_MAX} characters": max(
+            len(identity.cluster), len(identity.broker_name)
+        )
+        > _NAME_CHARACTERS_MAX,
         "identity.broker_id is negative": identity.broker_id < 0,
         # While it recovers it may have no door for clients yet.
         f"endpoints.client '{endpoints.client}' is no host:port": parse_address(endpoints.client) is None

@@ -29,6 +29,7 @@ from tandemmq.core.routing.values import (
     ReplicaMemory,
     TopicRoute,
 )
+from tandemmq.service.logging import LineRoom
 
 # The file of the group memory, which outlives the process:
 #
@@ -40,6 +41,8 @@ FILE_NAME: Final = "groupMemory.json"
 _WRITE_INTERVAL_S: Final = 1.0
 # Ends of logs move all the time and are only a hint of how far a replica was.
 _PROGRESS_INTERVAL_MS: Final = 5_000
+_SAID_CHARACTERS_MAX: Final = 300
+"""Of what a caller says, in a line: it may be megabytes."""
 
 
 class StoreFolderError(Exception):
@@ -193,13 +196,30 @@ class RouteRegistry:
         self._last_connection = 0
         self._changed = asyncio.Event()
         self._is_closed = False
+        self._refusals = LineRoom()
 
-    def register(self, registration: Registration) -> Registered | RegistrationRefused:
+    def tell_refused(self, identity: BrokerIdentity, reason: str, *, peer: str, **more: object) -> None:
+        """A broker that is not taken comes again each second or two, and a stranger as often as it likes."""
+        host = peer.rpartition(":")[0]
+        names = _identity_keys(identity)
+        kind = (host, *map(str, names.values()))
+        not_told = self._refusals.take(kind, host, self._clock.monotonic_ms())
+        if not_told is not None:
+            reason = reason[:_SAID_CHARACTERS_MAX]
+            self._log.warning("registration_refused", **names, peer=peer, reason=reason, **more, **not_told.fields())
+
+    def register(self, registration: Registration, *, peer: str = "") -> Registered | RegistrationRefused:
         answer = self.table.register(registration, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms())
         log = self._log.bind(**_identity_keys(registration.identity), incarnation=registration.incarnation)
         if isinstance(answer, RegistrationRefused):
-            log.warning("registration_refused", reason=answer.reason, superseded=answer.is_superseded)
             self.activity.registrations["refused"] += 1
+            self.tell_refused(
+                registration.identity,
+                answer.reason,
+                peer=peer,
+                incarnation=registration.incarnation,
+                superseded=answer.is_superseded,
+            )
             return answer
         for broker in answer.replaced:
             log.info("broker_replaced", former_broker_id=broker.identity.broker_id, former=broker.endpoints.client)
@@ -343,4 +363,5 @@ class RouteRegistry:
 
 
 def _identity_keys(identity: BrokerIdentity) -> dict[str, str | int]:
-    return {"cluster": identity.cluster, "broker_name": identity.broker_name, "broker_id": identity.broker_id}
+    cluster, name = (text[:_SAID_CHARACTERS_MAX] for text in (identity.cluster, identity.broker_name))
+    return {"cluster": cluster, "broker_name": name, "broker_id": identity.broker_id}

@@ -12,6 +12,7 @@ fit together again, what was read before stays in force.
 from __future__ import annotations
 
 import os
+import ssl
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import structlog
 from cryptography import x509
@@ -546,3 +547,104 @@ def _write(path: Path, data: bytes, *, mode: int) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+# The certificate of a port that is not a service's: of clients, and of people. Two files, and nobody is asked for one.
+
+
+def tls_files_problems(certificate_path: str, key_path: str) -> list[str]:
+    """What is wrong with `tlsCertPath` or `tlsKeyPath`, for people to read."""
+    try:
+        _tls_context(certificate_path, key_path, ())
+    except (OSError, ssl.SSLError) as error:
+        return [f"tlsCertPath, tlsKeyPath: {error.strerror or error}; name a PEM certificate and its unencrypted key"]
+    return []
+
+
+class TlsFiles:
+    """The context of new connections, made anew when certificate or key have changed. Event loop only.
+
+    Looked at when somebody connects, at most once a second. Connections that are open keep theirs. Files that do not
+    fit together, as between the two writes of a renewal, are asked after again; until they do, and for as long as they
+    do not, the context stays. So it does while a new certificate has expired, or does not count yet, and the one before
+    still counts.
+    """
+
+    def __init__(self, certificate_path: str, key_path: str, *, protocols: Sequence[str], clock: Clock) -> None:
+        """`protocols`: of ALPN, those that are liked best first. OSError or ssl.SSLError if the files cannot be
+        used."""
+        self._certificate_path = certificate_path
+        self._key_path = key_path
+        self._protocols = protocols
+        self._clock = clock
+        self._marks = self._look()
+        self._context = self._made()
+        self._times = _times_of(certificate_path)
+        self._looked_at_ms = clock.monotonic_ms()
+        self._is_bad = False
+
+    def context(self) -> ssl.SSLContext:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_at_ms >= _LOOK_INTERVAL_MS:
+            self._looked_at_ms = now_ms
+            try:
+                # Looked at first: what is written meanwhile is seen the next time.
+                marks = self._look()
+                if marks != self._marks:
+                    fresh, times = self._made(), _times_of(self._certificate_path)
+                    self._check_times(times)
+                    self._context, self._times = fresh, times
+                    self._marks, self._is_bad = marks, False
+                    log.info("tls_certificate_renewed", path=self._certificate_path)
+            except (OSError, ValueError) as error:  # ssl.SSLError is of the first
+                if not self._is_bad:
+                    self._is_bad = True
+                    log.warning(
+                        "tls_certificate_not_renewed",
+                        path=self._certificate_path,
+                        reason=str(error),
+                        remedy="tlsCertPath and tlsKeyPath have changed and are of no use; the old ones serve on",
+                    )
+        return self._context
+
+    def _made(self) -> ssl.SSLContext:
+        return _tls_context(self._certificate_path, self._key_path, self._protocols)
+
+    def _check_times(self, fresh: _Times) -> None:
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC)
+        if fresh.holds(now) or not self._times.holds(now):
+            return
+        is_early = now < fresh.not_before
+        when = f"not valid before {fresh.not_before.isoformat()}" if is_early else "expired"
+        raise ValueError(f"the certificate is {when}, and the one before still counts")
+
+    def _look(self) -> FileMarks:
+        return file_marks((self._certificate_path, self._key_path))
+
+
+def _tls_context(certificate_path: str, key_path: str, protocols: Sequence[str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(protocols)
+    # An encrypted key would ask for its password on the terminal.
+    context.load_cert_chain(certificate_path, key_path, password="")
+    return context
+
+
+class _Times(NamedTuple):
+    """When a certificate counts."""
+
+    not_before: datetime
+    not_after: datetime
+
+    def holds(self, now: datetime) -> bool:
+        return self.not_before <= now <= self.not_after
+
+
+def _times_of(certificate_path: str) -> _Times:
+    """OpenSSL has taken the file; what it is more tolerant of counts for ever."""
+    try:
+        leaf = x509.load_pem_x509_certificates(Path(certificate_path).read_bytes())[0]
+    except ValueError:
+        return _Times(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+    return _Times(leaf.not_valid_before_utc, leaf.not_valid_after_utc)

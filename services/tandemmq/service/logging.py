@@ -12,14 +12,14 @@ import atexit
 import logging
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -104,6 +104,75 @@ class EventMemory:
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+
+
+_KINDS_MAX: Final = 100
+_KINDS_OF_ONE: Final = _KINDS_MAX // 4
+_LINE_PAUSE_MS: Final = 10_000
+
+
+class NotTold(NamedTuple):
+    """Refusals without a line, since the last line: of the same kind, and those there was no room for."""
+
+    of_this_kind: int
+    others: int
+
+    def fields(self) -> dict[str, int]:
+        """What the line says besides."""
+        told = {"not_told": self.of_this_kind, "others_not_told": self.others}
+        return {name: count for name, count in told.items() if count}
+
+
+class _Line(NamedTuple):
+    """A kind that was told of: when it may be again, whose it is, and how many came since."""
+
+    due_ms: int
+    whose: str
+    unseen: int
+
+
+class LineRoom:
+    """Lines that others can cause as often as they like: one of a kind in ten seconds, a hundred kinds at most, and of
+    one host, or user, a quarter of them, so that nobody keeps the lines of others out. The rest is counted. Event loop
+    only."""
+
+    def __init__(self) -> None:
+        # The one that is due first at the front.
+        self._lines: dict[tuple[str, ...], _Line] = {}
+        self._shares: Counter[str] = Counter()
+        self._others = 0
+
+    def take(self, kind: tuple[str, ...], whose: str, now_ms: int) -> NotTold | None:
+        """What the line has to say of those that had none; None: there is none now, and this one is counted."""
+        line = self._lines.get(kind)
+        if line is not None and now_ms < line.due_ms:
+            self._lines[kind] = _Line(line.due_ms, line.whose, line.unseen + 1)
+            return None
+        if line is not None:
+            self._drop(kind, line)
+        elif not self._has_room(whose, now_ms):
+            self._others += 1
+            return None
+        self._lines[kind] = _Line(now_ms + _LINE_PAUSE_MS, whose, 0)
+        self._shares[whose] += 1
+        others, self._others = self._others, 0
+        return NotTold(0 if line is None else line.unseen, others)
+
+    def _has_room(self, whose: str, now_ms: int) -> bool:
+        while len(self._lines) >= _KINDS_MAX or self._shares[whose] >= _KINDS_OF_ONE:
+            kind = next(iter(self._lines))
+            line = self._lines[kind]
+            if now_ms < line.due_ms:
+                return False
+            self._drop(kind, line)
+            self._others += line.unseen
+        return True
+
+    def _drop(self, kind: tuple[str, ...], line: _Line) -> None:
+        del self._lines[kind]
+        self._shares[line.whose] -= 1
+        if not self._shares[line.whose]:
+            del self._shares[line.whose]
 
 
 LEVELS: Final[Mapping[str, int]] = {

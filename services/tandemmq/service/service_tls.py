@@ -36,6 +36,7 @@ from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
 from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.logging import LineRoom
 from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.service_channels import ServiceTls
 from tandemmq.service.settings import ENVIRONMENT_PREFIX, Port, ServiceSettings, load_settings
@@ -44,7 +45,6 @@ log = structlog.get_logger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _STRANGERS_TOLD_MAX: Final = 1_000
-_REFUSAL_PAUSE_MS: Final = 10_000
 _LOOK_EVERY_S: Final = 1.0
 """At the certificate of a call that goes on."""
 
@@ -241,9 +241,7 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         self._clock = clock
         self._guarded: dict[str, tuple[Any, Any]] = {}
         self._told: set[tuple[str, str]] = set()
-        # When a line about the same may be written again, and calls since the last; the first due at the front.
-        self._refusals: dict[tuple[str, str, str], tuple[int, int]] = {}
-        self._not_told = 0
+        self._refusals = LineRoom()
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `no_certificate`, `unusable_certificate` and `not_permitted`."""
 
@@ -320,25 +318,11 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         await context.abort(code, reason)
 
     def _tell_refusal(self, path: str, peer: str, reason: str) -> None:
-        """The same in ten seconds leaves one line: whoever has some certificate of the CA must not fill the disk."""
-        key, now_ms = (path, peer.rpartition(":")[0], reason), self._clock.monotonic_ms()
-        due_ms, count = self._refusals.get(key, (now_ms, 0))
-        if now_ms < due_ms:
-            self._refusals[key] = due_ms, count + 1
-            return
-        self._refusals.pop(key, None)
-        while len(self._refusals) >= _STRANGERS_TOLD_MAX:
-            first = next(iter(self._refusals))
-            if now_ms < self._refusals[first][0]:
-                self._not_told += 1
-                return
-            self._not_told += self._refusals.pop(first)[1]
-        self._refusals[key] = now_ms + _REFUSAL_PAUSE_MS, 0
-        others, self._not_told = self._not_told, 0
-        more = {"not_told": count} if count else {}
-        if others:
-            more["others_not_told"] = others
-        log.warning("call_refused", method=path, peer=peer, reason=reason, **more)
+        """Whoever has some certificate of the CA must not fill the disk."""
+        host = peer.rpartition(":")[0]
+        not_told = self._refusals.take((path, host, reason), host, self._clock.monotonic_ms())
+        if not_told is not None:
+            log.warning("call_refused", method=path, peer=peer, reason=reason, **not_told.fields())
 
     def _tell_plain(self, path: str, peer: str) -> None:
         key = (path, peer.rpartition(":")[0])

@@ -14,11 +14,12 @@ import errno
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -179,6 +180,25 @@ def check_ports_free(bind_address: str, ports: Mapping[str, int]) -> list[str]:
         if reason is not None:
             problems.append(f"{key}={port}: {reason}")
     return problems
+
+
+_FILES_WANTED: Final = 1 << 20
+
+
+def use_all_files() -> None:
+    """Opens as many files at a time as this process may: many systems begin with 1,024, which is a few hundred
+    connections, and a service that finds no descriptor for a file of its own ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # a container may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def connections_within_files(wanted: int) -> int:
+    """`wanted`, or three quarters of the files that this process may have open: the others are for its own."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft * 3 // 4))
 
 
 def check_folder_writable(key: str, folder: Path) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -345,3 +347,142 @@ def test_taken_port_and_bad_settings_are_told_before_the_start() -> None:
     assert (refused.returncode, again.returncode) == (2, 2)
     assert "adminToken" in refused.stderr
     assert again.stderr.startswith(f"httpPort={port}: another process listens")
+
+
+# TLS
+
+
+def _new_certificate(folder: Path) -> bytes:
+    """Made as an operator makes one; what a client believes."""
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=console"
+    names = ["-addext", "subjectAltName=DNS:localhost,DNS:console.example,IP:127.0.0.1"]
+    made = folder / "new"
+    made.mkdir(exist_ok=True)
+    paths = ["-keyout", str(made / "tls.key"), "-out", str(made / "tls.crt")]
+    subprocess.run(["openssl", *request.split(), *names, *paths], check=True, capture_output=True)
+    for name in ("tls.key", "tls.crt"):
+        (made / name).replace(folder / name)
+    return (folder / "tls.crt").read_bytes()
+
+
+@pytest.fixture
+def secure_admin(tmp_path: Path) -> Iterator[tuple[ServiceProcess, Path]]:
+    _new_certificate(tmp_path)
+    process = _admin(
+        tmp_path,
+        namesrvAddr="127.0.0.1:1",
+        tlsCertPath=f"{tmp_path}/tls.crt",
+        tlsKeyPath=f"{tmp_path}/tls.key",
+        adminToken="a-token-of-sixteen-or-more",
+        maxConnections="12",
+    )
+    process.start()
+    try:
+        yield process, tmp_path
+    finally:
+        process.kill()
+
+
+def _context(certificate: bytes) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=certificate.decode())
+
+
+def _check(channel: grpc.Channel, *, waits: bool = True) -> Any:
+    call = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    return call(health_pb2.HealthCheckRequest(), timeout=_CALL_S, wait_for_ready=waits)
+
+
+def test_browsers_and_grpc_are_served_by_tls_alone(secure_admin: tuple[ServiceProcess, Path]) -> None:
+    admin, folder = secure_admin
+    certificate, port = (folder / "tls.crt").read_bytes(), admin.ports["httpPort"]
+    with httpx.Client(verify=_context(certificate), base_url=f"https://localhost:{port}", trust_env=False) as browser:
+        _until(lambda: browser.get("/healthz").status_code == 200, "it serves")
+        answer = browser.get("/healthz")
+        assert (answer.text, answer.http_version) == ("ok\n", "HTTP/1.1")
+        logged_in = browser.post("/login", data={"token": "a-token-of-sixteen-or-more", "next": "/"})
+        assert "; Secure" in logged_in.headers["set-cookie"]
+        elsewhere = {"host": "console.example"}  # so that coming from this host is no proof
+        assert browser.get("/api/v1/topics", headers=elsewhere).status_code == 503, "logged in; there is no cluster"
+        browser.cookies.clear()
+        assert browser.get("/api/v1/topics", headers=elsewhere).status_code == 403
+        # Browsers take it for every port of a host: only where this is the host's own place.
+        hosts = {"localhost": False, f"localhost:{port}": False, "127.0.0.1": False, f"console.example:{port}": False}
+        for host, is_said in (hosts | {"console.example": True, "console.example:443": True}).items():
+            said = browser.get("/healthz", headers={"host": host}).headers
+            assert ("strict-transport-security" in said) is is_said, host
+    with grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(certificate)) as channel:
+        assert _check(channel).status in (1, 2)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://localhost:{port}/healthz", timeout=_CALL_S, trust_env=False)
+    with grpc.insecure_channel(f"localhost:{port}") as channel, pytest.raises(grpc.RpcError):
+        _check(channel, waits=False)
+    assert "Traceback" not in admin.log_path.read_text()
+
+
+def test_a_renewed_certificate_is_shown_to_new_connections_and_ends_none(
+    secure_admin: tuple[ServiceProcess, Path],
+) -> None:
+    admin, folder = secure_admin
+    first, url = (folder / "tls.crt").read_bytes(), f"https://localhost:{admin.ports['httpPort']}/healthz"
+    with httpx.Client(verify=_context(first), trust_env=False) as before:
+        _until(lambda: before.get(url).status_code == 200, "it serves")
+        second = _new_certificate(folder)
+
+        def is_new() -> bool:
+            try:
+                return httpx.get(url, verify=_context(second), trust_env=False).status_code == 200
+            except httpx.ConnectError:
+                return False
+
+        _until(is_new, "the new certificate is shown")
+        assert before.get(url).status_code == 200
+    (folder / "tls.key").write_text("no key\n")
+    for _ in range(3):
+        time.sleep(0.6)
+        assert is_new(), "files that do not fit together change nothing"
+    assert "tls_certificate_not_renewed" in admin.log_path.read_text()
+
+
+def test_handshakes_that_never_end_are_connections_and_do_not_last(secure_admin: tuple[ServiceProcess, Path]) -> None:
+    admin, folder = secure_admin
+    address, context = ("127.0.0.1", admin.ports["httpPort"]), _context((folder / "tls.crt").read_bytes())
+    url = f"https://localhost:{address[1]}/healthz"
+    _until(lambda: httpx.get(url, verify=context, trust_env=False).status_code == 200, "it serves")
+    silent = [socket.create_connection(address) for _ in range(40)]
+    for number, sock in enumerate(silent):
+        if number % 2:
+            sock.sendall(b"\x16\x03\x01\x02\x00\x01"[: 1 + number % 6])  # a handshake that goes no further
+    for sock in silent:
+        sock.settimeout(_LIMIT_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(1) == b"", "closed: some at once, the others when their time is over"
+        sock.close()
+    assert httpx.get(url, verify=context, trust_env=False).status_code == 200
+
+
+@pytest.mark.parametrize("lacks", ["key", "certificate", "both fit together", "nothing"])
+def test_files_of_no_use_are_told_at_the_start(tmp_path: Path, lacks: str) -> None:
+    _new_certificate(tmp_path)
+    settings = {"tlsCertPath": f"{tmp_path}/tls.crt", "tlsKeyPath": f"{tmp_path}/tls.key", "httpPort": "0"}
+    if lacks == "key":
+        settings.pop("tlsKeyPath")
+    elif lacks == "certificate":
+        (tmp_path / "tls.crt").unlink()
+    elif lacks == "both fit together":
+        (tmp_path / "tls.key").replace(tmp_path / "old.key")
+        _new_certificate(tmp_path)
+        (tmp_path / "old.key").replace(tmp_path / "tls.key")
+    command = [
+        sys.executable,
+        "-m",
+        "tandemmq.admin",
+        "--check",
+        *(f"--set={key}={text}" for key, text in settings.items()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+    assert ("tlsCertPath" in done.stderr) is (lacks != "nothing"), done.stderr
+    assert (done.returncode == 0) is (lacks == "nothing"), done.stderr

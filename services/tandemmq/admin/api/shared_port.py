@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -93,20 +94,34 @@ class GrpcSide:
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n"
 # Longest wait for the first bytes, for the rest of a request that has begun, and for room for its answer.
 _REQUEST_TIMEOUT_S: Final = 10.0
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
 _WRITE_TIMEOUT_S: Final = 30.0
 _KEEP_ALIVE_S: Final = 30
 _REQUEST_HEAD_BYTES_MAX: Final = 16 << 10
 _BACKLOG: Final = 128
 
+ALPN: Final = ("http/1.1", "h2")
+"""Browsers offer both, and are served the first; gRPC's clients offer the second alone."""
+
 _App = Callable[..., Any]
 
 
 class SharedPort:
-    """Serves an ASGI application and a `GrpcSide` on one port."""
+    """Serves an ASGI application and a `GrpcSide` on one port, with `tls` by TLS alone: the context of a new
+    connection."""
 
     def __init__(
-        self, app: _App, grpc_side: GrpcSide, *, bind_address: str, port: int, max_connections: int, stop_limit_ms: int
+        self,
+        app: _App,
+        grpc_side: GrpcSide,
+        *,
+        bind_address: str,
+        port: int,
+        max_connections: int,
+        stop_limit_ms: int,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self.tls: Final = tls
         self._grpc_side = grpc_side
         self._bind_address = bind_address
         self._port = port
@@ -243,6 +258,7 @@ class _FirstBytes(asyncio.Protocol):
         self._received = b""
         self.transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
+        self._handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -250,10 +266,37 @@ class _FirstBytes(asyncio.Protocol):
         if not self._port.admit(self):
             transport.abort()
             return
-        self._timer = asyncio.get_running_loop().call_later(_REQUEST_TIMEOUT_S, self.abort)
+        if self._port.tls is None:
+            self._timer = asyncio.get_running_loop().call_later(_REQUEST_TIMEOUT_S, self.abort)
+        else:
+            # Here, and not where connections are accepted: those that do not end their handshake are counted, too.
+            transport.pause_reading()
+            self._handshake = asyncio.get_running_loop().create_task(self._shake_hands(self._port.tls()))
+
+    async def _shake_hands(self, context: ssl.SSLContext) -> None:
+        loop, plain = asyncio.get_running_loop(), self.transport
+        try:
+            transport = await loop.start_tls(
+                plain, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
+            )
+        except OSError:
+            # Whoever speaks no TLS, believes another CA or goes away, is nobody's failure.
+            plain.abort()
+            self._settle()
+            return
+        self._handshake = None
+        if transport is None or transport.is_closing():
+            self._settle()
+            return
+        self.transport = transport
+        self._timer = loop.call_later(_REQUEST_TIMEOUT_S, self.abort)
+        if self._received:
+            self.data_received(b"")
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if self._handshake is not None:
+            return  # What came with its end.
         if self._received.startswith(_PREFACE):
             self._settle()
             self._port.adopt_grpc(self.transport, self._received)

@@ -54,14 +54,14 @@ def add_login(
             return page(form.text("next"), problem="This is not the token.", status=HTTPStatus.UNAUTHORIZED)
         audit_log.record("login", fields={"who": actor.name, "role": actor.role.value, "address": host})
         answer = RedirectResponse(_own_path(form.text("next")), HTTPStatus.SEE_OTHER, headers=_NO_STORE)
-        is_https = access.is_trusted_proxy(host) and request.headers.get("x-forwarded-proto") == "https"
+        is_proxied = access.is_trusted_proxy(host) and request.headers.get("x-forwarded-proto") == "https"
         answer.set_cookie(
             SESSION_COOKIE,
             sessions.open(actor),
             max_age=SESSION_LIFE_S,
             httponly=True,
             samesite="strict",
-            secure=is_https,
+            secure=is_proxied or request.url.scheme == "https",
         )
         return answer
 

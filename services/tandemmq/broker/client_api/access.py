@@ -23,11 +23,10 @@ import structlog
 from tandemmq.broker.client_api.send import refuse_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
-from tandemmq.broker.client_api.sessions import ClientOwners
+from tandemmq.broker.client_api.sessions import client_id_of, client_of_user
 from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
 from tandemmq.broker.client_api.telemetry import TelemetryStream
 from tandemmq.broker.client_api.validation import (
-    CLIENT_ID_CHARACTERS_MAX,
     Code,
     Outcome,
     check_settings_size,
@@ -49,10 +48,10 @@ from tandemmq.core.access.users_and_policies import (
     topic_or_group,
 )
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lite_topics import parent_of_lmq
 from tandemmq.core.quotas import counted_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.logging import LineRoom
 from tandemmq.service.rpc import (
     CALLER_HEADER,
     CLIENT_ID_HEADER,
@@ -74,18 +73,11 @@ _ADDRESSES_MAX: Final = 20_000
 _FORGET_EVERY_MS: Final = 60_000
 _HELD_BACK_MAX: Final = 10_000
 """Refusals that wait; more go out at once."""
-_LINES_MAX: Final = 100
-_LINES_SHARE: Final = _LINES_MAX // 4
-"""Of one user, or of one address of strangers."""
-_LINE_PAUSE_MS: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER
-_GOODBYE: Final = "NotifyClientTermination"
 _OPENS_CLIENT: Final = frozenset({"Telemetry", "Heartbeat", "ReceiveMessage", "SyncLiteSubscription"})
 """Methods by which a client comes to be known, with all that belongs to it: leases that are renewed for it, its
 subscriptions, and commands to it."""
-_NAMES_CLIENT: Final = _OPENS_CLIENT | {_GOODBYE, "QueryRoute", "QueryAssignment", "PullMessage", "UpdateOffset"}
-"""What others do in a client's name, be it that its share of new topics and groups is used up."""
 
 Need: TypeAlias = tuple[ResourceKind, str, tuple[Action, ...]]
 """A resource, and the actions of which its caller needs one."""
@@ -123,7 +115,6 @@ class Refused(StrEnum):
     WRONG_KEY = "wrong_key"
     TOO_MANY_FAILURES = "too_many_failures"
     NOT_ALLOWED = "not_allowed"
-    OTHERS_CLIENT = "others_client"
     TOO_MANY_CLIENTS = "too_many_clients"
 
 
@@ -273,10 +264,10 @@ class ClientAccess:
         clock: Clock,
         timers: Timers,
         revoked: Callable[[], None],
-        renewed_of: Callable[[str], Collection[tuple[str, str]]] = lambda _: (),
+        has_room: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """Without `authorizes` whoever signs in may do everything. `renewed_of`: group and topic of what is renewed for
-        a client."""
+        """Without `authorizes` whoever signs in may do everything. `has_room`: whether its user may have that client,
+        too."""
         self._users = users
         self._acls = acls
         self._keys = keys
@@ -285,7 +276,7 @@ class ClientAccess:
         self._clock = clock
         self._timers = timers
         self._revoked = revoked
-        self._renewed_of = renewed_of
+        self._has_room = has_room
         self._limit = SignInLimit()
         # A signature of nobody's is checked as long as one of somebody's.
         self._nobody: Final = secrets.token_bytes(32)
@@ -295,12 +286,10 @@ class ClientAccess:
         self._addresses: dict[str, str] = {}
         self._secrets: dict[str, tuple[str, bytes]] = {}
         self._forget_at_ms = 0
-        # By client id.
-        self._streams: dict[str, set[_GuardedStream]] = {}
+        self._streams: set[_GuardedStream] = set()
         self._is_recheck_due = False
         self._held_back_count = 0
         self._audit = _AuditLines(clock)
-        self._owners = ClientOwners()
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `Refused`."""
 
@@ -331,7 +320,7 @@ class ClientAccess:
 
     def _recheck(self) -> None:
         self._is_recheck_due = False
-        for stream in [stream for streams in self._streams.values() for stream in streams]:
+        for stream in tuple(self._streams):
             stream.ask_again()
         self._revoked()
 
@@ -365,59 +354,17 @@ class ClientAccess:
                     ruling = self._ruling(username, kind, name, actions, source)
                 if not ruling.is_allowed:
                     return self._forbidden(method, username, kind, name, actions, source, ruling), 0
-        if method in _NAMES_CLIENT:
-            refused = self.not_its_client(call, username, source, method)
-            if refused is not None:
-                return refused, 0
+        if method in _OPENS_CLIENT and not self._has_room(client_of_user(client_id_of(call), username)):
+            return self._no_room(method, username, source), 0
         return None
 
-    def not_its_client(self, call: Call, username: str, source: str, method: str = "Telemetry") -> Outcome | None:
-        """Why the user may not speak for the client that a call names; None: it is the user's own, perhaps from now on.
-        The handler refuses a call that names none."""
-        client_id, now_ms = call.header(CLIENT_ID_HEADER).strip(), self._clock.monotonic_ms()
-        if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
-            return None  # The handler refuses it.
-        opens = method in _OPENS_CLIENT
-        if client_id and self._authorizes and self._owners.owner_of(client_id) != username:
-            # Nobody is known to own it here, be it that another broker was the master until now. Its leases tell.
-            for need in self._needs_of_leases(client_id):
-                if not self._ruling(username, *need, source).is_allowed:
-                    return self._others_client(method, username, source, client_id)
-        if client_id and opens and not self._owners.has_room(client_id, username, now_ms=now_ms):
-            self.refused[Refused.TOO_MANY_CLIENTS] += 1
-            self._audit.refused(method, "too many clients of one user", user=username, source=source)
-            return Outcome(
-                Code.TOO_MANY_REQUESTS,
-                f"{CLIENT_ID_HEADER}: user {username} has too many clients here; end some, or try again in two minutes",
-                retryable=True,
-            )
-        if not client_id or self._owners.may_use(client_id, username, opens=opens, now_ms=now_ms):
-            if method == _GOODBYE:
-                self._owners.gone(client_id)
-            elif opens:
-                for stream in tuple(self._streams.get(client_id, ())):
-                    stream.others_client(username)
-            return None
-        return self._others_client(method, username, source, client_id)
-
-    def _needs_of_leases(self, client_id: str) -> list[Need]:
-        """What whoever holds such leases has been allowed."""
-        needs: list[Need] = []
-        for group, topic in self._renewed_of(client_id):
-            parent = parent_of_lmq(topic)
-            needs += [_of_group(group), _of_topic(topic if parent is None else parent, _SUB)]
-        return needs
-
-    def _others_client(self, method: str, username: str, source: str, client_id: str) -> Outcome:
-        self.refused[Refused.OTHERS_CLIENT] += 1
-        resource = f"Client:{client_id[:_NAME_CHARACTERS_MAX]}"
-        owner = self._owners.owner_of(client_id)
-        self._audit.refused(
-            method, "a client of another user", user=username, source=source, resource=resource, owner=owner
-        )
+    def _no_room(self, method: str, username: str, source: str) -> Outcome:
+        self.refused[Refused.TOO_MANY_CLIENTS] += 1
+        self._audit.refused(method, "too many clients of one user", user=username, source=source)
         return Outcome(
-            Code.UNAUTHORIZED,
-            f"{CLIENT_ID_HEADER}: a client of another user has this id; each client needs one of its own",
+            Code.TOO_MANY_REQUESTS,
+            f"{CLIENT_ID_HEADER}: user {username} has too many clients here; end some, or try again in two minutes",
+            retryable=True,
         )
 
     def may_still(self, username: str, needs: Sequence[Need], source: str, *, secret: bytes | None) -> Outcome | None:
@@ -443,6 +390,10 @@ class ClientAccess:
             return False
         secret = self.secret_of(credential.username)
         return secret is not None and is_signed(secret, call.header(_DATE), credential.signature)
+
+    def client_id_of(self, call: Call) -> str:
+        """The client that made a call which was let in: the same id of another user is another client."""
+        return client_of_user(client_id_of(call), self.user_of(call))
 
     def user_of(self, call: Call) -> str:
         """Who made a call that was let in."""
@@ -643,9 +594,8 @@ class _GuardedStream:
         self._secret = access.secret_of(self._username)
         self._source = access.source(call)
         self._needs: Sequence[Need] = ()
-        self._client_id = call.header(CLIENT_ID_HEADER).strip()
         if not inner.is_over:
-            access._streams.setdefault(self._client_id, set()).add(self)
+            access._streams.add(self)
             inner.when_over = self._forget
 
     def message(self, message: Any, /) -> None:
@@ -657,9 +607,6 @@ class _GuardedStream:
                 return
             if self._refusal(needs) is not None:
                 self._inner.answer(message)
-                return
-            if (refused := self._access.not_its_client(self._call, self._username, self._source)) is not None:
-                self._end(refused)
                 return
             self._needs = needs
         self._inner.message(message)
@@ -682,17 +629,8 @@ class _GuardedStream:
         """Why whoever opened the stream may not keep it; None: that user may, with the secret it was signed with."""
         return self._access.may_still(self._username, needs, self._source, secret=self._secret)
 
-    def others_client(self, username: str) -> None:
-        """The client is that user's now: what is said to it is not for this stream's user."""
-        if username != self._username:
-            self._end(Outcome(Code.UNAUTHORIZED, f"{CLIENT_ID_HEADER}: a client of another user has this id by now"))
-
     def _forget(self) -> None:
-        streams = self._access._streams.get(self._client_id)
-        if streams is not None:
-            streams.discard(self)
-            if not streams:
-                del self._access._streams[self._client_id]
+        self._access._streams.discard(self)
 
     def _end(self, outcome: Outcome) -> None:
         _end_stream(self._call, outcome)
@@ -714,9 +652,9 @@ class _AuditLines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._of_users = _LineRoom()
-        self._of_strangers = _LineRoom()
-        self._of_secrets = _LineRoom()
+        self._of_users = LineRoom()
+        self._of_strangers = LineRoom()
+        self._of_secrets = LineRoom()
 
     def refused(
         self,
@@ -727,11 +665,9 @@ class _AuditLines:
         source: str,
         resource: str = "",
         actions: str = "",
-        owner: str = "",
         is_known: bool = True,
     ) -> None:
-        """Who wanted what, from where, and why not. `is_known`: the user signed in; else anybody says so. `owner`:
-        whose it is."""
+        """Who wanted what, from where, and why not. `is_known`: the user signed in; else anybody says so."""
         room = self._of_users if is_known else self._of_strangers
         whose = user if is_known else counted_host(source)
         not_told = room.take((user, source, method, resource), whose, self._clock.monotonic_ms())
@@ -746,7 +682,6 @@ class _AuditLines:
                 decision="Deny",
                 reason=reason,
                 not_told=not_told.of_this_kind,
-                **({"owner": owner} if owner else {}),
                 **({"others_not_told": not_told.others} if not_told.others else {}),
             )
 
@@ -754,63 +689,6 @@ class _AuditLines:
         """The secret of a user is of no use."""
         if self._of_secrets.take((username,), username, self._clock.monotonic_ms()) is not None:
             log.error("secret_not_opened", user=username, reason=reason, remedy="put its key into authKeyPath")
-
-
-class _NotTold(NamedTuple):
-    """Refusals without a line, since the last line: of the same kind, and those there was no room for."""
-
-    of_this_kind: int
-    others: int
-
-
-class _Line(NamedTuple):
-    """A kind that was told of: when it may be again, whose it is, and how many came since."""
-
-    due_ms: int
-    whose: str
-    unseen: int
-
-
-class _LineRoom:
-    """For `_LINES_MAX` kinds in a pause."""
-
-    def __init__(self) -> None:
-        # The one that is due first at the front.
-        self._lines: dict[tuple[str, ...], _Line] = {}
-        self._shares: Counter[str] = Counter()
-        self._others = 0
-
-    def take(self, kind: tuple[str, ...], whose: str, now_ms: int) -> _NotTold | None:
-        """What the line has to say of those that had none; None: there is none now, and this one is counted."""
-        line = self._lines.get(kind)
-        if line is not None and now_ms < line.due_ms:
-            self._lines[kind] = _Line(line.due_ms, line.whose, line.unseen + 1)
-            return None
-        if line is not None:
-            self._drop(kind, line)
-        elif not self._has_room(whose, now_ms):
-            self._others += 1
-            return None
-        self._lines[kind] = _Line(now_ms + _LINE_PAUSE_MS, whose, 0)
-        self._shares[whose] += 1
-        others, self._others = self._others, 0
-        return _NotTold(0 if line is None else line.unseen, others)
-
-    def _has_room(self, whose: str, now_ms: int) -> bool:
-        while len(self._lines) >= _LINES_MAX or self._shares[whose] >= _LINES_SHARE:
-            kind = next(iter(self._lines))
-            line = self._lines[kind]
-            if now_ms < line.due_ms:
-                return False
-            self._drop(kind, line)
-            self._others += line.unseen
-        return True
-
-    def _drop(self, kind: tuple[str, ...], line: _Line) -> None:
-        del self._lines[kind]
-        self._shares[line.whose] -= 1
-        if not self._shares[line.whose]:
-            del self._shares[line.whose]
 
 
 def _claimed(authorization: str) -> str:

@@ -29,7 +29,6 @@ from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import RouteQueryHandler
 from tandemmq.service.rpc import (
-    CLIENT_ID_HEADER,
     BidiMethod,
     Call,
     MethodTable,
@@ -204,9 +203,9 @@ class ClientApi:
         """Receives that wait end, without messages; later ones are refused, passed on or held back."""
         self._receive.end_polls(_STOPPING if is_stopping else _MASTER_CHANGES)
 
-    def passed_on_unread(self, client_id: str, name: str) -> bool:
+    def passed_on_unread(self, call: Call, name: str) -> bool:
         """See `ReceiveHandler`."""
-        return self._receive.passed_on_unread(client_id, name)
+        return self._receive.passed_on_unread(call, name)
 
     def doubt_latest(self) -> None:
         """Nobody knows which of the latest answers were read: what a push consumer was given in them runs out."""
@@ -269,7 +268,7 @@ class NewTopics:
         if check_client_id(call) or check_topic(topic) or topic.startswith(_MADE_BY_BROKERS):
             return False
         refusal = self._limit.refusal(
-            call.header(CLIENT_ID_HEADER), count=len(services.topics), now_ms=services.clock.monotonic_ms()
+            services.client_id_of(call), count=len(services.topics), now_ms=services.clock.monotonic_ms()
         )
         return refusal is None
 

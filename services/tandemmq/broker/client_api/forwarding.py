@@ -37,7 +37,6 @@ from tandemmq.broker.client_api.validation import Code, Outcome
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import (
     CALLER_HEADER,
-    CLIENT_ID_HEADER,
     FORWARDED_HEADER,
     RECEIVE_HEADER,
     UNREAD,
@@ -235,7 +234,7 @@ class _PassedReceive:
         self,
         calls: _Calls,
         channel: Callable[[], grpc.aio.Channel | None],
-        here: Callable[[str, str], bool],
+        here: Callable[[Call, str], bool],
         call: Call,
         data: bytes,
         step: str,
@@ -268,7 +267,7 @@ class _PassedReceive:
         if self._answer_count:
             self._unread()
         else:
-            self._here(self._call.header(CLIENT_ID_HEADER), self._name)
+            self._here(self._call, self._name)
 
     def _unread(self) -> None:
         if not self._is_told:
@@ -276,15 +275,15 @@ class _PassedReceive:
             self._calls.tell(self._tell())
 
     async def _tell(self) -> None:
-        client_id, until_ms = self._call.header(CLIENT_ID_HEADER), self._calls.now_ms + _TOLD_WITHIN_MS
+        until_ms = self._calls.now_ms + _TOLD_WITHIN_MS
         try:
-            while not (self._here(client_id, self._name) or await self._is_heard()):
+            while not (self._here(self._call, self._name) or await self._is_heard()):
                 if self._calls.now_ms >= until_ms:
                     log.warning("unread_not_told", reason="no master has answered", consequence=_NOT_TOLD)
                     return
                 await asyncio.sleep(_TELL_PAUSE_S)
         except asyncio.CancelledError:
-            self._here(client_id, self._name)
+            self._here(self._call, self._name)
             raise
 
     async def _is_heard(self) -> bool:
@@ -356,11 +355,11 @@ class CallForwarder:
         is_changing: Callable[[], bool] = lambda: False,
         brokers: BrokerChannels | None = None,
         is_known: Callable[[Call], bool] = lambda _: True,
-        unread_here: Callable[[str, str], bool] = lambda _client_id, _name: False,
+        unread_here: Callable[[Call, str], bool] = lambda _call, _name: False,
     ) -> None:
         """`brokers`: how they are reached; None: without TLS. `is_known`: whether a call's caller could sign in here;
-        others get half of the room. `unread_here`: a client may not have read the answer to the receive of that name;
-        False: another broker is the master."""
+        others get half of the room. `unread_here`: the client of a call may not have read the answer to the receive of
+        that name; False: another broker is the master."""
         self._master = master
         self._unread_here = unread_here
         self._is_known = is_known
@@ -687,7 +686,7 @@ class GroupCalls:
                 endpoint = self._address(broker_name)
                 return self._calls.channel(endpoint) if endpoint else None
 
-            receive = _PassedReceive(self._calls, channel_now, lambda _client_id, _name: False, call, data, _BY_GROUP)
+            receive = _PassedReceive(self._calls, channel_now, lambda _call, _name: False, call, data, _BY_GROUP)
 
         def answered(answer: bytes) -> None:
             nonlocal answer_count

@@ -33,7 +33,7 @@ from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.metadata.topic_table import lite_topic_problem
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
+from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
@@ -214,7 +214,7 @@ class LiteHandler:
             _answer(call, outcome)
             return
         group = request.group.name
-        if refused := admit_group(self._services, group, client_id=call.header(CLIENT_ID_HEADER)):
+        if refused := admit_group(self._services, group, client_id=self._services.client_id_of(call)):
             _answer(call, refused)
             return
         self._services.when_group_written(group, partial(self._sync, request, call))
@@ -241,7 +241,7 @@ class LiteHandler:
         return self.receive_problem(group, parent)
 
     def _sync(self, request: pb.SyncLiteSubscriptionRequest, call: Call) -> None:
-        client_id, group, parent = call.header(CLIENT_ID_HEADER), request.group.name, request.topic.name
+        client_id, group, parent = self._services.client_id_of(call), request.group.name, request.topic.name
         now_ms = self._services.clock.monotonic_ms()
         self._services.sessions.seen(client_id, now_ms=now_ms)
         key = (client_id, group, parent)

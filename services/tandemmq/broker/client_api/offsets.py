@@ -35,7 +35,7 @@ from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
+from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.dead_letters import DeadLetterQueues
@@ -56,7 +56,7 @@ class OffsetHandler:
         """One status, the messages, where to go on. Without a time to wait it is answered at once."""
         if self._passed_on("PullMessage", request.message_queue, call, partial(_end_pull, call, next_offset=None)):
             return
-        tag_filter = parsed_filter(request.filter_expression)
+        tag_filter = parsed_filter(self._services, request.filter_expression, call)
         now_ms = self._services.clock.monotonic_ms()
         until_ms: int | Outcome = now_ms
         if request.HasField("long_polling_timeout") and request.long_polling_timeout.ToMilliseconds() > 0:
@@ -172,7 +172,7 @@ class OffsetHandler:
             return refused
         if self._services.reads_only:
             return None
-        return admit_group(self._services, group, client_id=call.header(CLIENT_ID_HEADER))
+        return admit_group(self._services, group, client_id=self._services.client_id_of(call))
 
     def _refused_offset(self, queue: definition.MessageQueue, offset: int) -> Outcome | None:
         begin, end = self._services.leases.bounds(queue.topic.name, queue.id)

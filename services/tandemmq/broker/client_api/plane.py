@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import Counter
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
-from cryptography import x509
 
 from tandemmq.broker.access_changes import read_keys, read_seeds
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
-from tandemmq.http2.errors import TlsMode
+from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import ConnectionGate
-from tandemmq.service.certificates import FileMarks, file_marks
+from tandemmq.service.certificates import TlsFiles, tls_files_problems
 from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_call import Forwarder
 from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.settings import connections_within_files
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.client_api import ClientApi
 
 log = structlog.get_logger(__name__)
-
-# How often files are looked at; only when somebody connects.
-_LOOK_INTERVAL_MS: Final = 1_000
-
 
 # Which server answers clients, by the settings; both run the same handlers.
 
@@ -53,96 +47,37 @@ def client_server_of(
         settings.bind_address,
         port,
         clock=clock,
-        limits=settings.client_limits(),
-        tls=TlsFiles(settings, clock=clock).context if settings.tls_mode is not TlsMode.DISABLED else None,
+        limits=_limits(settings),
+        tls=_tls_files(settings, clock).context if settings.tls_mode is not TlsMode.DISABLED else None,
         tls_mode=settings.tls_mode,
         turns=turns,
         gate=gate,
     )
 
 
+def _limits(settings: BrokerSettings) -> Limits:
+    """Strangers' connections leave files for the store, whatever the settings say."""
+    limits, ports = settings.client_limits(), 2 if settings.external_listen_port else 1
+    room = connections_within_files(ports * limits.connections) // ports
+    if room < limits.connections:
+        log.warning(
+            "client_connections_bounded",
+            clientConnectionsMax=limits.connections,
+            connections=room,
+            remedy="let this process open more files (ulimit -n, LimitNOFILE), or lower clientConnectionsMax",
+        )
+    return replace(limits, connections=room)
+
+
+def _tls_files(settings: BrokerSettings, clock: Clock) -> TlsFiles:
+    return TlsFiles(settings.tls_cert_path, settings.tls_key_path, protocols=("h2",), clock=clock)
+
+
 def check_tls_files(settings: BrokerSettings) -> list[str]:
     """What is wrong with the certificate or its key, for people to read."""
     if settings.tls_mode is TlsMode.DISABLED:
         return []
-    try:
-        _tls_context(settings)
-    except (OSError, ssl.SSLError) as error:
-        return [f"tlsCertPath, tlsKeyPath: {error.strerror or error}; name a PEM certificate and its unencrypted key"]
-    return []
-
-
-class TlsFiles:
-    """The context of new connections, made anew when certificate or key have changed. Event loop only.
-
-    Connections that are open keep theirs. Files that do not fit together, as between the two writes of a renewal, are
-    asked after again; until they do, and for as long as they do not, the context stays. So it does while a new
-    certificate has expired, or does not count yet, and the one before still counts.
-    """
-
-    def __init__(self, settings: BrokerSettings, *, clock: Clock) -> None:
-        """OSError or ssl.SSLError if the files cannot be used."""
-        self._settings = settings
-        self._clock = clock
-        self._marks = self._look()
-        self._context = _tls_context(settings)
-        self._times = _times_of(settings)
-        self._looked_at_ms = clock.monotonic_ms()
-        self._is_bad = False
-
-    def context(self) -> ssl.SSLContext:
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._looked_at_ms >= _LOOK_INTERVAL_MS:
-            self._looked_at_ms = now_ms
-            try:
-                # Looked at first: what is written meanwhile is seen the next time.
-                marks = self._look()
-                if marks != self._marks:
-                    fresh, times = _tls_context(self._settings), _times_of(self._settings)
-                    self._check_times(times)
-                    self._context, self._times = fresh, times
-                    self._marks, self._is_bad = marks, False
-                    log.info("tls_certificate_renewed", path=self._settings.tls_cert_path)
-            except (OSError, ValueError) as error:  # ssl.SSLError is of the first
-                if not self._is_bad:
-                    self._is_bad = True
-                    log.warning(
-                        "tls_certificate_not_renewed",
-                        path=self._settings.tls_cert_path,
-                        reason=str(error),
-                        remedy="tlsCertPath and tlsKeyPath have changed and are of no use; the old ones serve on",
-                    )
-        return self._context
-
-    def _check_times(self, fresh: _Times) -> None:
-        now = datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC)
-        if fresh.holds(now) or not self._times.holds(now):
-            return
-        is_early = now < fresh.not_before
-        when = f"not valid before {fresh.not_before.isoformat()}" if is_early else "expired"
-        raise ValueError(f"the certificate is {when}, and the one before still counts")
-
-    def _look(self) -> FileMarks:
-        return file_marks((self._settings.tls_cert_path, self._settings.tls_key_path))
-
-
-class _Times(NamedTuple):
-    """When a certificate counts."""
-
-    not_before: datetime
-    not_after: datetime
-
-    def holds(self, now: datetime) -> bool:
-        return self.not_before <= now <= self.not_after
-
-
-def _times_of(settings: BrokerSettings) -> _Times:
-    """OpenSSL has taken the file; what it is more tolerant of counts for ever."""
-    try:
-        leaf = x509.load_pem_x509_certificates(Path(settings.tls_cert_path).read_bytes())[0]
-    except ValueError:
-        return _Times(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
-    return _Times(leaf.not_valid_before_utc, leaf.not_valid_after_utc)
+    return tls_files_problems(settings.tls_cert_path, settings.tls_key_path)
 
 
 def check_access_files(settings: BrokerSettings) -> list[str]:
@@ -159,15 +94,6 @@ def check_access_files(settings: BrokerSettings) -> list[str]:
         except ValueError as error:
             problems.append(f"{key}={path}: {error}")
     return problems
-
-
-def _tls_context(settings: BrokerSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    # An encrypted key would ask for its password on the terminal.
-    context.load_cert_chain(settings.tls_cert_path, settings.tls_key_path, password="")
-    return context
 
 
 class ClientPlane:

@@ -48,7 +48,7 @@ from tandemmq.core.quotas import Share
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import traced_lines
-from tandemmq.service.rpc import CLIENT_ID_HEADER, FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, passed_on_nonce
+from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, Call, passed_on_nonce
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.lite import LiteHandler
@@ -220,7 +220,7 @@ class ReceiveHandler:
         trace = self._tracer.receive_began(call) if self._tracer is not None else None
         refuse = partial(self._refuse, call, request.group.name, request.message_queue.topic.name, trace=trace)
         if (name := call.header(RECEIVE_HEADER)).startswith(UNREAD):
-            is_told = self.passed_on_unread(call.header(CLIENT_ID_HEADER), name.removeprefix(UNREAD))
+            is_told = self.passed_on_unread(call, name.removeprefix(UNREAD))
             self._end(call, _NOT_FOUND if is_told else _NOT_GIVEN_HERE)
             return
         receive = self._accepted(request, call)
@@ -309,13 +309,13 @@ class ReceiveHandler:
         route = services.route(topic)
         return name if route is not None and any(group.broker_name == name for group in route.brokers) else None
 
-    def passed_on_unread(self, client_id: str, name: str) -> bool:
-        """The client may not have read the answer to a receive that another broker passed on under that name, whoever
-        was the master then. False: this broker keeps no leases now."""
+    def passed_on_unread(self, call: Call, name: str) -> bool:
+        """The client of `call` may not have read the answer to a receive that another broker passed on under that name,
+        whoever was the master then. False: this broker keeps no leases now."""
         if self._services.read_refusal is not None:
             return False
         if (nonce := passed_on_nonce(name)) is not None:
-            self._services.leases.doubt_receive(client_id, nonce)
+            self._services.leases.doubt_receive(self._services.client_id_of(call), nonce)
             self._services.persist_leases()
         return True
 
@@ -344,7 +344,7 @@ class ReceiveHandler:
                 Code.BAD_REQUEST,
                 f"attempt_id: {len(request.attempt_id)} characters; use {_ATTEMPT_ID_CHARACTERS_MAX} at most",
             )
-        tag_filter = parsed_filter(request.filter_expression)
+        tag_filter = parsed_filter(services, request.filter_expression, call)
         if isinstance(tag_filter, Outcome):
             return tag_filter
         invisible_ms = _AUTO_RENEWED_MS if request.auto_renew else request.invisible_duration.ToMilliseconds()
@@ -354,7 +354,7 @@ class ReceiveHandler:
         poll_until_ms = poll_end_ms(request, call, now_ms)
         if isinstance(poll_until_ms, Outcome):
             return poll_until_ms
-        client_id = call.header(CLIENT_ID_HEADER)
+        client_id = services.client_id_of(call)
         config = services.topics.get(topic)
         is_lite = config is not None and config.message_type == "LITE"
         problem = self.lite.receive_problem(group, topic) if is_lite else self._check_known(group, topic)
@@ -562,7 +562,7 @@ class ReceiveHandler:
             if passed_on_nonce(name := call.header(RECEIVE_HEADER)) is None:
                 call.on_unread(partial(self._let_run_out, received.leases))
             else:
-                call.on_unread(partial(self._passed_on_lost, receive.client_id, name))
+                call.on_unread(partial(self._passed_on_lost, call, name))
         encoder = DeliveryEncoder(
             topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
         )
@@ -640,8 +640,8 @@ class ReceiveHandler:
         self._services.leases.doubt(leases)
         self._services.persist_leases()
 
-    def _passed_on_lost(self, client_id: str, name: str) -> None:
-        self.passed_on_unread(client_id, name)
+    def _passed_on_lost(self, call: Call, name: str) -> None:
+        self.passed_on_unread(call, name)
 
     # Waiting
 

@@ -20,6 +20,7 @@ from tandemmq.service.rpc import Call
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.forwarding import GroupCalls
     from tandemmq.broker.client_api.sessions import ClientSessions
+    from tandemmq.broker.client_api.validation import NewFilters
     from tandemmq.broker.delayed_messages import DelayedMessages
     from tandemmq.broker.tracing.send_tracer import SendTracer
     from tandemmq.core.delivery.lease_table import LeaseTable
@@ -153,6 +154,13 @@ class BrokerServices(Protocol):
     @property
     def sessions(self) -> ClientSessions:
         """Clients heard of."""
+
+    @property
+    def new_filters(self) -> NewFilters:
+        """How many filters addresses may have read."""
+
+    def client_id_of(self, call: Call) -> str:
+        """Which client calls: the id that it gives itself, and whose it is where callers sign in."""
 
     @property
     def group_calls(self) -> GroupCalls:

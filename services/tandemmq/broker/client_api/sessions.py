@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import LITE_TOPIC_CHARACTERS_MAX
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 # Rust clients beat every 30 s: four beats may be lost.
 SESSION_EXPIRY_MS: Final = 120_000
@@ -24,6 +25,22 @@ _SESSIONS_MAX: Final = 100_000
 _SHOWN_BYTES_OF_ONE: Final = 1 << 20
 _SHOWN_BYTES_MAX: Final = 64 << 20
 _SHOWN_ENTRY_BYTES: Final = 150
+
+
+def client_id_of(call: Call) -> str:
+    """The id that a client gives itself: it may be anything, and that of another client."""
+    return call.header(CLIENT_ID_HEADER)
+
+
+def client_of_user(client_id: str, username: str) -> str:
+    """A client where callers sign in: two users may give theirs the same id, and have two clients."""
+    return f"{client_id} ({username})"
+
+
+def user_of_client(client: str) -> str:
+    """No user's name has a bracket. Where nobody signs in it is a part of the id, or nobody."""
+    _, bracket, user = client.rpartition(" (")
+    return user.removesuffix(")") if bracket else ""
 
 
 @dataclass(slots=True)
@@ -52,6 +69,10 @@ class ClientSessions:
         """Beyond `max_sessions` the client heard of longest ago is forgotten."""
         self._gone = gone
         self._max_sessions = max_sessions
+        # A broker forgets clients beyond a number: who invents many must not have it forget those of others.
+        self._max_of_one = max_sessions - max_sessions // 4
+        # By user.
+        self._counts: Counter[str] = Counter()
         self._shown_bytes = 0
         # The one heard of longest ago first, so that `expire` looks at no more than the silent ones.
         self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
@@ -67,12 +88,17 @@ class ClientSessions:
         """The client's session, None when it is not known."""
         return self._sessions.get(client_id)
 
+    def has_room(self, client_id: str) -> bool:
+        """Whether its user may have that client, too: three quarters of all that a broker remembers, at a time."""
+        return self._counts[user_of_client(client_id)] < self._max_of_one or client_id in self._sessions
+
     def seen(self, client_id: str, *, now_ms: int) -> ClientSession:
         """Notes a sign of life; the session is made if there was none."""
         session = self._sessions.get(client_id)
         if session is None:
             session = ClientSession(client_id=client_id, last_seen_ms=now_ms)
             self._sessions[client_id] = session
+            self._counts[user_of_client(client_id)] += 1
             if len(self._sessions) > self._max_sessions:
                 self.terminate(next(iter(self._sessions)))
         else:
@@ -97,12 +123,17 @@ class ClientSessions:
         """The client said goodbye. Unknown ids are fine: a goodbye may come twice."""
         session = self._sessions.pop(client_id, None)
         if session is not None:
+            user = user_of_client(client_id)
+            self._counts[user] -= 1
+            if not self._counts[user]:
+                del self._counts[user]
             self._shown_bytes -= session.shown_bytes
             self._gone(client_id)
 
     def clear(self) -> None:
         """Another broker has heard of them since: nobody is known, and nobody is gone."""
         self._sessions.clear()
+        self._counts.clear()
         self._shown_bytes = 0
 
     def expire(self, *, now_ms: int) -> None:
@@ -112,56 +143,6 @@ class ClientSessions:
             if now_ms - session.last_seen_ms < SESSION_EXPIRY_MS:
                 return
             self.terminate(session.client_id)
-
-
-class ClientOwners:
-    """Whose client each id is, where callers sign in: its user's from the first call that opens a session until 120 s
-    after the last, or until it says goodbye. So nobody speaks for, or ends, a client of somebody else. Event loop only.
-    """
-
-    def __init__(self, *, max_clients: int = _SESSIONS_MAX) -> None:
-        """Beyond `max_clients` the one heard of longest ago belongs to nobody."""
-        self._max_clients = max_clients
-        # A broker forgets clients beyond a number: who invents many must not have it forget those of others.
-        self._max_of_one = max_clients - max_clients // 4
-        # User, and when the client was last heard of; the one heard of longest ago first.
-        self._owners: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        self._counts: Counter[str] = Counter()
-
-    def has_room(self, client_id: str, username: str, *, now_ms: int) -> bool:
-        """Whether the user may have that client, too: three quarters of all that a broker remembers, at a time."""
-        if self._counts[username] < self._max_of_one or self._owners.get(client_id, ("", 0))[0] == username:
-            return True
-        while self._owners:
-            oldest, (_, heard_ms) = next(iter(self._owners.items()))
-            if now_ms - heard_ms < SESSION_EXPIRY_MS:
-                break
-            self.gone(oldest)
-        return self._counts[username] < self._max_of_one
-
-    def may_use(self, client_id: str, username: str, *, opens: bool, now_ms: int) -> bool:
-        """Whether the user may call as that client, which is the user's own from now on if the call `opens` it."""
-        owner, heard_ms = self._owners.get(client_id, (username, now_ms))
-        if owner != username and now_ms - heard_ms < SESSION_EXPIRY_MS:
-            return False
-        if opens:
-            self.gone(client_id)
-            self._owners[client_id] = username, now_ms
-            self._counts[username] += 1
-            if len(self._owners) > self._max_clients:
-                self.gone(next(iter(self._owners)))
-        return True
-
-    def owner_of(self, client_id: str) -> str:
-        return self._owners.get(client_id, ("", 0))[0]
-
-    def gone(self, client_id: str) -> None:
-        """Its owner said goodbye. Unknown ids are fine."""
-        found = self._owners.pop(client_id, None)
-        if found is not None:
-            self._counts[found[0]] -= 1
-            if not self._counts[found[0]]:
-                del self._counts[found[0]]
 
 
 # The server's half of a client's Settings, laid over what the client sent.

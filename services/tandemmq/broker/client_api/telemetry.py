@@ -27,7 +27,7 @@ from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.route_messages import echo_problem, message_queue, takes_one_address
-from tandemmq.service.rpc import CLIENT_ID_HEADER, Call, StatusCode
+from tandemmq.service.rpc import Call, StatusCode
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
@@ -111,7 +111,7 @@ class TelemetryHandler:
         """The client stops. The group is not looked at: Go producers send an empty one."""
         outcome = check_client_id(call)
         if outcome is None:
-            self._services.sessions.terminate(call.header(CLIENT_ID_HEADER))
+            self._services.sessions.terminate(self._services.client_id_of(call))
             self._services.persist_leases()
         call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
         call.finish()
@@ -150,7 +150,7 @@ class TelemetryHandler:
         is_consumer = request.client_type != definition.PRODUCER
         if is_consumer and (refused := check_group(request.group.name)):
             return refused
-        client_id = call.header(CLIENT_ID_HEADER)
+        client_id = self._services.client_id_of(call)
         self._services.leases.client_seen(client_id)
         session = self._services.sessions.seen(client_id, now_ms=self._services.clock.monotonic_ms())
         session.client_type = definition.ClientType.Name(request.client_type)
@@ -177,7 +177,7 @@ class TelemetryStream:
         self._published = published
         self._answered = answered
         self._ended = ended
-        self.client_id: Final = call.header(CLIENT_ID_HEADER)
+        self.client_id: Final = services.client_id_of(call)
         self.topics: dict[str, definition.Resource] = {}
         """What its producer publishes, as it names them."""
         self.is_over = False
@@ -240,7 +240,7 @@ class TelemetryStream:
             _check_publishing(settings.publishing) if is_producer else _check_names(settings.subscription)
         )
         if refused is None and not is_producer and not _hears_of_filters_later(settings):
-            refused = _check_filters(settings.subscription)
+            refused = self._check_filters(settings.subscription)
         if refused:
             # Node reads no end of a stream, only a command that says what is wrong; others pass over such a one.
             self._call.send(pb.TelemetryCommand(status=status_of(refused)))
@@ -255,10 +255,15 @@ class TelemetryStream:
         # Both parts are needed: the Python client ignores settings without an OK status.
         self._call.send(pb.TelemetryCommand(status=ok_status(), settings=merged))
 
+    def _check_filters(self, subscription: definition.Subscription) -> Outcome | None:
+        for entry in subscription.subscriptions:
+            parsed = parsed_filter(self._services, entry.expression, self._call)
+            if isinstance(parsed, Outcome):
+                return parsed
+        return None
+
     def _remember(self, settings: definition.Settings, *, is_producer: bool) -> None:
-        session = self._services.sessions.seen(
-            self._call.header(CLIENT_ID_HEADER), now_ms=self._services.clock.monotonic_ms()
-        )
+        session = self._services.sessions.seen(self.client_id, now_ms=self._services.clock.monotonic_ms())
         if settings.client_type in definition.ClientType.values():
             session.client_type = definition.ClientType.Name(settings.client_type)
         if settings.user_agent.language in definition.Language.values():
@@ -306,14 +311,6 @@ def _hears_of_filters_later(settings: definition.Settings) -> bool:
 def _check_names(subscription: definition.Subscription) -> Outcome | None:
     topics = (check_topic(entry.topic.name) for entry in subscription.subscriptions)
     return check_group(subscription.group.name) or next(filter(None, topics), None)
-
-
-def _check_filters(subscription: definition.Subscription) -> Outcome | None:
-    for entry in subscription.subscriptions:
-        parsed = parsed_filter(entry.expression)
-        if isinstance(parsed, Outcome):
-            return parsed
-    return None
 
 
 # QueryAssignment: what the members of a push consumer group poll.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,10 +20,11 @@ from tandemmq.broker.client_api.message_translation import is_internal
 from tandemmq.broker.client_api.sent_message import NO_PRIORITY, SentMessage
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_terms import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
-from tandemmq.core.delivery.sql_filter import BadSql, parse_sql
+from tandemmq.core.delivery.sql_filter import ENTRY_CHARACTERS, BadSql, known_sql, parse_sql
 from tandemmq.core.delivery.subscription import MessageFilter, TagFilter
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem
+from tandemmq.core.quotas import address_of_peer
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
@@ -225,10 +227,50 @@ def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
     return Outcome(Code.FORBIDDEN, f"consumer group {config.group_name} is disabled (consumeEnable=false)")
 
 
-def parsed_filter(expression: definition.FilterExpression) -> MessageFilter | Outcome:
+class NewFilters:
+    """SQL92 filters of one address that were not read lately: the longest takes the event loop 20 ms, and whoever named
+    fifty others a second would have all of it. Event loop only."""
+
+    def __init__(self) -> None:
+        # Until when each address has paid for what was read of it, in monotonic ms; who was heard of last at the end.
+        self._paid_until_ms: OrderedDict[str, float] = OrderedDict()
+
+    def refusal(self, characters: int, call: Call, *, now_ms: int) -> Outcome | None:
+        """Why they are not read; None: they are, and counted."""
+        address = address_of_peer(call.peer)
+        paid_until_ms = max(now_ms, self._paid_until_ms.get(address, 0))
+        if paid_until_ms - now_ms > _NEW_FILTERS_AHEAD_MS:
+            return Outcome(
+                Code.TOO_MANY_REQUESTS,
+                f"SQL92 filters: {address} names more than {_NEW_FILTER_CHARACTERS_PER_S} characters a second of "
+                "filters that were not used lately; use the same filter again",
+                retryable=True,
+            )
+        self._paid_until_ms[address] = paid_until_ms + characters * 1_000 / _NEW_FILTER_CHARACTERS_PER_S
+        self._paid_until_ms.move_to_end(address)
+        if len(self._paid_until_ms) > _NEW_FILTERS_ADDRESSES_MAX:
+            self._paid_until_ms.popitem(last=False)
+        return None
+
+
+_NEW_FILTER_CHARACTERS_PER_S: Final = 16 << 10
+"""Less than a tenth of the event loop."""
+_NEW_FILTERS_AHEAD_MS: Final = 8_000
+"""All filters of one client's settings at once."""
+_NEW_FILTERS_ADDRESSES_MAX: Final = 10_000
+
+
+def parsed_filter(
+    services: BrokerServices, expression: definition.FilterExpression, call: Call
+) -> MessageFilter | Outcome:
     """The filter of a subscription or a receive."""
     if expression.type == definition.SQL:
-        parsed = parse_sql(expression.expression)
+        parsed = known_sql(expression.expression)
+        if parsed is None:
+            characters, now_ms = len(expression.expression) + ENTRY_CHARACTERS, services.clock.monotonic_ms()
+            if refused := services.new_filters.refusal(characters, call, now_ms=now_ms):
+                return refused
+            parsed = parse_sql(expression.expression)
         if isinstance(parsed, BadSql):
             return Outcome(
                 Code.ILLEGAL_FILTER_EXPRESSION, f"SQL92 filter {expression.expression[:200]!r}: {parsed.problem}"

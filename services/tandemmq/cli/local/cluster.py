@@ -339,7 +339,9 @@ class LocalCluster:
             ),
             members=(),
             admin_url="".join(
-                f"http://{member.address('httpPort')}/" for member in members if member.kind is MemberKind.ADMIN
+                f"http{'s' * member.has_tls}://{member.address('httpPort')}/"
+                for member in members
+                if member.kind is MemberKind.ADMIN
             ),
         )
 

@@ -2,7 +2,7 @@
 
 DIR/conf/<member>.properties   configuration, copied from the preset once; a changed file wins
 DIR/conf/PRESET                name of that preset
-DIR/logs/<member>.log          output of each process, appended
+DIR/logs/<member>.log          output of each process, appended; beyond 64 MiB it goes on from nothing, beside .log.1
 DIR/store/<member>/            what brokers and NameServers store
 DIR/authority/                 who is master of each group that fails over
 DIR/certs/                     certificates of the members, if they know each other by such
@@ -123,6 +123,11 @@ class Member:
     def address(self, port_key: str) -> str:
         """`host:port` of one plane, for this machine."""
         return f"{self.host}:{self.ports[port_key]}"
+
+    @property
+    def has_tls(self) -> bool:
+        """An admin whose port is served by TLS alone."""
+        return self.kind is MemberKind.ADMIN and bool(self.settings.get("tlsCertPath"))
 
     @property
     def health_address(self) -> str:
@@ -281,6 +286,7 @@ _LISTENING: Final = "0A"
 DEFAULT_FOLDER: Final = Path("data")
 # A broker's settings make a line of about 3 KB, the longest there is; reading more for a tail would be of no use.
 _LOG_LINE_BYTES: Final = 4_000
+_LOG_BYTES_MAX: Final = 64 << 20
 _SHOWN_LINE_CHARACTERS: Final = 400
 
 
@@ -403,10 +409,12 @@ class ClusterFolder:
         self._lock_fd = fd
 
     def make(self, folder: Path) -> None:
-        """A folder and those above it, as far as they are missing."""
+        """A folder and those above it, as far as they are missing. Messages lie in the clear: what is made of the data
+        folder is its owner's alone."""
         for each in (*reversed(folder.parents), folder):
             if not each.exists():
-                each.mkdir(exist_ok=True)
+                is_data = each == self.root or self.root in each.parents
+                each.mkdir(mode=0o700 if is_data else 0o777, exist_ok=True)
                 self._made.append(each)
 
     def _discard(self) -> None:
@@ -477,13 +485,28 @@ class ClusterFolder:
         """Says that nothing runs."""
         self._record_path.unlink(missing_ok=True)
 
+    def bound_log(self, member: str) -> None:
+        """What a member writes, gRPC's lines about strangers among it, must not fill the disk that its messages are on:
+        the latest `_LOG_BYTES_MAX` to twice as many are kept. A line that is written meanwhile may be lost."""
+        path = self.log_path(member)
+        try:
+            if path.stat().st_size < _LOG_BYTES_MAX:
+                return
+            before = path.with_name(f"{path.name}.1")
+            before.unlink(missing_ok=True)
+            shutil.copyfile(path, before)
+            # The member appends, wherever the end is.
+            os.truncate(path, 0)
+        except OSError:
+            return  # The disk is full, or the folder is not ours any more: it is tried again.
+
     def log_tail(self, member: str, *, lines: int, since: int = 0) -> list[str]:
         """The last lines a member wrote after byte `since` of its log, each cut to what a reader takes in."""
         limit = lines * _LOG_LINE_BYTES
         try:
             with self.log_path(member).open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
-                log.seek(max(since, size - limit))
+                log.seek(max(since if since <= size else 0, size - limit))
                 text = log.read().decode(errors="replace")
         except FileNotFoundError:
             return []

@@ -163,7 +163,7 @@ class SupervisedMember:
 
     async def _watch_health(self) -> None:
         while True:
-            healthy = await serving(self._channels, self.member.health_address) and self._answers_itself()
+            healthy = await self._is_serving() and self._answers_itself()
             if healthy and self.state in (MemberState.STARTING, MemberState.HELD, MemberState.UNREADY):
                 self._has_served = True
                 self._enter(MemberState.SERVING)
@@ -171,7 +171,15 @@ class SupervisedMember:
                 self._enter(MemberState.HELD)
             elif not healthy and self.state is MemberState.SERVING:
                 self._enter(MemberState.UNREADY)
+            if self.state is MemberState.SERVING:
+                await asyncio.to_thread(self._folder.bound_log, self.member.name)
             await asyncio.sleep(_SERVING_POLL_S if self.state is MemberState.SERVING else _STARTING_POLL_S)
+
+    async def _is_serving(self) -> bool:
+        if self.member.has_tls:
+            # By a certificate that only its users have to believe.
+            return listens(self.pid, self.member.health_port)
+        return await serving(self._channels, self.member.health_address)
 
     def _answers_itself(self) -> bool:
         # A member that begins on a port that another cluster has just taken is about to end with an error.

@@ -346,11 +346,6 @@ class LeaseTable:
         renewed = [lease for leases in self._state.renewed.values() for lease in leases]
         self.doubt([lease for lease in renewed if lease.granted_ms >= since_ms])
 
-    def renewed_of(self, client_id: str) -> set[tuple[str, str]]:
-        """Groups and topics of what is renewed for a client, by whichever master it was given."""
-        leases = self._state.renewed.get(client_id, ())
-        return {(lease.queue.subscription.group, lease.queue.subscription.topic) for lease in leases}
-
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
         self._client_gone(client_id, now_ms + self._clock_offset_ms)

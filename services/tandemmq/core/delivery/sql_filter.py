@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from lark import Lark, Token, Tree
@@ -30,11 +30,13 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from tandemmq.core.delivery.subscription import MessageFilter
 
 EXPRESSION_LENGTH_MAX: Final = 4_096
-"""Characters. Parsing so many takes the event loop some 50 ms, once; a usual filter takes less than one."""
+"""Characters. Parsing so many takes the event loop some 20 ms, once; a usual filter takes less than one."""
 _DEPTH_MAX: Final = 100
 """Of brackets, NOTs and signs within each other. Terms of an AND or OR do not count."""
-_COMPILED_MAX: Final = 100
-"""Expressions kept; as many as RocketMQ keeps."""
+KNOWN_CHARACTERS_MAX: Final = 1 << 20
+"""Of the expressions that are kept, those that were asked for last: some tens of megabytes."""
+ENTRY_CHARACTERS: Final = 64
+"""What an expression costs beside its characters."""
 
 _GRAMMAR: Final = r"""
     ?start: _or
@@ -112,14 +114,33 @@ class SqlFilter(MessageFilter):
 
 
 def parse_sql(expression: str) -> SqlFilter | BadSql:
-    """Compiles an expression, or says what is wrong with it and where."""
+    """Compiles an expression, or says what is wrong with it and where. Event loop only."""
+    known = known_sql(expression)
+    if known is not None:
+        return known
+    found = _known[expression] = _compiled(expression)
+    _known_characters[0] += len(expression) + ENTRY_CHARACTERS
+    while _known_characters[0] > KNOWN_CHARACTERS_MAX:
+        oldest, _ = _known.popitem(last=False)
+        _known_characters[0] -= len(oldest) + ENTRY_CHARACTERS
+    return found
+
+
+def known_sql(expression: str) -> SqlFilter | BadSql | None:
+    """What costs nothing to say of an expression; None: it would have to be compiled."""
     if len(expression) > EXPRESSION_LENGTH_MAX:
         # Not remembered: it may be megabytes long.
         return BadSql(f"it has {len(expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}")
-    return _compiled(expression)
+    found = _known.get(expression)
+    if found is not None:
+        _known.move_to_end(expression)
+    return found
 
 
-@lru_cache(maxsize=_COMPILED_MAX)
+_known: Final[OrderedDict[str, SqlFilter | BadSql]] = OrderedDict()
+_known_characters: Final = [0]
+
+
 def _compiled(expression: str) -> SqlFilter | BadSql:
     try:
         return SqlFilter(expression, _condition(_tree(expression), 0))

@@ -510,9 +510,9 @@ async def test_the_next_master_hears_of_an_answer_that_its_former_one_gave_and_n
             call.send(pb.ReceiveMessageResponse(status=definition.Status(code=code, message="answer")))
         call.finish()
 
-    def unread_here(client_id: str, name: str) -> bool:
+    def unread_here(call: Call, name: str) -> bool:
         if is_here:
-            here.append((client_id, name))
+            here.append((call.header("x-mq-client-id"), name))
         return is_here
 
     servers: list[Http2Front] = []

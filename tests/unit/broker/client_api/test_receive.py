@@ -11,7 +11,15 @@ from support.api_requests import Answer, ack_request, call, message, receive, re
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.core.delivery import sql_filter
 from tandemmq.core.delivery.queue_progress import Received
+from tandemmq.core.delivery.sql_filter import (
+    ENTRY_CHARACTERS,
+    KNOWN_CHARACTERS_MAX,
+    SqlFilter,
+    known_sql,
+    parse_sql,
+)
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD
@@ -612,6 +620,55 @@ def sql_request(expression: str, *, group: str = "group") -> pb.ReceiveMessageRe
     request = receive_request(group=group, expression=expression)
     request.filter_expression.type = definition.SQL
     return request
+
+
+@pytest.mark.parametrize("method", ["ReceiveMessage", "PullMessage"])
+@pytest.mark.parametrize("length", [20, 4_000])
+def test_who_names_ever_new_filters_does_not_keep_the_event_loop(
+    broker: BrokerAssembly, time: ManualTime, method: str, length: int
+) -> None:
+    """The longest costs 20 ms, and fifty a second of one client were all that a broker did."""
+    broker.add_group("group")
+
+    def refused(number: int, *, host: str = "10.0.0.7") -> bool:
+        text = f"x = {number} OR {'a' * (length - 20)} = 1" if length > 20 else f"x > {number}"
+        request: Any = sql_request(text) if method == "ReceiveMessage" else pull_request(text)
+        fake = call(broker, method, request, FakeCall(peer=f"ipv4:{host}:1"))
+        fake.cancel()
+        status: Any = fake.sent[0] if fake.sent else None
+        return status is not None and status.status.code == definition.TOO_MANY_REQUESTS
+
+    # What an earlier test has named is known.
+    base, read = 10_000 * (length + len(method)), 0
+    for number in range(4_000):
+        read += not refused(base + number)
+        time.advance(1)
+    each = (length if length > 20 else len(f"x > {base}")) + 64
+    assert read <= (8 + 4) * (16 << 10) // each + 2
+    assert refused(base + 9_999)
+    assert not refused(base), "one that is known costs nothing"
+    assert not refused(base + 9_998, host="10.0.0.8"), "others are read"
+    time.advance(9_000)
+    assert not refused(base + 9_999), "and so is it, later"
+
+
+def pull_request(expression: str) -> pb.PullMessageRequest:
+    request = pb.PullMessageRequest(group=definition.Resource(name="group"))
+    request.message_queue.topic.name = "orders"
+    request.filter_expression.CopyFrom(definition.FilterExpression(type=definition.SQL, expression=expression))
+    return request
+
+
+def test_known_filters_are_those_asked_for_last_and_bounded() -> None:
+    for number in range(800):
+        text = f"a = '{number}{'x' * (number * 7 % 4_000)}'"
+        assert isinstance(parse_sql(text), SqlFilter)
+        assert known_sql("a = 'kept'" if number else text) is not None
+        if not number:
+            parse_sql("a = 'kept'")
+    held = sum(len(text) + ENTRY_CHARACTERS for text in sql_filter._known)
+    assert held == sql_filter._known_characters[0] <= KNOWN_CHARACTERS_MAX
+    assert known_sql("a = '0'") is None
 
 
 def send_with(broker: BrokerAssembly, body: bytes, *, tag: str | None = None, **properties: str) -> None:

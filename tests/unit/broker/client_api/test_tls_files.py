@@ -15,9 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from support.manual_time import ManualTime
-from tandemmq.broker.client_api.plane import TlsFiles
-from tandemmq.broker.settings import BrokerSettings
-from tandemmq.service.settings import load_settings
+from tandemmq.service.certificates import TlsFiles
 
 
 def make_certificate(folder: Path, name: str) -> None:
@@ -31,12 +29,7 @@ def files(tmp_path: Path, time: ManualTime) -> TlsFiles:
     for name in ("first", "second"):
         make_certificate(tmp_path, name)
     link(tmp_path, "first")
-    settings = load_settings(
-        BrokerSettings,
-        environ={},
-        overrides=["tlsMode=enforcing", f"tlsCertPath={tmp_path}/tls.crt", f"tlsKeyPath={tmp_path}/tls.key"],
-    )
-    return TlsFiles(settings, clock=time)
+    return TlsFiles(f"{tmp_path}/tls.crt", f"{tmp_path}/tls.key", protocols=("h2",), clock=time)
 
 
 def link(folder: Path, name: str, *, kinds: tuple[str, ...] = ("crt", "key")) -> None:

@@ -8,6 +8,8 @@ import zlib
 import pytest
 
 from support.api_requests import message
+from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import (
@@ -146,8 +148,11 @@ def test_changed_lease(invisible_ms: int, allowed: bool) -> None:
 
 
 def test_filters() -> None:
+    time = ManualTime()
+    broker = BrokerAssembly(clock=time, timers=time)
+
     def parsed(expression: str, kind: definition.FilterType = definition.TAG) -> object:
-        return parsed_filter(definition.FilterExpression(type=kind, expression=expression))
+        return parsed_filter(broker, definition.FilterExpression(type=kind, expression=expression), FakeCall())
 
     assert parsed("*") == parsed("") == EVERY_TAG
     assert isinstance(parsed("a || b"), TagFilter)
@@ -185,6 +190,9 @@ def test_settings_say_no_more_than_the_loop_looks_at_in_a_moment(expressions: li
 
 
 def test_a_filter_by_tags_has_an_end() -> None:
+    time = ManualTime()
+    broker = BrokerAssembly(clock=time, timers=time)
     for length, is_refused in ((65_536, False), (65_537, True)):
-        parsed = parsed_filter(definition.FilterExpression(type=definition.TAG, expression="t" * length))
+        expression = definition.FilterExpression(type=definition.TAG, expression="t" * length)
+        parsed = parsed_filter(broker, expression, FakeCall())
         assert isinstance(parsed, Outcome) is is_refused

@@ -111,6 +111,35 @@ def test_folder_that_cannot_be_locked_is_refused(folder: ClusterFolder) -> None:
     assert refused.value.cause == f"Is a directory: {folder.root / 'lock'}"
 
 
+def test_a_new_data_folder_is_its_owner_s_alone_and_an_old_one_stays(tmp_path: Path) -> None:
+    for name, is_there in (("new", False), ("old", True)):
+        root = tmp_path / name / "data"
+        if is_there:
+            root.mkdir(parents=True)
+            root.chmod(0o755)
+        folder = ClusterFolder(root)
+        folder.prepare()
+        assert root.stat().st_mode & 0o777 == (0o755 if is_there else 0o700)
+        assert folder.logs.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_member_writes_without_end_is_bounded(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandemmq.cli.local.folder._LOG_BYTES_MAX", 1_000)
+    path = folder.log_path("broker-a")
+    folder.bound_log("broker-a")  # not there yet
+    with path.open("ab", buffering=0) as log:
+        start = log.seek(0, os.SEEK_END)
+        for number in range(500):
+            log.write(f"line {number}\n".encode())
+            folder.bound_log("broker-a")
+            held = sum(each.stat().st_size for each in path.parent.iterdir())
+            assert held <= 2 * 1_000 + 20
+        before = path.with_name("broker-a.log.1").read_text().splitlines()
+        kept = before + path.read_text().splitlines()
+    assert kept == [f"line {number}" for number in range(500 - len(kept), 500)]
+    assert folder.log_tail("broker-a", lines=1, since=start + 5_000) == ["line 499"]
+
+
 def test_log_tail_begins_where_this_start_began(folder: ClusterFolder) -> None:
     folder.log_path("broker-a").write_text("old\nnew 1\nnew 2\n")
     assert folder.log_tail("broker-a", lines=5, since=4) == ["new 1", "new 2"]
