@@ -451,3 +451,43 @@ def _go_on(process: ServiceProcess) -> None:
 def _wait_for_more(group: FailoverGroup, count: int) -> None:
     before = len(group.acknowledged())
     wait_until(lambda: len(group.acknowledged()) > before + count, limit_s=120, what="sends are acknowledged")
+
+
+@pytest.mark.parametrize("first", ["the member", "the former master"])
+def test_a_topic_that_was_confirmed_to_nobody_gives_way_or_is_the_whole_groups(tmp_path: Path, first: str) -> None:
+    """Its master died before the member had it. It stood on one of them for good, and audits called them different."""
+
+    def topics(broker: ServiceProcess) -> set[str]:
+        text = (Path(broker.settings["storePathRootDir"]) / "config" / "topics.json").read_text()
+        return set(json.loads(text)["topicConfigTable"])
+
+    with FailoverGroup(tmp_path, settings={"inSyncReplicas": "2"}, pause_s=0.05) as group, ExitStack() as stack:
+        number = group.master()
+        assert number is not None
+        master, member = group.brokers[number], group.brokers[1 - number]
+        asyncio.run(create_topic(master, "confirmed", queues=1))
+        os.kill(member.pid, signal.SIGSTOP)
+        stack.callback(_go_on, member)
+        with pytest.raises(grpc.aio.AioRpcError):
+            asyncio.run(create_topic(master, "unconfirmed", queues=1))
+        assert "unconfirmed" in topics(master)
+        master.kill()
+        if first == "the former master":
+            master.start()
+        _go_on(member)
+        wait_until(lambda: group.master() is not None, limit_s=120, what="somebody is master")
+        acts = group.master()
+        if first == "the member":
+            assert acts == 1 - number
+            master.start()
+        group.wait_whole()
+        wait_until(lambda: topics(master) == topics(member), limit_s=60, what="equal")
+        assert "confirmed" in topics(master)
+        assert ("unconfirmed" in topics(master)) == (acts == number)
+        given_up = [line for line in master.events() if line.get("event") == "metadata_given_up"]
+        assert bool(given_up) == (acts != number)
+        group.hand_over()
+        group.wait_whole()
+        wait_until(lambda: topics(master) == topics(member), limit_s=60, what="equal")
+        assert ("unconfirmed" in topics(member)) == (acts == number)
+        _check(group)

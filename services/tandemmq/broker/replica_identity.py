@@ -65,6 +65,10 @@ class ReplicaIdentity:
         """The epochs of our log."""
         self.was_used = False
         """A broker has run on this disk before, though perhaps nobody knows any more which one."""
+        self.heir_of_epoch = 0
+        """The epoch of a master that was in the in-sync set when this disk saw it last: it has all that this member, as
+        the master before or as its slave, helped to confirm. 0: no later record was seen in this run, or it named
+        another."""
         self.is_proven = False
         """This process has served as a master, or has reached its master's end: its disk is no older copy."""
 
@@ -158,6 +162,9 @@ class ReplicaIdentity:
             is_older = (record.epoch, record.renewals) < self.record_version
             if is_older or (record.epoch, in_sync) == (known.record_epoch, known.record_in_sync):
                 return
+            if record.epoch > known.record_epoch:
+                disks = {holder.partition("/")[0] for holder in known.record_in_sync}
+                self.heir_of_epoch = record.epoch if record.master.disk_id in disks else 0
             seen = replace(known, record_epoch=record.epoch, record_renewals=record.renewals, record_in_sync=in_sync)
             if record.epoch > known.record_epoch and record.epoch >= self.greatest_epoch:
                 seen = replace(

@@ -94,6 +94,9 @@ class SlaveRole:
             leases_interval_s=(FAILOVER_LEASES_INTERVAL_S if parts.settings.failover_authority else LEASES_INTERVAL_S),
             accepted=lambda: self.is_serving and self.follower.has_accepted_master and not self.serves_reads,
             to_its_end=self._to_its_end,
+            gives_way=lambda: parts.member.heir_of_epoch == parts.member.history.last_epoch > 0,
+            has_messages=parts.has_messages,
+            given_up=parts.tables.keep_aside,
         )
         self._reads = SlaveReads(
             parts, self._copy, has_link=lambda: self.follower.is_following, refusal=self.client_refusal
