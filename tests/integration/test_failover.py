@@ -484,7 +484,7 @@ def test_a_topic_that_was_confirmed_to_nobody_gives_way_or_is_the_whole_groups(t
         wait_until(lambda: topics(master) == topics(member), limit_s=60, what="equal")
         assert "confirmed" in topics(master)
         assert ("unconfirmed" in topics(master)) == (acts == number)
-        given_up = [line for line in master.events() if line.get("event") == "metadata_given_up"]
+        given_up = [line for line in master.events() if line.get("event") == "metadata_unconfirmed"]
         assert bool(given_up) == (acts != number)
         group.hand_over()
         group.wait_whole()

@@ -224,7 +224,7 @@ async def test_what_a_lost_master_confirmed_to_nobody_gives_way_to_its_heirs_tab
         await pull.pull(_TableOf(group, OLD_MASTER))  # type: ignore[arg-type]
     expected = {"orders", "with-messages"} | (set() if is_heir else {"made-too-late"})
     assert {topic.topic_name for topic in table} == expected
-    told = [line["changes"] for line in lines if line["event"] == "metadata_given_up"]
+    told = [line["changes"] for line in lines if line["event"] == "metadata_unconfirmed"]
     if is_heir:
         [[made, removal]] = told
         assert made.startswith('topic made-too-late: {"attributes": {}')

@@ -257,7 +257,7 @@ class MetadataPull:
                 is_newest = taken_count == self._taken_counts.get(file, 0)
                 if is_newest and self._gives_way() and (given_up := self._give_way(file, table, text)):
                     log.warning(
-                        "metadata_given_up",
+                        "metadata_unconfirmed",
                         table=file.value,
                         changes=given_up[:NOTICES_MAX],
                         count=len(given_up),
