@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -20,8 +22,8 @@ import grpc
 import pytest
 
 from support.acknowledged_sends import AcknowledgedSender
-from support.cluster_processes import ServiceProcess, commit_log_bytes, wait_until
-from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
+from support.cluster_processes import BROKER_PORTS, ServiceProcess, commit_log_bytes, lasting_port, wait_until
+from support.failover_group import KINDS, LEASE_MS, PARTITIONS, TOPIC, FailoverGroup
 from support.http2_peer import unary_request
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
 from support.settling_consumer import Deliveries, SettlingConsumer
@@ -442,3 +444,116 @@ def test_exchanged_folders_are_refused_and_are_as_before_once_they_are_back(tmp_
             broker.start()
         group.wait_whole()
         assert group.lost() == []
+
+
+@pytest.mark.parametrize("of", ["a member that stands still", "a member that lives", "the master"])
+def test_a_process_on_a_copy_of_a_disk_speaks_for_itself_alone(tmp_path: Path, of: str) -> None:
+    """Who was replaced by it lacks what it acknowledged; and beside who is connected, or acts, it is nobody."""
+    with ExitStack() as stack, FailoverGroup(tmp_path, pause_s=0.05) as group:
+        number = group.master()
+        assert number is not None
+        master, member = group.brokers[number], group.brokers[1 - number]
+        original = master if of == "the master" else member
+        original.kill()
+        copy = tmp_path / "copy"
+        shutil.copytree(Path(original.settings["storePathRootDir"]), copy)
+        original.start()
+        group.wait_whole()
+        if group.master() != number:
+            group.hand_over(number)
+            group.wait_whole()
+        _wait_for_more(group, 20)
+        twin = dataclasses.replace(
+            original,
+            name="twin",
+            settings=original.settings | {"storePathRootDir": str(copy)},
+            log_path=tmp_path / "twin.log",
+            ports={key: lasting_port() for key in BROKER_PORTS},
+            process=None,
+        )
+        stack.callback(_end, twin)
+        if of == "a member that stands still":
+            os.kill(member.pid, signal.SIGSTOP)
+            stack.callback(_go_on, member)
+            group.wait_in_sync(1)
+            twin.start(wait=False)
+            group.wait_whole()
+            _wait_for_more(group, 50)
+            master.kill()
+            twin.kill()
+            _go_on(member)
+            time.sleep(3 * LEASE_MS / 1_000)
+            state = group.state_of(member)
+            assert state is not None
+            assert not state.acts, "it lacks what the group acknowledged"
+            master.start()
+        else:
+            epochs = _epochs(group)
+            twin.start(wait=False)
+            time.sleep(3 * LEASE_MS / 1_000)
+            state = group.state_of(twin)
+            assert state is None or not state.acts
+            _wait_for_more(group, 50)
+            assert _epochs(group) == epochs
+            twin.kill()
+        group.wait_whole()
+        _check(group)
+
+
+def _epochs(group: FailoverGroup) -> set[int]:
+    return {state.epoch for state in map(group.state_of, group.brokers) if state is not None}
+
+
+def _end(process: ServiceProcess) -> None:
+    if process.process is not None and process.process.poll() is None:
+        process.kill()
+
+
+def _go_on(process: ServiceProcess) -> None:
+    if process.process is not None and process.process.poll() is None:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def _wait_for_more(group: FailoverGroup, count: int) -> None:
+    before = len(group.acknowledged())
+    wait_until(lambda: len(group.acknowledged()) > before + count, limit_s=120, what="sends are acknowledged")
+
+
+@pytest.mark.parametrize("first", ["the member", "the former master"])
+def test_a_topic_that_was_confirmed_to_nobody_gives_way_or_is_the_whole_groups(tmp_path: Path, first: str) -> None:
+    """Its master died before the member had it. It stood on one of them for good, and audits called them different."""
+
+    def topics(broker: ServiceProcess) -> set[str]:
+        text = (Path(broker.settings["storePathRootDir"]) / "config" / "topics.json").read_text()
+        return set(json.loads(text)["topicConfigTable"])
+
+    with FailoverGroup(tmp_path, settings={"inSyncReplicas": "2"}, pause_s=0.05) as group, ExitStack() as stack:
+        number = group.master()
+        assert number is not None
+        master, member = group.brokers[number], group.brokers[1 - number]
+        asyncio.run(create_topic(master, "confirmed", queues=1))
+        os.kill(member.pid, signal.SIGSTOP)
+        stack.callback(_go_on, member)
+        with pytest.raises(grpc.aio.AioRpcError):
+            asyncio.run(create_topic(master, "unconfirmed", queues=1))
+        assert "unconfirmed" in topics(master)
+        master.kill()
+        if first == "the former master":
+            master.start()
+        _go_on(member)
+        wait_until(lambda: group.master() is not None, limit_s=120, what="somebody is master")
+        acts = group.master()
+        if first == "the member":
+            assert acts == 1 - number
+            master.start()
+        group.wait_whole()
+        wait_until(lambda: topics(master) == topics(member), limit_s=60, what="equal")
+        assert "confirmed" in topics(master)
+        assert ("unconfirmed" in topics(master)) == (acts == number)
+        given_up = [line for line in master.events() if line.get("event") == "metadata_unconfirmed"]
+        assert bool(given_up) == (acts != number)
+        group.hand_over()
+        group.wait_whole()
+        wait_until(lambda: topics(master) == topics(member), limit_s=60, what="equal")
+        assert ("unconfirmed" in topics(member)) == (acts == number)
+        _check(group)

@@ -175,6 +175,7 @@ class SimReplicaService:
             tail=tail,
             digest=digest,
             connection=connection,
+            life=claim.life,
         )
         return self._proof.history if is_equal else None
 

@@ -482,6 +482,13 @@ class MetadataTables:
         if self.access_changed is not None:
             self.access_changed()
 
+    def keep_aside(self, file: MetadataFile) -> None:
+        """The file as it is now stays beside the one that is written next."""
+        if self._kick is None:
+            self._files.keep_aside(file)
+        else:
+            self._unwritten.kept_aside.add(file)
+
     def applied_from_master(self, file: MetadataFile, kept: list[str]) -> None:
         """A slave took its master's table, and `kept` what its master lacks. The table that was more than twice as
         long is kept aside: an operator may have removed more than was meant."""
@@ -489,10 +496,7 @@ class MetadataTables:
         self.kept[file] = kept
         if len(self.by_file[file]) * 2 < self._entries_written.get(file, 0):
             log.warning("metadata_table_shrank", table=file.value, before=self._entries_written[file])
-            if self._kick is None:
-                self._files.keep_aside(file)
-            else:
-                self._unwritten.kept_aside.add(file)
+            self.keep_aside(file)
         self._changed(file)
         if file is MetadataFile.TOPICS:
             self._topics_changed()

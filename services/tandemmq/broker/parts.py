@@ -59,6 +59,7 @@ from tandemmq.core.metadata.subscription_group_table import (
 )
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
 from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.core.storage.disk import DiskError
@@ -189,7 +190,7 @@ class Role(Protocol):
         """Another member begins an epoch. Drops the master that is followed; when it returns no byte of it comes any
         more, and a slave that served reads gives nothing."""
 
-    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
+    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
         """A member has proven that its log is ours up to `end_offset`."""
 
     def superseded(self, reason: str) -> None:
@@ -630,6 +631,10 @@ class BrokerParts:
             self.leases.forget_pair(group, topic)
         self.tables.forget_progress(pairs)
         self.when_resets_spread(lambda is_spread: self.when_progress_held(done) if is_spread else done(False))
+
+    def has_messages(self, topic: str) -> bool:
+        """Its numbers have begun here, whether or not its messages have expired since."""
+        return any(self.store.queue_max_offset(topic, queue_id) for queue_id in self.store.queues.ids_of(topic))
 
     def queue_end(self, topic: str, queue_id: int) -> int:
         """Where a queue ends for who cuts progress that lies beyond. Logical queues are not known before they are

@@ -196,3 +196,70 @@ async def test_what_a_slave_keeps_is_told_when_it_changes_and_not_with_each_tabl
     assert told == [
         [f"topic {name}: kept, since the master lacks it and nobody deleted it"] for name in ("one", "another")
     ]
+
+
+@pytest.mark.parametrize("is_heir", [True, False])
+async def test_what_a_lost_master_confirmed_to_nobody_gives_way_to_its_heirs_tables(
+    group: Group, monkeypatch: pytest.MonkeyPatch, is_heir: bool
+) -> None:
+    """Kept, it stood on one member for good, and was the whole group's once that one became master again."""
+    monkeypatch.setattr(metadata_pull, "PeerClient", lambda endpoint: _TableOf(group, endpoint))
+    masters, table = TopicTable(), TopicTable()
+    masters.put(TopicConfig("orders", 4, 4), now_ms=1)
+    for name in ("orders", "made-too-late", "with-messages"):
+        table.put(TopicConfig(name, 4, 4), now_ms=2)
+    table.remove("orders", now_ms=3)
+    monkeypatch.setattr(_TableOf, "text", masters.to_json())
+    kept_aside: list[MetadataFile] = []
+    pull = MetadataPull(
+        tables={MetadataFile.TOPICS: table},
+        master=lambda: group.master,
+        applied=lambda file, kept: None,
+        gives_way=lambda: is_heir,
+        has_messages=lambda topic: topic == "with-messages",
+        given_up=kept_aside.append,
+    )
+    with structlog.testing.capture_logs() as lines:
+        await pull.pull(_TableOf(group, OLD_MASTER))  # type: ignore[arg-type]  # the one method that it calls
+        await pull.pull(_TableOf(group, OLD_MASTER))  # type: ignore[arg-type]
+    expected = {"orders", "with-messages"} | (set() if is_heir else {"made-too-late"})
+    assert {topic.topic_name for topic in table} == expected
+    told = [line["changes"] for line in lines if line["event"] == "metadata_unconfirmed"]
+    if is_heir:
+        [[made, removal]] = told
+        assert made.startswith('topic made-too-late: {"attributes": {}')
+        assert '"readQueueNums": 4' in made
+        assert removal == "topic orders: its removal"
+        assert kept_aside == [MetadataFile.TOPICS]
+    else:
+        assert told == []
+
+
+async def test_a_copy_of_an_earlier_moment_takes_nothing_back(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies at a time: what was taken of the later one may have been confirmed by now."""
+    monkeypatch.setattr(metadata_pull, "PeerClient", lambda endpoint: _TableOf(group, endpoint))
+    masters, table = TopicTable(), TopicTable()
+    masters.put(TopicConfig("orders", 4, 4), now_ms=1)
+    early = _TableOf(group, OLD_MASTER)
+    early_text, goes_on = masters.to_json(), asyncio.Event()
+
+    async def late_answer(file: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str]:
+        await goes_on.wait()
+        return DataVersion(counter=1), early_text
+
+    early.metadata_table = late_answer  # type: ignore[method-assign,assignment]
+    pull = MetadataPull(
+        tables={MetadataFile.TOPICS: table},
+        master=lambda: group.master,
+        applied=lambda file, kept: None,
+        gives_way=lambda: True,
+        has_messages=lambda topic: False,
+    )
+    first = asyncio.create_task(pull.pull(early))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    masters.put(TopicConfig("confirmed", 4, 4), now_ms=2)
+    monkeypatch.setattr(_TableOf, "text", masters.to_json())
+    await pull.pull(_TableOf(group, OLD_MASTER))  # type: ignore[arg-type]
+    goes_on.set()
+    await first
+    assert table.get("confirmed") is not None

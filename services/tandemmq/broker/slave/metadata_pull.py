@@ -16,6 +16,7 @@ from tandemmq.broker.metadata_tables import KeptTable
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
+from tandemmq.core.metadata.replica_merge import NamedTable
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.service.rpc import cancellation_wins
 
@@ -66,7 +67,15 @@ class MetadataPull:
         leases: LeaseCopy | None = None,
         leases_interval_s: float = LEASES_INTERVAL_S,
         to_its_end: Callable[[Awaitable[None]], Awaitable[None]] = lambda write: write,
+        gives_way: Callable[[], bool] = lambda: False,
+        has_messages: Callable[[str], bool] = lambda topic: True,
+        given_up: Callable[[MetadataFile], None] = lambda file: None,
     ) -> None:
+        """`gives_way`: what the master's tables lack was confirmed to nobody. A topic that `has_messages` stays all the
+        same. `given_up`: the table's file is kept aside as it is."""
+        self._gives_way = gives_way
+        self._given_up = given_up
+        self._has_messages = has_messages
         self._leases = leases
         self._leases_interval_s = leases_interval_s
         self._tables = tables
@@ -76,6 +85,7 @@ class MetadataPull:
         self._applied = applied
         self._to_its_end = to_its_end
         self._changed = asyncio.Event()
+        self._taken_counts: dict[MetadataFile, int] = {}
         # What was told last, by table.
         self._kept: dict[MetadataFile, list[str]] = {}
         self.has_all = False
@@ -235,6 +245,7 @@ class MetadataPull:
         for file, table in self._tables.items():
             # What is damaged here may have the version of a table that nobody ever changed.
             known = None if file in self._damaged else table.version
+            taken_count = self._taken_counts.get(file, 0)
             version, text = await peer.metadata_table(file, known)
             if not self._accepted():
                 return
@@ -242,11 +253,23 @@ class MetadataPull:
                 continue
             marks = table.marks if isinstance(table, ConsumerOffsetTable) else None
             try:
+                # Another copy of a later moment may have been taken meanwhile.
+                is_newest = taken_count == self._taken_counts.get(file, 0)
+                if is_newest and self._gives_way() and (given_up := self._give_way(file, table, text)):
+                    log.warning(
+                        "metadata_unconfirmed",
+                        table=file.value,
+                        changes=given_up[:NOTICES_MAX],
+                        count=len(given_up),
+                        reason="the master that made them was lost before anybody was told that they are made",
+                    )
+                    self._given_up(file)
                 notices = table.apply_from_master(text, version)
             except ValueError as error:
                 log.error("metadata_unreadable", table=file.value, error=str(error))
                 is_whole = False
                 continue
+            self._taken_counts[file] = self._taken_counts.get(file, 0) + 1
             if isinstance(table, ConsumerOffsetTable) and marks is not None:
                 # Before the table's file is written: of both after a crash, the leases must not be the older.
                 await self._follow_operator(table.acts_since(marks))
@@ -257,6 +280,17 @@ class MetadataPull:
                 level("metadata_kept", table=file.value, notices=notices[:NOTICES_MAX], count=len(notices))
             self._applied(file, notices)
         self.has_all = self.has_all or is_whole
+
+    def _give_way(self, file: MetadataFile, table: KeptTable, text: str) -> list[str]:
+        if isinstance(table, ConsumerOffsetTable):
+            return table.give_way(text)
+        if isinstance(table, NamedTable):
+            return table.give_way(text, is_needed=self._has_messages if file is MetadataFile.TOPICS else _never)
+        return []
+
+
+def _never(name: str) -> bool:
+    return False
 
 
 def _take_whole(file: MetadataFile, table: KeptTable, text: str, version: DataVersion) -> list[str]:

@@ -23,7 +23,7 @@ from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import SlaveView
-from tandemmq.core.replication.mastership import MasterAbsence, ReadsStep, Sight
+from tandemmq.core.replication.mastership import MasterAbsence, ReadsStep, Replica, Sight
 from tandemmq.core.routing.values import RegisteredBroker
 from tandemmq.core.storage.disk import DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
@@ -94,6 +94,9 @@ class SlaveRole:
             leases_interval_s=(FAILOVER_LEASES_INTERVAL_S if parts.settings.failover_authority else LEASES_INTERVAL_S),
             accepted=lambda: self.is_serving and self.follower.has_accepted_master and not self.serves_reads,
             to_its_end=self._to_its_end,
+            gives_way=lambda: parts.member.heir_of_epoch == parts.member.history.last_epoch > 0,
+            has_messages=parts.has_messages,
+            given_up=parts.tables.keep_aside,
         )
         self._reads = SlaveReads(
             parts, self._copy, has_link=lambda: self.follower.is_following, refusal=self.client_refusal
@@ -201,7 +204,7 @@ class SlaveRole:
     def second_passed(self) -> None:
         """Nothing depends on it."""
 
-    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
+    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
         """It proves its own log and takes no proof."""
 
     def superseded(self, reason: str) -> None:

@@ -340,6 +340,26 @@ class ConsumerOffsetTable:
         """Of a new master: see `NamedTable.renew`."""
         self._version = self._version.renewed(now_ms)
 
+    def give_way(self, text: str) -> list[str]:
+        """Lets go what an operator did here and our master's table knows nothing of: see `NamedTable.give_way`. Where
+        the master has progress it counts; one line for each queue or subscription."""
+        theirs = _read(text)
+        lines: list[str] = []
+        for subscription, marks in list(self._resets.items()):
+            known, queues = theirs.resets.get(subscription, {}), theirs.offsets.get(subscription, {})
+            for queue_id in [each for each, mark in marks.items() if mark > known.get(each, 0)]:
+                del marks[queue_id]
+                held = self._offsets.get(subscription, {}).get(queue_id)
+                if queue_id in queues and queues[queue_id] != held:
+                    self._offsets[subscription][queue_id] = queues[queue_id]
+                    lines.append(f"{subscription} queue {queue_id}: its reset to {held}")
+        for subscription, mark in list(self._removals.items()):
+            if mark > theirs.removals.get(subscription, 0):
+                del self._removals[subscription]
+                if subscription in theirs.offsets:
+                    lines.append(f"{subscription}: its removal")
+        return lines
+
     def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
         """Merges the master's table: only where an operator was at work something is removed or moves back.
 

@@ -8,7 +8,8 @@ that any replica held and nobody removed, whoever is older, empty or heard first
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, Self, TypeVar
 
@@ -177,6 +178,29 @@ class NamedTable(Generic[NamedT]):
         )
         self._version = version
         return [f"{self._kind} {name}: kept, since the master lacks it and nobody deleted it" for name in kept]
+
+    def give_way(self, text: str, *, is_needed: Callable[[str], bool]) -> list[str]:
+        """Lets go what our master's table lacks and no operator removed; one line for each entry, with what it was.
+
+        Of a member that was master before, or followed one, and whose group confirms nothing that a later master may
+        lack: such an entry, and such a mark, was confirmed to nobody. What `is_needed` stays.
+        """
+        _, master, _ = self._read(text)
+        held, lines = dict(self._entries.held), []
+        for name, entry in self._entries.held.items():
+            if name in master.held or name in self._made_by_brokers or is_needed(name):
+                continue
+            if master.removals.get(name, 0) <= self._entries.removals.get(name, 0):
+                del held[name]
+                lines.append(f"{self._kind} {name}: {json.dumps(entry.to_fields(), default=dict)}")
+        kept = {name: mark for name, mark in self._entries.removals.items() if mark <= master.removals.get(name, 0)}
+        lines += [
+            f"{self._kind} {name}: its removal"
+            for name in self._entries.removals
+            if name not in kept and name in master.held and name not in self._entries.held
+        ]
+        self._entries = Entries(held, kept)
+        return lines
 
     def renew(self, *, now_ms: int) -> None:
         """Of a new master. A slave that keeps what its master lacks holds other entries than that one under the same

@@ -40,8 +40,11 @@ from tandemmq.core.replication.frames import (
     Transfer,
 )
 from tandemmq.core.replication.log_history import ReplicatedLog
+from tandemmq.core.replication.mastership import Replica
 
 _NOT_YET_REPORTED: Final = -1
+_HEARTBEATS_HEARD: Final = 1.5
+"""A slave that was silent for so many of its heartbeats may be gone."""
 
 
 class MasterSession:
@@ -59,11 +62,12 @@ class MasterSession:
         "_unparsed",
         "acked_offset",
         "broker_id",
-        "disk_id",
+        "holder",
         "in_sync",
         "link",
         "peer",
         "proven_from_offset",
+        "replica",
         "sent_offset",
         "start_offset",
         "started",
@@ -82,8 +86,10 @@ class MasterSession:
         self.in_sync = False
         self.broker_id: int | None = None
         """Who the slave is, when its log was verified before it connected; the wire itself does not tell."""
-        self.disk_id = ""
-        """Of the disk that was verified; empty: of none, or of a version that names none."""
+        self.replica: Replica | None = None
+        """Whose disk was verified; None: nobody's, or that of a version that names none."""
+        self.holder = ""
+        """The replica's; empty: there is none."""
         self.start_offset = 0
         """Where transfer began."""
         self.proven_from_offset = 0
@@ -118,7 +124,7 @@ class MasterSession:
             return None
         return reported_offset
 
-    def start(self, reported_offset: int, *, broker_id: int | None, disk_id: str = "") -> None:
+    def start(self, reported_offset: int, *, broker_id: int | None, replica: Replica | None = None) -> None:
         """Believes the first report, or raises RemoteProtocolError. `broker_id`, and the disk if it told one, are given
         for a verified end."""
         low, end = self._log.min_offset, self._log.end_offset
@@ -134,7 +140,8 @@ class MasterSession:
             raise RemoteProtocolError("report_below_start", f"reports {reported_offset}, our log starts at {low}")
         else:
             start_offset = reported_offset
-        self.broker_id, self.disk_id = broker_id, disk_id
+        self.broker_id, self.replica = broker_id, replica
+        self.holder = "" if replica is None else replica.holder
         self.start_offset = self.acked_offset = self.sent_offset = start_offset
         # An empty slave proved nothing even if we know who it is: with `sync_from_last_file` it never gets the rest.
         self.proven_from_offset = 0 if self.verified and reported_offset > 0 else start_offset
@@ -190,6 +197,10 @@ class MasterSession:
         self._last_sent_ms = now_ms
         self._heartbeat_announced = False
         return transfers
+
+    def speaks(self, *, now_ms: int) -> bool:
+        """The slave was heard since it last owed a heartbeat, and some more: it may be gone without a word else."""
+        return now_ms - self._last_heard_ms <= _HEARTBEATS_HEARD * self._options.heartbeat_interval_ms
 
     def next_deadline_ms(self) -> int:
         """When `deadline_reached` has something to do although nothing happened."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandemmq.core.metadata.metadata_store import read_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
 from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS_MAX, Entries, merge_replica, removed
 from tandemmq.core.metadata.subscription_group_table import (
@@ -200,3 +201,39 @@ def test_a_table_that_nobody_changed_is_as_old_under_a_new_master(table: TopicTa
     before = table.version
     table.renew(now_ms=LATE_MS)
     assert table.version == before
+
+
+@given(shared=Steps, unconfirmed=Steps, later=Steps)
+def test_what_was_confirmed_to_nobody_gives_way_and_leaves_no_mark(
+    shared: list[Step], unconfirmed: list[Step], later: list[Step]
+) -> None:
+    """A master was lost with what it had changed last; its heir went on, and it comes back as that one's slave."""
+    held = Broker().live(shared).texts
+    lost, heir = Broker(*held).live(unconfirmed), Broker(*held).live(later)
+    texts = heir.texts
+    lost.topics.give_way(texts[0], is_needed=lambda name: False)
+    lost.groups.give_way(texts[1], is_needed=lambda name: False)
+    lost.offsets.give_way(texts[2])
+    for table, theirs in zip(lost.tables, heir.tables, strict=True):
+        table.apply_from_master(theirs.to_json(), theirs.version)
+    for table, theirs in ((lost.topics, heir.topics), (lost.groups, heir.groups)):
+        assert read_java_json(table.to_json()).canonical() == read_java_json(theirs.to_json()).canonical()
+    assert lost.offsets.marks == heir.offsets.marks
+    # What consumers finished stays finished.
+    for group, topic, queue_id, offset in heir.offsets:
+        reached = lost.offsets.offset(group, topic, queue_id)
+        assert reached is not None
+        assert reached >= offset or (topic, queue_id) in heir.was_set | lost.was_set or topic in lost.removed
+    # Once more there is nothing to let go.
+    assert lost.topics.give_way(texts[0], is_needed=lambda name: False) == []
+    assert lost.groups.give_way(texts[1], is_needed=lambda name: False) == []
+    assert lost.offsets.give_way(texts[2]) == []
+
+
+@given(shared=Steps, unconfirmed=Steps, needed=st.sets(st.sampled_from(NAMES)))
+def test_what_is_needed_does_not_give_way(shared: list[Step], unconfirmed: list[Step], needed: set[str]) -> None:
+    held = Broker().live(shared).texts
+    lost, heir = Broker(*held).live(unconfirmed), Broker(*held)
+    before, removed_there = lost.names[0], set(heir.removed)
+    lost.topics.give_way(heir.texts[0], is_needed=needed.__contains__)
+    assert before & (needed | heir.names[0]) - removed_there <= lost.names[0]

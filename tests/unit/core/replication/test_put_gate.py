@@ -19,7 +19,7 @@ PUT_BYTES = 10
 class Ack:
     proven_from_offset: int
     acked_offset: int
-    disk_id: str = ""
+    holder: str = ""
 
 
 def gate(*, needed_slaves: int = 1) -> PutGate:
