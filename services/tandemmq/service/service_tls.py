@@ -37,7 +37,7 @@ from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls
-from tandemmq.service.settings import ENVIRONMENT_PREFIX, ServiceSettings, load_settings
+from tandemmq.service.settings import ENVIRONMENT_PREFIX, Passing, ServiceSettings, load_settings
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +109,8 @@ def check_service_tls(
     try:
         certificates = CertificateFolder(Path(settings.service_tls_path), clock=clock).current()
     except CertificateUnusable as error:
-        return [f"serviceTlsPath: {error}"]
+        # Who makes and renews them may not have done so yet.
+        return [Passing(f"serviceTlsPath: {error}")]
     misfit = certificates.misfit(role, cluster=cluster, group=group, broker_id=broker_id)
     return [f"serviceTlsPath: {settings.service_tls_path}/{misfit}"] if misfit else []
 
