@@ -247,7 +247,7 @@ def test_broker_refuses_to_advertise_loopback_in_a_cluster(tmp_path: Path) -> No
         timeout=60,
         check=False,
     )
-    assert by_name.returncode == 2
+    assert by_name.returncode == 75, "the name may get an address that is this machine's, too"
     assert "brokerIP1=127.0.0.1: is loopback, but NameServer name-server.invalid:9876" in by_name.stdout
     unresolved = subprocess.run(
         [*command, "--set", "brokerIP1=broker.invalid", "--set", "addressResolveTimeout=700"],
@@ -256,6 +256,6 @@ def test_broker_refuses_to_advertise_loopback_in_a_cluster(tmp_path: Path) -> No
         timeout=60,
         check=False,
     )
-    assert unresolved.returncode == 2
+    assert unresolved.returncode == 75
     assert unresolved.stdout.count("advertised_name_does_not_resolve") == 1
     assert "brokerIP1=broker.invalid: does not resolve" in unresolved.stdout

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.nameserver.settings import NameServerSettings
-from tandemmq.service.settings import load_settings
+from tandemmq.service.settings import EXIT_REFUSED, load_settings
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _UNITS = sorted((_DEPLOY / "systemd").glob("*.service"))
@@ -57,11 +57,25 @@ def test_settings_of_the_compose_file_are_known_and_fit_together(name: str) -> N
 
 
 @pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.stem)
-def test_a_broker_with_wrong_settings_is_not_started_again_and_again(unit: Path) -> None:
+def test_a_service_with_wrong_settings_is_not_started_again_and_again(unit: Path) -> None:
     """RestartPreventExitStatus looks at the main process alone: what refuses before it is tried for ever."""
-    text = unit.read_text()
-    assert "ExecStartPre=" not in text
-    assert ("RestartPreventExitStatus=2" in text) == ("broker" in unit.name)
+    lines = unit.read_text().splitlines()
+    assert not any(line.startswith("ExecStartPre=") for line in lines)
+    assert f"RestartPreventExitStatus={EXIT_REFUSED}" in lines
+
+
+@pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.stem)
+def test_what_may_pass_is_tried_for_ever(unit: Path) -> None:
+    lines = unit.read_text().splitlines()
+    assert {"Restart=always", "Restart=on-failure"} & set(lines)
+    assert "StartLimitIntervalSec=0" in lines
+    assert "RequiresMountsFor=/var/lib/tandemmq" in lines
+
+
+@pytest.mark.parametrize("name", [name for name in _services() if name != "folders"])
+def test_containers_come_back_after_the_machine_was_started_anew(name: str) -> None:
+    """`on-failure` does not: the daemon ended them in order."""
+    assert _services()[name]["restart"] == "unless-stopped"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")

@@ -59,6 +59,8 @@ topologySpreadConstraints:
 {{- $root := index . 0 }}{{ $options := index . 1 -}}
 image: {{ include "tandemmq.image" (list $root (index . 2)) }}
 imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+# A pod that does not start says why in `kubectl describe`.
+terminationMessagePolicy: FallbackToLogsOnError
 {{- with $options.containerSecurityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}

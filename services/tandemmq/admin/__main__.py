@@ -40,8 +40,10 @@ from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of
 from tandemmq.service.settings import (
     VERSION,
+    Passing,
     check_ports_free,
     effective_settings,
+    refuse,
     settings_of_command_line,
     stop_requested,
     use_all_files,
@@ -68,7 +70,7 @@ def main() -> None:
         asyncio.run(_serve(settings))
     except ListenError as error:
         # Somebody took the port between the check and now.
-        sys.exit(str(error))
+        refuse([Passing(error)])
 
 
 async def _serve(settings: AdminSettings) -> None:

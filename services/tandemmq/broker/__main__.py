@@ -7,7 +7,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.access.identity import Role
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt
-from tandemmq.core.storage.disk import StorageError
+from tandemmq.core.storage.disk import DiskError, StorageError, StoreLocked
 from tandemmq.service.event_loop import LoopMeter, SystemClock
 from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
 from tandemmq.service.rpc import ListenError
@@ -29,6 +29,7 @@ from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.service_tls import check_service_tls, service_tls_of
 from tandemmq.service.settings import (
     EXIT_REFUSED,
+    EXIT_TRY_AGAIN,
     check_folder_writable,
     check_ports_free,
     effective_settings,
@@ -51,7 +52,8 @@ def main() -> None:
 
 
 def run_broker(arguments: Sequence[str]) -> int:
-    """Starts a broker and returns its exit code: 0 stopped in order, 1 failed, 2 not started."""
+    """Starts a broker and returns its exit code: 0 stopped in order, 1 its disk failed, 2 it needs a hand first,
+    75 it may go the next time."""
     switches = argparse.ArgumentParser(add_help=False)
     switches.add_argument("--accept-loss", action="store_true", help=_ACCEPT_LOSS_HELP)
     settings = settings_of_command_line(
@@ -85,15 +87,35 @@ def run_broker(arguments: Sequence[str]) -> int:
         log.warning("loss_accepted_beforehand", remedy="start it without --accept-loss the next time")
     # The store's arrays are added up and sorted, never multiplied as matrices: threads for that would only take memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    exit_code = EXIT_REFUSED
+    exit_code = EXIT_TRY_AGAIN
     try:
         meter = LoopMeter()
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
             exit_code = runner.run(_serve(settings, meter, events, log_level, accepts_loss))
     except* (StorageError, ForeignStore, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
-        for error in group.exceptions:
+        for error in _leaves(group):
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
+            if _stays(error):
+                exit_code = EXIT_REFUSED
     return exit_code
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _stays(error: Exception) -> bool:
+    """It needs a hand first: a setting that does not fit the store, or a store that is damaged. Nobody starts a broker
+    in a folder that is being mended. Ports, names and disks come back."""
+    if isinstance(error, AddressUnusable):
+        return not error.may_pass
+    if isinstance(error, StorageError):
+        return not isinstance(error, DiskError | StoreLocked)
+    return isinstance(error, ForeignStore | MetadataCorrupt)
 
 
 def check_machine(settings: BrokerSettings) -> list[str]:

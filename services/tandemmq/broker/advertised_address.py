@@ -30,7 +30,14 @@ _REMEDY: Final = "set it to a name or address of this machine that clients and t
 
 
 class AddressUnusable(Exception):
-    """The broker cannot be reached by what it would advertise. The operator corrects the setting or the DNS."""
+    """The broker cannot be reached by what it would advertise. The operator corrects the setting or the DNS.
+
+    `may_pass`: the name had no address yet, which it may get.
+    """
+
+    def __init__(self, problem: str, *, may_pass: bool = False) -> None:
+        super().__init__(problem)
+        self.may_pass = may_pass
 
 
 def loopback_problems(settings: BrokerSettings) -> list[str]:
@@ -87,7 +94,8 @@ async def _resolved(
             if clock.monotonic_ms() >= deadline_ms:
                 raise AddressUnusable(
                     f"{key}={host}: does not resolve ({error.strerror or error}), not even after "
-                    f"addressResolveTimeout={settings.address_resolve_timeout} ms; correct the name, or its DNS entry"
+                    f"addressResolveTimeout={settings.address_resolve_timeout} ms; correct the name, or its DNS entry",
+                    may_pass=True,
                 ) from error
             if not is_told:
                 is_told = True
@@ -110,7 +118,7 @@ async def _refuse_loopback(
             # Unknown yet, as in a cluster that is being installed: this machine's own names are known at once.
             found = ()
         if not found or any(_is_local(address) is None for address in found):
-            raise AddressUnusable(_problem(key, host, addresses[0], name_server))
+            raise AddressUnusable(_problem(key, host, addresses[0], name_server), may_pass=not found)
 
 
 def _advertised(settings: BrokerSettings) -> dict[str, str]:

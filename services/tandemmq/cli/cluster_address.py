@@ -124,13 +124,15 @@ class ContextFile:
             raise self._unreadable(error.strerror or str(error)) from error
         try:
             return _contexts(yaml.safe_load(text))
-        except (yaml.YAMLError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise self._unreadable(str(error)) from error
 
     def write(self, contexts: Contexts) -> None:
         """Replaces the file as a whole. CommandError when it cannot be written."""
         import yaml
 
+        if self.path.parts[0] == "~":
+            raise CommandError("this user has no home folder to keep contexts in", remedy="set HOME or XDG_CONFIG_HOME")
         document = {
             "current": contexts.current,
             "contexts": {name: _document(context) for name, context in sorted(contexts.by_name.items())},
@@ -161,8 +163,9 @@ class ContextFile:
 
 
 def _default_path() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(home) if home else Path.home() / ".config") / "tandemmq" / "contexts.yaml"
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    # "~" stays where the user has no home: a container may run as any number.
+    return Path(home) / "tandemmq" / "contexts.yaml"
 
 
 def _contexts(document: object) -> Contexts:

@@ -89,8 +89,10 @@ def _watched(stream: TextIO | None, *, is_result: bool) -> TextIO:
         )
     # The old one is kept alive by sys.__stdout__; it has nothing to write.
     buffered = io.BufferedWriter(_Watched(stream.fileno(), is_result=is_result))
+    # A terminal that knows no UTF-8 shows ? for what it has no character for, and the rest.
+    errors = "replace" if stream.errors == "strict" else stream.errors
     return io.TextIOWrapper(
-        buffered, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.isatty() or not is_result
+        buffered, encoding=stream.encoding, errors=errors, line_buffering=stream.isatty() or not is_result
     )
 
 

@@ -31,6 +31,19 @@ def standard_input() -> TextIO:
     return sys.stdin
 
 
+def input_bytes(limit: int) -> bytes:
+    """Standard input, as far as `limit`. CommandError when it cannot be read."""
+    source = standard_input()
+    try:
+        return source.buffer.read(limit)
+    except OSError as error:
+        raise Refused(
+            "standard input cannot be read",
+            cause=error.strerror or str(error),
+            remedy="pipe something into this command, or give it a file",
+        ) from error
+
+
 def at_terminal() -> bool:
     """True when somebody can type, and be asked."""
     return sys.stdin is not None and sys.stdin.isatty()

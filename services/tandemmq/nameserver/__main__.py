@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
@@ -21,8 +22,11 @@ from tandemmq.service.rpc import ListenError
 from tandemmq.service.service_tls import check_service_tls
 from tandemmq.service.settings import (
     VERSION,
+    Passing,
+    check_folder_writable,
     check_ports_free,
     effective_settings,
+    refuse,
     settings_of_command_line,
     stop_requested,
     use_all_files,
@@ -40,22 +44,28 @@ def main() -> None:
         environ=os.environ,
         check=lambda loaded: [
             *check_ports_free(loaded.bind_address, loaded.listen_ports),
+            *_folder_problems(loaded),
             *check_service_tls(loaded, Role.NAME_SERVER, clock=SystemClock()),
         ],
     )
     configure_logging(os.environ, service="nameserver")
     use_all_files()
     meter = LoopMeter()
-    problem = ""
+    problems: list[str] = []
     try:
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
             runner.run(_serve(settings, meter))
     except* (ListenError, StoreFolderError) as group:
-        # Somebody took the port between the check and now, metrics have an address that is not ours, or the folder is
-        # another's.
-        problem = "\n".join(str(error) for error in group.exceptions)
-    if problem:
-        sys.exit(problem)
+        # Somebody took the port between the check and now, metrics have an address that is not ours, or another
+        # NameServer still has the folder.
+        problems = [Passing(error) for error in group.exceptions]
+    if problems:
+        refuse(problems)
+
+
+def _folder_problems(settings: NameServerSettings) -> list[str]:
+    folder = settings.store_path_root_dir
+    return check_folder_writable("storePathRootDir", Path(folder)) if folder else []
 
 
 async def _serve(settings: NameServerSettings, meter: LoopMeter) -> None:

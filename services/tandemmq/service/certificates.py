@@ -38,6 +38,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, group_server_name, identity_of, server_name
 from tandemmq.core.clock import Clock
+from tandemmq.service.settings import Passing
 
 log = structlog.get_logger(__name__)
 
@@ -557,7 +558,12 @@ def tls_files_problems(certificate_path: str, key_path: str) -> list[str]:
     try:
         _tls_context(certificate_path, key_path, ())
     except (OSError, ssl.SSLError) as error:
-        return [f"tlsCertPath, tlsKeyPath: {error.strerror or error}; name a PEM certificate and its unencrypted key"]
+        # Whoever renews them may be about to write them.
+        return [
+            Passing(
+                f"tlsCertPath, tlsKeyPath: {error.strerror or error}; name a PEM certificate and its unencrypted key"
+            )
+        ]
     return []
 
 

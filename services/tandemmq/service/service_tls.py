@@ -39,7 +39,7 @@ from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.logging import LineRoom
 from tandemmq.service.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from tandemmq.service.service_channels import ServiceTls
-from tandemmq.service.settings import ENVIRONMENT_PREFIX, Port, ServiceSettings, load_settings
+from tandemmq.service.settings import ENVIRONMENT_PREFIX, Passing, Port, ServiceSettings, load_settings
 
 log = structlog.get_logger(__name__)
 
@@ -141,7 +141,8 @@ def check_service_tls(
     try:
         certificates = CertificateFolder(Path(settings.service_tls_path), clock=clock).current()
     except CertificateUnusable as error:
-        return [f"serviceTlsPath: {error}"]
+        # Who makes and renews them may not have done so yet.
+        return [Passing(f"serviceTlsPath: {error}")]
     misfit = certificates.misfit(role, cluster=cluster, group=group, broker_id=broker_id)
     return [f"serviceTlsPath: {settings.service_tls_path}/{misfit}"] if misfit else []
 

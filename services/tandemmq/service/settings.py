@@ -172,13 +172,20 @@ def json_schema(model: type[BaseSettings]) -> dict[str, Any]:
     return model.model_json_schema(by_alias=True)
 
 
+class Passing(str):
+    """A problem of this machine that may end by itself: a port that a former process still has, a disk that is not
+    mounted yet. Who restarts the service tries again; a problem that is none stays until somebody mends it."""
+
+    __slots__ = ()
+
+
 def check_ports_free(bind_address: str, ports: Mapping[str, int]) -> list[str]:
     """A problem for each port (by its key) that cannot be listened on now. 0 means any and is always free."""
     problems = []
     for key, port in ports.items():
         reason = _bind_failure(bind_address, port) if port else None
         if reason is not None:
-            problems.append(f"{key}={port}: {reason}")
+            problems.append(type(reason)(f"{key}={port}: {reason}"))
     return problems
 
 
@@ -209,9 +216,22 @@ def check_folder_writable(key: str, folder: Path) -> list[str]:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        reason = f"cannot be written by user id {os.getuid()} ({error.strerror})"
-        return [f"{key}={folder}: {reason}; choose another folder or change its owner"]
+        text = f"{key}={folder}: cannot be written by user id {os.getuid()} ({error.strerror})"
+        if error.errno in _NO_FOLDER:
+            return [f"{text}; choose another folder"]
+        remedy = _FOLDER_REMEDIES.get(error.errno or 0, "choose another folder or change its owner")
+        return [Passing(f"{text}; {remedy}")]
     return []
+
+
+# The path is none of a folder, whatever is mounted there.
+_NO_FOLDER: Final = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+_FOLDER_REMEDIES: Final = {
+    errno.ENOSPC: "make room on its disk",
+    errno.EDQUOT: "raise the quota of this user, or make room",
+    errno.EROFS: "mount its disk for writing; the kernel's log says why it is not",
+    errno.EIO: "look at its disk; the kernel's log says what failed",
+}
 
 
 class _Keys:
@@ -340,10 +360,10 @@ def _bind_failure(bind_address: str, port: int) -> str | None:
 
 def _bind_remedy(bind_address: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"another process listens on this port of {bind_address}; stop it or choose another port"
+        return Passing(f"another process listens on this port of {bind_address}; stop it or choose another port")
     if error.errno in (errno.EACCES, errno.EPERM):
         return "this user may not listen on it; choose a port above 1023"
-    return f"cannot listen on {bind_address} ({error.strerror}); set bindAddress to an address of this machine"
+    return Passing(f"cannot listen on {bind_address} ({error.strerror}); set bindAddress to an address of this machine")
 
 
 # The command line that all services share: where settings come from, and what to do with them instead of starting.
@@ -353,8 +373,11 @@ def _bind_remedy(bind_address: str, error: OSError) -> str:
 
 # One distribution holds all services, so one number names what runs (see pyproject.toml).
 VERSION: Final = version("tandemmq")
-# Exit code for settings that cannot be used, as argparse ends for a command line that cannot.
+# Somebody has to mend it first: a wrong setting, as argparse ends for a wrong command line. Units of systemd do not
+# start such a service again; whoever mends a store by hand is not disturbed.
 EXIT_REFUSED: Final = 2
+# It may go the next time: EX_TEMPFAIL of sysexits.h. Apart from 1, as which Python ends for a bug.
+EXIT_TRY_AGAIN: Final = 75
 
 
 def settings_of_command_line(
@@ -369,8 +392,9 @@ def settings_of_command_line(
 ) -> SettingsT:
     """The settings to start with. `parents` add what is said to one start and is no setting.
 
-    `check` looks at the machine: ports, folders. Raises SystemExit where the process must not go on: 2 with a line on
-    standard error for each problem, 0 after --check found none, or after --schema or --version.
+    `check` looks at the machine: ports, folders. Raises SystemExit where the process must not go on, with a line on
+    standard error for each problem: 75 if all are `Passing`, else 2; 0 after --check found none, or after --schema or
+    --version.
     """
     parser = argparse.ArgumentParser(prog=program, description=description, parents=list(parents))
     parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="key=value lines, as RocketMQ reads them")
@@ -385,18 +409,19 @@ def settings_of_command_line(
     try:
         settings = load_settings(model, config_file=options.config, environ=environ, overrides=options.set)
     except SettingsError as error:
-        _refuse(error.problems)
+        refuse(error.problems)
     problems = check(settings)
     if problems:
-        _refuse(problems)
+        refuse(problems)
     if options.check:
         raise SystemExit(0)
     return settings
 
 
-def _refuse(problems: Sequence[str]) -> NoReturn:
+def refuse(problems: Sequence[str]) -> NoReturn:
+    """Ends a process that cannot start: a line for each problem, and an exit code that says whether to try again."""
     sys.stderr.write("".join(f"{problem}\n" for problem in problems))
-    raise SystemExit(EXIT_REFUSED)
+    raise SystemExit(EXIT_TRY_AGAIN if all(isinstance(problem, Passing) for problem in problems) else EXIT_REFUSED)
 
 
 # Signals become an event that the process's main task waits for.

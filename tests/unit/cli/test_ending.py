@@ -6,19 +6,36 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
 
 from support.cli_cluster import FakeCluster
 from support.fake_operations import FakeOperations
 from tandemmq.admin.operations.values import OffsetReset, ResetTarget
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED
+from tandemmq.cli.cluster_address import ContextFile
+from tandemmq.cli.commands.local_cluster import bring_down
+from tandemmq.cli.commands.repair import read_plan
+from tandemmq.cli.commands.transfer import line_key
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.local.folder import (
+    ClusterFolder,
+    ClusterRecord,
+    lay_out,
+    read_members,
+    replace_text,
+    start_mark,
+)
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS, cluster_commands, group_commands, topic_commands
 
 _ROOT = Path(__file__).parents[3]
@@ -499,3 +516,137 @@ def test_help_of_a_command_is_asked_for_as_in_rocketmq() -> None:
     assert "InTPS" in cluster.run("help", "clusterList")
     assert "RocketMQ's own commands" in cluster.run("help")
     assert cluster.invoke("help", "nonsense").exit_code == EXIT_REFUSED
+
+
+# What commands are given: files that are not what they should be, no home, no input, a terminal of another alphabet.
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _documents(*keys: str) -> st.SearchStrategy[bytes]:
+    """What may lie in the place of a document with these keys."""
+    near = st.fixed_dictionaries({}, optional=dict.fromkeys(keys, _JSON)).map(json.dumps)
+    deep = st.sampled_from(["[", '{"a":', '{"contexts":', "- "]).map(lambda part: part * 2_000)
+    return st.binary(max_size=40) | (_JSON.map(json.dumps) | near | deep).map(str.encode)
+
+
+def _read_or_refused(read: Callable[[], object]) -> None:
+    told: CommandError | None = None
+    try:
+        read()
+    except CommandError as refused:
+        told = refused
+    if told is not None:
+        assert told.remedy
+        assert not _PYTHONS_WORDS.search(told.cause), told.cause
+
+
+_PYTHONS_WORDS = re.compile(r"codec can't|object is not|object cannot|has no attribute")
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=_documents("current", "contexts"))
+def test_contexts_that_are_none_are_told(text: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "contexts.yaml"
+        path.write_bytes(text)
+        _read_or_refused(ContextFile(path).read)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=_documents("preset", "state", "supervisor_pid", "name_servers", "client_endpoints", "members"))
+def test_a_record_of_a_cluster_that_is_none_is_told(text: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "cluster.json").write_bytes(text)
+        _read_or_refused(ClusterFolder(Path(folder)).read_record)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=_documents("schema", "run_id", "cluster", "steps"))
+def test_a_repair_plan_that_is_none_is_told(text: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "repair-plan.json"
+        path.write_bytes(text)
+        _read_or_refused(lambda: read_plan(str(path)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(text=st.binary(max_size=40) | st.sampled_from([b"", b"3m", b"../2m-2s-sync", b"2m-2s-sync\n"]))
+@pytest.mark.parametrize("name", ["PRESET", "broker-a.properties"])
+def test_a_data_folder_of_another_kind_is_told(name: str, text: bytes) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = ClusterFolder(Path(place))
+        folder.prepare()
+        (folder.conf / name).write_bytes(text)
+
+        def read() -> None:
+            read_members(folder, lay_out(folder, None), {})
+
+        _read_or_refused(read)
+        if name != "PRESET":
+            assert (folder.conf / name).read_bytes() == text, "it is an operator's"
+
+
+def test_a_file_that_cannot_be_written_anew_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "broker-a.properties"
+    path.write_text("listenPort=1\n")
+    path.with_name(path.name + ".new").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        replace_text(path, "listenPort=2\n")
+    assert path.read_text() == "listenPort=1\n"
+
+
+@pytest.mark.parametrize("words", ["send t -", "user create ann --password-file -", "repair --plan -"])
+def test_input_that_cannot_be_read_is_told(words: str, tmp_path: Path) -> None:
+    """`0>file`, or a descriptor that a unit opened for writing."""
+    with (tmp_path / "written").open("wb") as only_written:
+        ended = subprocess.run(
+            (*_TANDEMMQ, *words.split()),
+            stdin=only_written,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr[:9]) == (EXIT_REFUSED, "problem: ")
+    assert os.strerror(errno.EBADF) in ended.stderr
+
+
+def test_a_terminal_of_another_alphabet_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    ended = _run_as_a_command("    print('gr\\u00fc\\u00dfe')")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "gr??e\n", "")
+
+
+def test_a_user_without_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A container may run as any number."""
+    for name in ("HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    monkeypatch.chdir(tmp_path)
+    assert ContextFile().read().by_name == {}
+    with pytest.raises(CommandError, match="no home folder"):
+        ContextFile().write(ContextFile().read())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_users_cluster_is_not_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(_pid: int, _number: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    folder = ClusterFolder(tmp_path)
+    mark = start_mark(os.getpid()) or ""
+    folder.write_record(ClusterRecord("2m-2s-sync", "ready", os.getpid(), mark, (), (), ()))
+    monkeypatch.setattr(os, "kill", refuse)
+    with pytest.raises(CommandError, match="cannot be stopped by user id") as refused:
+        bring_down(folder, Console())
+    assert "as that user" in refused.value.remedy
+    assert folder.read_record() is not None
+
+
+def test_a_key_in_a_line_without_end_is_none() -> None:
+    assert line_key(b'{"id":' * 100_000, "id") is None

@@ -19,7 +19,7 @@ from tandemmq.service.event_loop import LoopTurns
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.http2_call import Forwarder
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.settings import connections_within_files
+from tandemmq.service.settings import Passing, connections_within_files
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.client_api import ClientApi
@@ -82,7 +82,7 @@ def check_tls_files(settings: BrokerSettings) -> list[str]:
 
 def check_access_files(settings: BrokerSettings) -> list[str]:
     """What is wrong with the key of users' secrets, or the file of the first users, for people to read."""
-    problems = []
+    problems: list[str] = []
     for key, path, read in (
         ("authKeyPath", settings.auth_key_path, read_keys),
         ("authSeedPath", settings.auth_seed_path, read_seeds),
@@ -90,7 +90,7 @@ def check_access_files(settings: BrokerSettings) -> list[str]:
         try:
             read(path)
         except OSError as error:
-            problems.append(f"{key}={path}: {error.strerror or error}; name a file that this process may read")
+            problems.append(Passing(f"{key}={path}: {error.strerror or error}; name a file that this process may read"))
         except ValueError as error:
             problems.append(f"{key}={path}: {error}")
     return problems

@@ -36,7 +36,7 @@ def bring_down(folder: ClusterFolder, console: Console) -> None:
         console.print(f"nothing runs in {folder.root}", soft_wrap=True)
         return
     if record.supervised:
-        os.kill(record.supervisor_pid, signal.SIGTERM)
+        _signal(record.supervisor_pid, signal.SIGTERM)
         if not _gone(record.supervisor_pid, record.supervisor_start_mark, limit_s=_SUPERVISOR_LIMIT_S):
             raise CommandError(
                 f"tandemmq up (pid {record.supervisor_pid}) did not stop within {_SUPERVISOR_LIMIT_S:.0f} s",
@@ -50,11 +50,25 @@ def bring_down(folder: ClusterFolder, console: Console) -> None:
     console.print(f"stopped the cluster in {folder.root}", soft_wrap=True)
 
 
+def _signal(pid: int, number: signal.Signals) -> None:
+    """CommandError when it is another user's; one that has just gone is no failure."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise Refused(
+            f"process {pid} of this cluster cannot be stopped by user id {os.getuid()}",
+            cause="another user has started the cluster",
+            remedy="run `tandemmq down` as that user, or as root",
+        ) from error
+
+
 def _stop(member: MemberRecord, console: Console) -> None:
-    os.kill(member.pid, signal.SIGTERM)
+    _signal(member.pid, signal.SIGTERM)
     if not _gone(member.pid, member.start_mark, limit_s=_MEMBER_LIMIT_S):
         console.print(f"{member.name}: still running after {_MEMBER_LIMIT_S:.0f} s, killed", soft_wrap=True)
-        os.kill(member.pid, signal.SIGKILL)
+        _signal(member.pid, signal.SIGKILL)
         _gone(member.pid, member.start_mark, limit_s=_MEMBER_LIMIT_S)
 
 

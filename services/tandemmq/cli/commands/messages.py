@@ -27,9 +27,9 @@ from tandemmq.cli.options import (
     at_terminal,
     complete_broker_group,
     complete_topic,
+    input_bytes,
     moment_text,
     parse_moment_ms,
-    standard_input,
 )
 from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
 from tandemmq.service.texts import age_text, bytes_text
@@ -443,10 +443,9 @@ def _body_bytes(text: str | None) -> bytes:
 
     if text is not None and text != "-":
         return _not_empty(text.encode())
-    source = standard_input()
     if at_terminal():
         typer.echo("the message is read from here; Ctrl-D ends it", err=True)
-    data = source.buffer.read(BODY_BYTES_MAX + 1)
+    data = input_bytes(BODY_BYTES_MAX + 1)
     if len(data) > BODY_BYTES_MAX:
         raise Refused("the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came")
     return _not_empty(data)

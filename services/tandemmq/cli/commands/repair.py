@@ -94,8 +94,10 @@ def read_plan(source: str, place: KubernetesPlace = _ANYWHERE) -> RepairPlan:
 
     try:
         plan = RepairPlan.from_json(json.loads(_plan_text(source, place)))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, UnicodeDecodeError):
+            reason = "it is no text in UTF-8"
         raise Refused(
             f"{source} is no repair plan",
             cause=reason or str(error),

@@ -292,7 +292,7 @@ def line_key(line: bytes, field: str) -> str | None:
         return columns[column - 1] if 1 <= column <= len(columns) else None
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found = value.get(field) if isinstance(value, dict) else None
     return None if found is None or found == "" else "_".join(str(found).split())

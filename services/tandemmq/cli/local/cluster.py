@@ -21,7 +21,7 @@ from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.rpc import Channels
-from tandemmq.cli.ending import EXIT_REFUSED, CommandError, OutputClosed, Refused
+from tandemmq.cli.ending import CommandError, OutputClosed, Refused
 from tandemmq.cli.local.certificates import ClusterCertificates, caller_certificate
 from tandemmq.cli.local.folder import (
     ClusterFolder,
@@ -53,6 +53,7 @@ from tandemmq.cli.local.members import (
 )
 from tandemmq.cli.output import new_table
 from tandemmq.service.service_channels import use_service_tls
+from tandemmq.service.settings import EXIT_REFUSED, EXIT_TRY_AGAIN
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -603,6 +604,6 @@ def _check(member: Member, folder: ClusterFolder) -> list[str]:
     if checked.returncode == 0:
         return []
     lines = [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]
-    if checked.returncode == EXIT_REFUSED and lines:
+    if checked.returncode in (EXIT_REFUSED, EXIT_TRY_AGAIN) and lines:
         return lines
     return [f"its check ended with exit code {checked.returncode}: {lines[-1] if lines else 'no output'}"]

@@ -443,10 +443,10 @@ class ClusterFolder:
         except NotADirectoryError as error:
             raise Refused(f"{self.root} is no folder", remedy="name a cluster's data folder") from error
         except (OSError, UnicodeDecodeError) as error:
-            raise self._unreadable(getattr(error, "strerror", "") or str(error)) from error
+            raise self._unreadable(getattr(error, "strerror", "") or "it is no text in UTF-8") from error
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._unreadable(f"it is damaged: {error}") from error
         try:
             members = tuple(_member_record(member) for member in fields.pop("members"))
@@ -458,8 +458,8 @@ class ClusterFolder:
                 },
                 members=members,
             )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise self._unreadable(f"it was written by another version ({error})") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._unreadable("it was written by another version, or by nobody of ours") from error
 
     def _unreadable(self, cause: str) -> CommandError:
         return Refused(
@@ -594,8 +594,31 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 # Puts a preset's files into a data folder, gives them ports, and reads them back as members.
 
 _PRESET_NOTE: Final = "PRESET"
+_NAME_SHOWN: Final = 40
 # Below 32768, where Linux begins with ports for outgoing connections; others begin higher.
 _FREE_PORTS: Final = range(20_000, 32_000)
+
+
+def _text_of(path: Path) -> str:
+    """CommandError when it is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Refused(
+            f"{path} is no text in UTF-8", remedy="mend it, or move it away to get the preset's back"
+        ) from error
+
+
+def replace_text(path: Path, text: str) -> None:
+    """The old file or the new one, never half of it: a full disk leaves what an operator has written."""
+    unfinished = path.with_name(path.name + ".new")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
 
 
 def lay_out(folder: ClusterFolder, preset: str | None) -> str:
@@ -604,7 +627,13 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> str:
     A folder keeps its preset: mixing two would leave stores that no longer fit their roles.
     """
     note = folder.conf / _PRESET_NOTE
-    kept = note.read_text(encoding="utf-8").strip() if note.exists() else None
+    kept = _text_of(note).strip() if note.exists() else None
+    if kept is not None and kept not in PRESETS:
+        raise Refused(
+            f"{note} names no preset: {kept[:_NAME_SHOWN]!r}",
+            cause="another version has made this folder, or somebody has changed the file",
+            remedy=f"write into it the preset of the files beside it, {', '.join(PRESETS)}; or name another --data",
+        )
     if kept is not None and preset is not None and kept != preset:
         raise Refused(
             f"{folder.root} holds a cluster of preset {kept}, not {preset}",
@@ -626,7 +655,7 @@ def read_members(folder: ClusterFolder, preset: str, overrides: dict[str, list[s
 
 def read_member(folder: ClusterFolder, name: str, overrides: dict[str, list[str]]) -> Member:
     """One member, as its file is, with the overrides of this run."""
-    text = (folder.conf / f"{name}.properties").read_text(encoding="utf-8")
+    text = _text_of(folder.conf / f"{name}.properties")
     filed = Member(name=name, settings=parse_properties(text))
     for_all = overrides.get("", []) if filed.kind is MemberKind.BROKER else []
     own = (*for_all, *overrides.get(name, []))
@@ -680,7 +709,7 @@ def renumber(folder: ClusterFolder, preset: str, ports: Sequence[int]) -> None:
         if member.kind is MemberKind.BROKER:
             values["namesrvAddr"] = name_servers
         path = folder.conf / f"{member.name}.properties"
-        path.write_text(with_values(path.read_text(encoding="utf-8"), values), encoding="utf-8")
+        replace_text(path, with_values(_text_of(path), values))
 
 
 def port_count(preset: str) -> int:

@@ -24,6 +24,7 @@ from tandemmq.cli.local.folder import (
     listens,
     member_environment,
     read_member,
+    replace_text,
     with_values,
 )
 
@@ -250,7 +251,7 @@ def admin_member(
     taken = {port for member in members for port in member.ports.values()}
     http_port = str(next(spare_ports(max(taken) + 1 if near else _HTTP_PORT, taken)))
     if near:
-        path.write_text(with_values(path.read_text(encoding="utf-8"), {"httpPort": http_port}), encoding="utf-8")
+        replace_text(path, with_values(path.read_text(encoding="utf-8"), {"httpPort": http_port}))
     admin = read_member(folder, MemberKind.ADMIN, overrides)
     name_servers = join_addresses(
         member.address("listenPort") for member in members if member.kind is MemberKind.NAME_SERVER

@@ -143,8 +143,10 @@ class RepairPlan:
                 raise ValueError(f"schema {values['schema']}: this version carries out {PLAN_SCHEMA_VERSION}")
             steps = tuple(RepairStep(**(step | {"action": RepairAction(step["action"])})) for step in values["steps"])
             return cls(run_id=values["run_id"], cluster=values["cluster"], steps=steps)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"no repair plan: {error!r}") from error
+        except KeyError as error:
+            raise ValueError(f"no repair plan: it lacks {error}") from error
+        except TypeError as error:
+            raise ValueError("no repair plan: its fields are not those of one") from error
 
 
 # Findings become steps.
