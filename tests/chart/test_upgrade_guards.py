@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from chart.rendering import render, upgrade
+from support.running_time import PATIENCE_S
 
 _RESOURCES: Final = {"apps/v1": ("statefulsets", "StatefulSet"), "coordination.k8s.io/v1": ("leases", "Lease")}
 _TWO: Final = [{"name": "broker-a"}, {"name": "broker-b"}]
@@ -61,7 +62,7 @@ class Kubernetes:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=PATIENCE_S)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.operations.operations import Operations
@@ -171,7 +172,7 @@ def test_users_and_policies_from_the_seed_to_the_next_master(group: GuardedGroup
 
     # A slave answers for routes itself: it has the policies within a second.
     for broker in group.brokers:
-        wait_until(lambda broker=broker: group.send(SHOP, broker) == "OK", limit_s=5, what="shop sends")  # type: ignore[misc]
+        wait_until(lambda broker=broker: group.send(SHOP, broker) == "OK", limit_s=PATIENCE_S, what="shop sends")  # type: ignore[misc]
         assert group.send(WRONG, broker) == "UNAUTHORIZED"
         assert group.send(BILLING, broker) == "UNAUTHORIZED", "it may read alone"
     assert group.receive(BILLING, first) > 0
@@ -187,7 +188,7 @@ def test_users_and_policies_from_the_seed_to_the_next_master(group: GuardedGroup
 
     first.start()
     wait_until(lambda: group.send(OPS, first) == "OK", limit_s=SOON_S, what="the old master passes calls on")
-    wait_until(lambda: group.send(SHOP, first) == "UNAUTHORIZED", limit_s=5, what="it has the new policy")
+    wait_until(lambda: group.send(SHOP, first) == "UNAUTHORIZED", limit_s=PATIENCE_S, what="it has the new policy")
     group.operate("delete_user", "shop")
     acls, _ = group.operate("acls")
     assert [acl.subject for acl in acls] == ["User:billing"]

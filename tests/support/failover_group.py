@@ -21,6 +21,7 @@ from support.acknowledged_sends import AcknowledgedSender
 from support.certificates import TestCertificates
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.own_network import Network
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
@@ -30,7 +31,6 @@ TOPIC: Final = "failover"
 GROUP: Final = "broker-a"
 LEASE_MS: Final = 3_000
 """Half the default, for tests to wait less."""
-LIMIT_S: Final = 60.0
 _TRIES: Final = 3
 _LOOK_S: Final = 0.005
 _NUMBERS_APART: Final = 1_000_000_000
@@ -88,7 +88,7 @@ class FailoverGroup:
         replicas: int = 2,
         settings: Mapping[str, str] | None = None,
         network: Network | None = None,
-        limit_s: float = LIMIT_S,
+        limit_s: float = PATIENCE_S,
         pause_s: float = 0.02,
         certificates: TestCertificates | None = None,
     ) -> None:
@@ -217,7 +217,7 @@ class FailoverGroup:
                 request = pb.HandOverRequest(to_broker_id=to)
                 while True:
                     try:
-                        return int((await stub.HandOver(request, timeout=10.0)).to_broker_id)
+                        return int((await stub.HandOver(request, timeout=PATIENCE_S)).to_broker_id)
                     except grpc.aio.AioRpcError as error:
                         # A member that stood still for a moment is connected again soon.
                         if time.monotonic() > until or error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
@@ -233,7 +233,7 @@ class FailoverGroup:
             async with aio_channel(_metadata_plane(self.brokers[number]), ()) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 claim: pb.ClaimUncleanResponse = await stub.ClaimUnclean(
-                    pb.ClaimUncleanRequest(dry_run=dry_run), timeout=10.0
+                    pb.ClaimUncleanRequest(dry_run=dry_run), timeout=PATIENCE_S
                 )
                 return claim
 
@@ -253,7 +253,7 @@ class FailoverGroup:
             return number is not None
 
         for _ in range(_TRIES):
-            wait_until(is_there, limit_s=LIMIT_S, what="somebody is master")
+            wait_until(is_there, limit_s=PATIENCE_S, what="somebody is master")
             assert number is not None
             self._watch.reset()
             mend = (KINDS | PARTITIONS)[kind](self, self.brokers[number])

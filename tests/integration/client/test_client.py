@@ -117,7 +117,7 @@ async def test_an_empty_broker_group_does_not_hold_up_one_that_has_messages() ->
             while len(messages) < 6:
                 messages += await receiver.receive(1)
             # The first receive may have waited at the empty one; with a full wait each time it would take 25 s.
-            assert CLOCK.monotonic_ms() - asked_at_ms < 15_000
+            assert CLOCK.monotonic_ms() - asked_at_ms < 20_000
             for message in messages:
                 await receiver.ack(message)
             await send_late(empty)
