@@ -138,9 +138,7 @@ def test_a_new_master_delivers_what_the_old_one_held(tmp_path: Path, kind: str) 
             for number, broker in enumerate(group.brokers)
         ]
         time.sleep(2)
-        wait_until(lambda: group.master() is not None, limit_s=120, what="somebody is the master")
-        first = group.master()
-        assert first is not None
+        first = group.wait_master()
         if kind == "kill":
             group.brokers[first].kill()
         else:
@@ -154,8 +152,7 @@ def test_a_new_master_delivers_what_the_old_one_held(tmp_path: Path, kind: str) 
             group.brokers[first].start()
         stack.close()
         group.wait_whole()
-        master = group.master()
-        assert master is not None
+        master = group.wait_master()
         acknowledged = [message_id for sender in senders for message_id in sender.acknowledged]
         check(group.cluster.store_folder(f"broker-a-{master}"), acknowledged)
         wait_until(group.are_equal, limit_s=120, what="the replicas are equal")

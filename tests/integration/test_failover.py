@@ -71,7 +71,7 @@ def test_clients_leave_a_member_that_can_pass_nothing_on(tmp_path: Path, first: 
                 group.brokers[0], TOPIC, inflight=1, first_number=1 << 100, pause_s=0.02, target=f"ipv4:{addresses}"
             ) as sender:
                 wait_until(lambda: len(sender.acknowledged) > 10, limit_s=PATIENCE_S, what="sends are acknowledged")
-                mend = PARTITIONS[kind](group, group.brokers[group.master() or 0])
+                mend = PARTITIONS[kind](group, group.brokers[group.wait_master()])
                 wait_until(
                     lambda: "clients_turned_away" in group.brokers[0].log_text(), limit_s=PATIENCE_S, what="they are"
                 )

@@ -176,8 +176,7 @@ def test_a_new_master_gives_the_lite_topics_of_the_old_one_in_order(tmp_path: Pa
         asyncio.run(create_topic(group.brokers[0], TOPIC, queues=4, message_type="LITE"))
 
         def change_master() -> None:
-            first = group.master()
-            assert first is not None
+            first = group.wait_master()
             if kind == "hand over":
                 group.hand_over()
             else:

@@ -20,7 +20,7 @@ import yaml
 from support.running_time import PATIENCE_S
 
 _LINES = [f"line {number}" for number in range(200)]
-_START_LIMIT_S = 180.0
+_START_LIMIT_S = 600.0
 _HEALTH_LIMIT_S = 120.0
 _COMMAND_LIMIT_S = 120.0
 _STARTED = """

@@ -166,7 +166,7 @@ def test_a_killed_broker_knows_its_transactions_when_it_is_back(tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["hand over", "kill, left dead", "kill, started again"])
 def test_a_change_of_master_keeps_transactions(tmp_path: Path, kind: str) -> None:
     with FailoverGroup(tmp_path) as group:
-        asyncio.run(create_topic(group.brokers[group.master() or 0], TOPIC, message_type="TRANSACTION"))
+        asyncio.run(create_topic(group.brokers[group.wait_master()], TOPIC, message_type="TRANSACTION"))
         with _Payer(group.brokers, seed=os.getpid()) as payer:
             for _ in range(2):
                 ended = len(payer.ended)

@@ -185,6 +185,19 @@ class FailoverGroup:
                 return number
         return None
 
+    def wait_master(self) -> int:
+        """Who acts; on a busy machine it may not answer in time."""
+        number: int | None = None
+
+        def is_there() -> bool:
+            nonlocal number
+            number = self.master()
+            return number is not None
+
+        wait_until(is_there, limit_s=self._limit_s, what="somebody is master")
+        assert number is not None
+        return number
+
     def wait_whole(self) -> None:
         """Every member is in the in-sync set, and one acts."""
         self.wait_in_sync(self._replicas)
@@ -207,8 +220,7 @@ class FailoverGroup:
 
     def hand_over(self, to: int | None = None) -> int:
         """Asks the master, until it can; returns who becomes master."""
-        number = self.master()
-        assert number is not None
+        number = self.wait_master()
         until = time.monotonic() + self._limit_s
 
         async def ask() -> int:
@@ -244,17 +256,8 @@ class FailoverGroup:
 
     def change(self, kind: str) -> Change:
         """Disturbs the whole group once, waits until it acknowledges and is whole again."""
-        number: int | None = None
-
-        def is_there() -> bool:
-            # On a busy machine a member that acts may not answer in time.
-            nonlocal number
-            number = self.master()
-            return number is not None
-
         for _ in range(_TRIES):
-            wait_until(is_there, limit_s=PATIENCE_S, what="somebody is master")
-            assert number is not None
+            number = self.wait_master()
             self._watch.reset()
             mend = (KINDS | PARTITIONS)[kind](self, self.brokers[number])
             if mend is None or not self._has_lost_its_set(number):
@@ -268,7 +271,7 @@ class FailoverGroup:
             mend()
         self.wait_whole()
         self._wait_acknowledging()
-        state = self.state_of(self.brokers[self.master() or 0])
+        state = self.state_of(self.brokers[self.wait_master()])
         return Change(kind, self._watch.longest_s, 0 if state is None else state.epoch)
 
     def _has_lost_its_set(self, number: int) -> bool:
@@ -345,8 +348,26 @@ def _kill_and_start(group: FailoverGroup, master: ServiceProcess) -> Mend | None
 
 
 def _pause(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
-    os.kill(master.pid, signal.SIGSTOP)
-    return lambda: os.kill(master.pid, signal.SIGCONT)
+    """Not in the middle of a swap: who is stopped there keeps the authority's lock, and everybody waits for it."""
+    while True:
+        os.kill(master.pid, signal.SIGSTOP)
+        wait_until(lambda: _is_stopped(master.pid), limit_s=PATIENCE_S, what="the master stands still")
+        if not any(_keeps_lock(master.pid, lock) for lock in group.authority.glob("*.lock")):
+            return lambda: os.kill(master.pid, signal.SIGCONT)
+        os.kill(master.pid, signal.SIGCONT)
+        time.sleep(0.02)
+
+
+def _is_stopped(pid: int) -> bool:
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
+def _keeps_lock(pid: int, path: Path) -> bool:
+    """`1: FLOCK  ADVISORY  WRITE PID MAJOR:MINOR:INODE START END`"""
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    inode = str(path.stat().st_ino)
+    return any(lock[1] == "FLOCK" and lock[4] == str(pid) and lock[5].endswith(f":{inode}") for lock in locks)
 
 
 def _slave_killed(group: FailoverGroup, master: ServiceProcess) -> Mend | None:

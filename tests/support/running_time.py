@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 240.0
 """Of a call, a program or a wait that is not itself about its deadline: it ends what hangs."""
 _TICK_S = 0.005
 _TICK_MAX_S = 0.1
