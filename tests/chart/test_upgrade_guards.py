@@ -171,7 +171,7 @@ def _running(step: int, *, whole: bool = True) -> list[Objects]:
 def _step_of(text: str) -> set[int]:
     """Of all pods in a rendering."""
     steps = set()
-    for document in yaml.safe_load_all(text):
+    for document in yaml.load_all(text, Loader=yaml.CSafeLoader):
         if document and document["kind"] in ("StatefulSet", "Deployment"):
             variables = document["spec"]["template"]["spec"]["containers"][0]["env"]
             values = {each["name"]: each.get("value") for each in variables}
