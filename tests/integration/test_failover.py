@@ -363,7 +363,7 @@ async def _given_around_a_pause(group: FailoverGroup, message_id: str) -> tuple[
         store = group.cluster.store_folder("broker-a-0")
         while message_id.encode() not in b"".join(commit_log_bytes(store).values()):
             await asyncio.sleep(0.005)
-        os.kill(master.pid, signal.SIGSTOP)
+        group.pause(master)
         try:
             os.kill(slave.pid, signal.SIGCONT)
             await asyncio.to_thread(

@@ -238,6 +238,17 @@ class FailoverGroup:
 
         return asyncio.run(ask())
 
+    def pause(self, broker: ServiceProcess) -> None:
+        """SIGSTOP, but not in the middle of a swap: who is stopped there keeps the authority's lock, and everybody
+        waits for it."""
+        while True:
+            os.kill(broker.pid, signal.SIGSTOP)
+            wait_until(lambda: _is_stopped(broker.pid), limit_s=PATIENCE_S, what=f"{broker.name} stands still")
+            if not any(_keeps_lock(broker.pid, lock) for lock in self.authority.glob("*.lock")):
+                return
+            os.kill(broker.pid, signal.SIGCONT)
+            time.sleep(0.02)
+
     def claim_unclean(self, number: int, *, dry_run: bool) -> pb.ClaimUncleanResponse | str:
         """Has a member become master whatever it lacks; why it does not."""
 
@@ -348,14 +359,8 @@ def _kill_and_start(group: FailoverGroup, master: ServiceProcess) -> Mend | None
 
 
 def _pause(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
-    """Not in the middle of a swap: who is stopped there keeps the authority's lock, and everybody waits for it."""
-    while True:
-        os.kill(master.pid, signal.SIGSTOP)
-        wait_until(lambda: _is_stopped(master.pid), limit_s=PATIENCE_S, what="the master stands still")
-        if not any(_keeps_lock(master.pid, lock) for lock in group.authority.glob("*.lock")):
-            return lambda: os.kill(master.pid, signal.SIGCONT)
-        os.kill(master.pid, signal.SIGCONT)
-        time.sleep(0.02)
+    group.pause(master)
+    return lambda: os.kill(master.pid, signal.SIGCONT)
 
 
 def _is_stopped(pid: int) -> bool:
