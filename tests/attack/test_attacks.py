@@ -13,6 +13,7 @@ import pytest
 
 from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
 from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
+from support.running_time import PATIENCE_S
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, TlsMode
@@ -109,7 +110,7 @@ async def serving(limits: Limits = PATIENT) -> AsyncIterator[tuple[Server, int]]
 
 
 async def until_empty(server: Server) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while server.connection_count:
             await asyncio.sleep(0.01)
 
@@ -166,7 +167,7 @@ async def test_connections_above_the_limit_are_closed_at_once() -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(LIMITS.connections + 3)]
         for _, writer in pairs:
             writer.write(GREETING)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while server.counters["connection_refused"] < 3:
                 await asyncio.sleep(0.01)
         assert server.connection_count <= LIMITS.connections
@@ -191,13 +192,13 @@ async def test_whoever_opens_all_connections_keeps_nobody_else_out(tls_mode: Tls
 
     async def is_served(reader: asyncio.StreamReader) -> bool:
         with suppress(ConnectionError):
-            return len(await asyncio.wait_for(reader.read(1), 5)) == 1
+            return len(await asyncio.wait_for(reader.read(1), PATIENCE_S)) == 1
         return False
 
     greedy = [await connected("127.0.0.1") for _ in range(limits.connections)]
     assert all([await is_served(reader) for reader, _ in greedy])
     greedy[0][1].write(open_request(1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not server.usage.streams:
             await asyncio.sleep(0.01)
     others = [await connected(f"127.0.0.{number}") for number in (2, 3, 3, 4)]

@@ -7,10 +7,10 @@ import subprocess
 from typing import Final
 
 from chart.rendering import ROOT
+from support.running_time import PATIENCE_S
 
 # Unpacking Debian's package on a slow line.
 _TOOL_LIMIT_S: Final = 300
-_LIMIT_S: Final = 60
 
 
 @functools.cache
@@ -29,5 +29,5 @@ def promtool() -> str:
 
 def run_promtool(*arguments: str) -> tuple[int, str]:
     """Its exit code and what it says."""
-    done = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    done = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return done.returncode, done.stdout + done.stderr

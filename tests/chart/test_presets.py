@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, Rendered, conform, environment, helm, render
+from support.running_time import PATIENCE_S
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.nameserver.settings import NameServerSettings
@@ -36,7 +37,7 @@ def test_lint_has_nothing_to_say(preset: str) -> None:
         "-f",
         str(PRESETS[preset]),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from chart.rendering import render, upgrade
+from support.running_time import PATIENCE_S
 
 _RESOURCES: Final = {"apps/v1": ("statefulsets", "StatefulSet"), "coordination.k8s.io/v1": ("leases", "Lease")}
 _TWO: Final = [{"name": "broker-a"}, {"name": "broker-b"}]
@@ -61,7 +62,7 @@ class Kubernetes:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def _running(step: int, *, whole: bool = True) -> list[Objects]:
 def _step_of(text: str) -> set[int]:
     """Of all pods in a rendering."""
     steps = set()
-    for document in yaml.safe_load_all(text):
+    for document in yaml.load_all(text, Loader=yaml.CSafeLoader):
         if document and document["kind"] in ("StatefulSet", "Deployment"):
             variables = document["spec"]["template"]["spec"]["containers"][0]["env"]
             values = {each["name"]: each.get("value") for each in variables}

@@ -23,12 +23,12 @@ from e2e.driver import Driver
 from e2e.scenarios import ALONE, LACKING, SIDE_BY_SIDE, Scenario
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.guarded_broker import guarded_broker, put_user
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 
 # The slowest scenario ends a push consumer in the middle of a 20 s poll and then looks for dead letters.
-SCENARIO_LIMIT_S: Final = 110
 MASTER: Final = "broker-a-0"
 USER: Final = "access-key"
 SECRET: Final = "secret-key"
@@ -67,7 +67,7 @@ class ClientConformance:
             cluster.add_name_server()
             master = cluster.add_broker(settings=settings)
             cluster.add_broker(broker_id=1, settings=settings)
-            wait_until(lambda: _status(master).slaves != [], limit_s=30, what="the slave follows")
+            wait_until(lambda: _status(master).slaves != [], limit_s=PATIENCE_S, what="the slave follows")
             asyncio.run(_create_topics_and_groups(master, [*SIDE_BY_SIDE, *ALONE]))
             yield cluster
         for store in logs.glob("cluster/broker-*"):
@@ -100,17 +100,19 @@ class ClientConformance:
         master = cluster.brokers[MASTER]
         with self._driver(command, cluster, logs / "start_stop.log") as driver:
             driver.start("start_stop")
-            driver.passed("start_stop", limit_s=SCENARIO_LIMIT_S)
+            driver.passed("start_stop", limit_s=PATIENCE_S)
             wait_until(lambda: _status(master).client_count == 0, limit_s=2, what="the broker forgets the clients")
             if self.closes_connections:
                 port = master.ports["grpcServerPort"]
-                wait_until(lambda: not _is_connected(driver.pid, port), limit_s=10, what="the connections are closed")
+                wait_until(
+                    lambda: not _is_connected(driver.pid, port), limit_s=PATIENCE_S, what="the connections are closed"
+                )
 
     @pytest.mark.parametrize("scenario", SIDE_BY_SIDE, ids=lambda scenario: scenario.name)
     def test(self, started: Driver, scenario: Scenario) -> None:
         if scenario.name in LACKING.get(self.language, ()):
             pytest.skip("the client has no means for it")
-        started.passed(scenario.name, limit_s=SCENARIO_LIMIT_S)
+        started.passed(scenario.name, limit_s=PATIENCE_S)
 
     def test_55_clients_live_through_a_killed_and_restarted_master(
         self, command: list[str], cluster: ProcessCluster, logs: Path
@@ -118,7 +120,7 @@ class ClientConformance:
         master = cluster.brokers[MASTER]
         with self._driver(command, cluster, logs / "master_restart.log") as driver:
             driver.start("master_restart")
-            driver.wait_waiting("master_restart", limit_s=60)
+            driver.wait_waiting("master_restart", limit_s=PATIENCE_S)
             master.kill()
             driver.resume("master_restart")
             time.sleep(1)  # some sends must meet a dead master
@@ -132,11 +134,11 @@ class ClientConformance:
             asyncio.run(create_topic(broker, scenario))
             with self._driver_at(command, broker, logs / "right_key.log") as driver:
                 driver.start(scenario)
-                driver.passed(scenario, limit_s=SCENARIO_LIMIT_S)
+                driver.passed(scenario, limit_s=PATIENCE_S)
             asyncio.run(put_user(broker, USER, password="another-secret"))
             with self._driver_at(command, broker, logs / "wrong_key.log") as driver:
                 driver.start(scenario)
-                refused = driver.refused(scenario, limit_s=SCENARIO_LIMIT_S)
+                refused = driver.refused(scenario, limit_s=PATIENCE_S)
             # Java's says it in what it prints of the causes.
             told = refused + (logs / "wrong_key.log").read_text(errors="replace")
             assert UNAUTHORIZED.search(told) or not self.tells_codes_of_routes
@@ -172,4 +174,4 @@ async def _create_topics_and_groups(master: ServiceProcess, scenarios: Iterable[
                 retry_max_times=scenario.retries,
                 consume_enable=True,
             )
-            await stub.UpdateSubscriptionGroup(group, timeout=10)
+            await stub.UpdateSubscriptionGroup(group, timeout=PATIENCE_S)

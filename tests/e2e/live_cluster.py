@@ -15,11 +15,11 @@ from typing import Any, Final, Self
 
 from e2e.programs import fetch_json
 from support.cluster_processes import wait_until
+from support.running_time import PATIENCE_S
 
 METRICS_PORT: Final = "metricsPromExporterPort"
 _START_LIMIT_S: Final = 300.0
 # `tandemmq up` stops its members in waves of at most 20 s.
-_STOP_LIMIT_S: Final = 90.0
 _COMMAND_LIMIT_S: Final = 120.0
 
 
@@ -123,7 +123,7 @@ class LiveCluster:
         if again is not None:
             again.wait()
             return
-        wait_until(lambda: self.member(name)["pid"] == 0, limit_s=_STOP_LIMIT_S, what=f"{name} is dead")
+        wait_until(lambda: self.member(name)["pid"] == 0, limit_s=PATIENCE_S, what=f"{name} is dead")
 
     def start_again(self, name: str) -> None:
         """Starts a killed member as it was; returns at once."""
@@ -143,7 +143,7 @@ class LiveCluster:
         for process in (self._process, *self._started_again.values()):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_LIMIT_S
+        deadline = time.monotonic() + PATIENCE_S
         for process in (self._process, *self._started_again.values()):
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from support.cluster_processes import wait_until
+from support.running_time import PATIENCE_S
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCRIPTS: Final = ROOT / "tests" / "e2e" / "kubernetes" / "client"
@@ -35,7 +36,6 @@ LANES: Final = 8
 _RATE: Final = 100
 _DRAIN_LIMIT_S: Final = 120.0
 _DRAIN_PAUSE_S: Final = 1.0
-_END_LIMIT_S: Final = 60.0
 _NEVER_S: Final = 1e9
 
 
@@ -125,7 +125,7 @@ class OfficialLoad:
         for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                process.wait(_END_LIMIT_S)
+                process.wait(PATIENCE_S)
 
     def wait_busy(self) -> None:
         """Returns when all are at work."""
@@ -139,14 +139,14 @@ class OfficialLoad:
             if name == "java-sent":
                 done = Path(self._path(name) + ".done")
                 with suppress(AssertionError):
-                    wait_until(done.exists, limit_s=_END_LIMIT_S, what="the last transactions are begun")
+                    wait_until(done.exists, limit_s=PATIENCE_S, what="the last transactions are begun")
             elif name.endswith("-sent"):
-                _end_of(process, _END_LIMIT_S)
+                _end_of(process, PATIENCE_S)
         (self._folder / "all-sent").touch()
         self._drain()
         (self._folder / "all-received").touch()
         for process in self._processes.values():
-            _end_of(process, _END_LIMIT_S + _DRAIN_LIMIT_S)
+            _end_of(process, PATIENCE_S + _DRAIN_LIMIT_S)
         return [self._felt(language) for language in ("python", *self._programs)]
 
     def _drain(self) -> None:

@@ -9,7 +9,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from tools.official_clients import driver_environment
 
@@ -17,11 +16,10 @@ from contract.client_api.raw_client import RawClient
 from e2e.driver import Driver
 from support.api_requests import receive_request
 from support.cluster_processes import wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from support.two_failover_groups import GROUPS, TwoFailoverGroups, client_endpoint
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
-
-LIMIT_S: Final = 110
 
 
 class Program:
@@ -46,11 +44,11 @@ class Program:
         create_everywhere(groups, name)
         with self.at(groups.endpoints) as driver:
             driver.start(name)
-            driver.wait_waiting(name, limit_s=LIMIT_S)
+            driver.wait_waiting(name, limit_s=PATIENCE_S)
             killed = groups.kill_master("broker-a")
             assert groups.wait_master("broker-a", in_sync=1) is not killed
             driver.resume(name)
-            driver.passed(name, limit_s=LIMIT_S)
+            driver.passed(name, limit_s=PATIENCE_S)
 
     def starts_beside_a_dead_group(self, groups: TwoFailoverGroups) -> None:
         """The route has no dead row, and clients start."""
@@ -61,12 +59,12 @@ class Program:
             member.kill()
         wait_until(
             lambda: asyncio.run(routed_groups(access_point, name)) == {"broker-a"},
-            limit_s=30,
+            limit_s=PATIENCE_S,
             what="the route has no dead row",
         )
         with self.at(groups.endpoints) as driver:
             driver.start(name)
-            driver.passed(name, limit_s=LIMIT_S)
+            driver.passed(name, limit_s=PATIENCE_S)
 
 
 def create_everywhere(groups: TwoFailoverGroups, topic: str, *, message_type: str = "NORMAL") -> None:
@@ -81,7 +79,9 @@ def create_everywhere(groups: TwoFailoverGroups, topic: str, *, message_type: st
 def wait_for_both(address: str, topic: str) -> None:
     """The route that this broker gives has both broker groups."""
     wait_until(
-        lambda: asyncio.run(routed_groups(address, topic)) == set(GROUPS), limit_s=30, what="the route has both groups"
+        lambda: asyncio.run(routed_groups(address, topic)) == set(GROUPS),
+        limit_s=PATIENCE_S,
+        what="the route has both groups",
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.messages import outgoing_message
+from support.running_time import PATIENCE_S
 from tandemmq.broker.broker import Broker
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.core.delivery.subscription import EVERY_TAG
@@ -54,7 +55,6 @@ _SILENT: Final = (
     "lock",
     "tableVersions.json",
 )
-_START_LIMIT_S: Final = 20.0
 
 
 class _Run:
@@ -88,7 +88,7 @@ class _Run:
     async def __aenter__(self) -> _Run:
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.broker.run(self._stop))
-        async with asyncio.timeout(_START_LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not (self._task.done() or self.parts.role.is_serving or self.parts.role.recovery.waiting is not None):
                 await asyncio.sleep(0.01)
         if self._task.done():

@@ -8,6 +8,7 @@ from pathlib import Path
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until
 from support.otlp_receiver import OtlpReceiver
+from support.running_time import PATIENCE_S
 from support.scraped_metrics import ScrapedMetrics, scrape
 from support.topic_admin import create_topic
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
@@ -61,23 +62,23 @@ def test_a_pair_tells_of_sends_and_of_replication(tmp_path: Path) -> None:
         slave = cluster.add_broker("broker-a", broker_id=1, settings=PROM)
         asyncio.run(create_topic(master, TOPIC))
         in_sync = "rocketmq_store_ha_slaves_in_sync"
-        wait_until(lambda: scrape(master).value(in_sync) == 1, limit_s=30, what="the slave is in sync")
+        wait_until(lambda: scrape(master).value(in_sync) == 1, limit_s=PATIENCE_S, what="the slave is in sync")
         with AcknowledgedSender(master, TOPIC) as sender:
-            wait_until(lambda: len(sender.acknowledged) >= 100, limit_s=30, what="100 acknowledged sends")
+            wait_until(lambda: len(sender.acknowledged) >= 100, limit_s=PATIENCE_S, what="100 acknowledged sends")
             wait_until(
                 lambda: bool(scrape(master).exemplars("rocketmq_send_to_ack_seconds_bucket")),
-                limit_s=10,
+                limit_s=PATIENCE_S,
                 what="a traced send is an exemplar",
             )
         flushed = "rocketmq_store_flush_seconds_count"
-        wait_until(lambda: scrape(master).value(flushed, file="log") > 0, limit_s=30, what="a flush is counted")
+        wait_until(lambda: scrape(master).value(flushed, file="log") > 0, limit_s=PATIENCE_S, what="a flush is counted")
         size = "rocketmq_storage_size"
         wait_until(
             lambda: (
                 scrape(slave).value(size) == scrape(master).value(size)
                 and scrape(master).value("rocketmq_store_ha_replication_lag_bytes", slave="1") == 0
             ),
-            limit_s=30,
+            limit_s=PATIENCE_S,
             what="the slave holds everything",
         )
         scraped, of_slave = scrape(master), scrape(slave)
@@ -95,7 +96,9 @@ def test_a_pair_tells_of_sends_and_of_replication(tmp_path: Path) -> None:
         assert told_names(of_slave) >= SLAVES_ONLY
         assert slave.stop() == 0
         wait_until(
-            lambda: scrape(master).value("rocketmq_store_ha_slaves_connected") == 0, limit_s=30, what="a slave less"
+            lambda: scrape(master).value("rocketmq_store_ha_slaves_connected") == 0,
+            limit_s=PATIENCE_S,
+            what="a slave less",
         )
         assert master.stop() == 0
 
@@ -112,7 +115,7 @@ def test_a_broker_sends_its_metrics_to_a_receiver(tmp_path: Path) -> None:
         master = cluster.add_broker("broker-a", settings=settings)
         asyncio.run(create_topic(master, TOPIC))
         with AcknowledgedSender(master, TOPIC) as sender:
-            wait_until(lambda: len(sender.acknowledged) >= 10, limit_s=30, what="10 acknowledged sends")
+            wait_until(lambda: len(sender.acknowledged) >= 10, limit_s=PATIENCE_S, what="10 acknowledged sends")
         # The last figures are sent before the store closes.
         assert master.stop() == 0
         (stored,) = receiver.metrics("rocketmq_messages_in_total")

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from support.api_requests import message, send_request
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -28,7 +29,7 @@ def ask(broker: ServiceProcess, method: str, request: Message, response: type[Re
             request_serializer=lambda one: one.SerializeToString(),
             response_deserializer=response.FromString,
         )
-        return call(request, metadata=(("x-mq-client-id", "tool@1"),), timeout=20, wait_for_ready=True)
+        return call(request, metadata=(("x-mq-client-id", "tool@1"),), timeout=PATIENCE_S, wait_for_ready=True)
 
 
 def progress(broker: ServiceProcess) -> tuple[int, int]:
@@ -50,7 +51,9 @@ def test_progress_that_was_set_outlives_a_kill(tmp_path: Path) -> None:
             assert ask(broker, "UpdateOffset", request, pb.UpdateOffsetResponse).status.code == Code.OK
             broker.kill()
             broker.start()
-            wait_until(lambda: progress(broker)[0] != Code.FORBIDDEN, limit_s=60, what="the broker serves again")
+            wait_until(
+                lambda: progress(broker)[0] != Code.FORBIDDEN, limit_s=PATIENCE_S, what="the broker serves again"
+            )
             assert progress(broker) == (Code.OK, offset)
 
 

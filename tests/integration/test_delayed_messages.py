@@ -14,6 +14,7 @@ import pytest
 from support.acknowledged_sends import METADATA, DelayedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.failover_group import FailoverGroup
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord, RecordFound, decode_record, scan_record
@@ -111,7 +112,7 @@ async def _send_later(broker: ServiceProcess) -> str:
     message = definition.Message(topic=definition.Resource(name=REMINDERS), body=b"later", system_properties=system)
     async with grpc.aio.insecure_channel(f"{broker.host}:{broker.ports['grpcServerPort']}") as channel:
         answer = await service_pb2_grpc.MessagingServiceStub(channel).SendMessage(
-            service.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=10
+            service.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=PATIENCE_S
         )
     return str(answer.entries[0].recall_handle)
 
@@ -120,7 +121,7 @@ async def _recall(broker: ServiceProcess, handle: str) -> int:
     request = service.RecallMessageRequest(topic=definition.Resource(name=REMINDERS), recall_handle=handle)
     async with grpc.aio.insecure_channel(f"{broker.host}:{broker.ports['grpcServerPort']}") as channel:
         answer = await service_pb2_grpc.MessagingServiceStub(channel).RecallMessage(
-            request, metadata=METADATA, timeout=10
+            request, metadata=METADATA, timeout=PATIENCE_S
         )
     return int(answer.status.code)
 
@@ -137,9 +138,7 @@ def test_a_new_master_delivers_what_the_old_one_held(tmp_path: Path, kind: str) 
             for number, broker in enumerate(group.brokers)
         ]
         time.sleep(2)
-        wait_until(lambda: group.master() is not None, limit_s=120, what="somebody is the master")
-        first = group.master()
-        assert first is not None
+        first = group.wait_master()
         if kind == "kill":
             group.brokers[first].kill()
         else:
@@ -153,8 +152,7 @@ def test_a_new_master_delivers_what_the_old_one_held(tmp_path: Path, kind: str) 
             group.brokers[first].start()
         stack.close()
         group.wait_whole()
-        master = group.master()
-        assert master is not None
+        master = group.wait_master()
         acknowledged = [message_id for sender in senders for message_id in sender.acknowledged]
         check(group.cluster.store_folder(f"broker-a-{master}"), acknowledged)
         wait_until(group.are_equal, limit_s=120, what="the replicas are equal")

@@ -26,6 +26,7 @@ from support.cluster_processes import BROKER_PORTS, ServiceProcess, commit_log_b
 from support.failover_group import KINDS, LEASE_MS, PARTITIONS, TOPIC, FailoverGroup
 from support.http2_peer import unary_request
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
+from support.running_time import PATIENCE_S
 from support.settling_consumer import Deliveries, SettlingConsumer
 from support.topic_admin import create_topic
 from tandemmq.core.delivery.journal import GrantEntry, read_frames
@@ -71,11 +72,15 @@ def test_clients_leave_a_member_that_can_pass_nothing_on(tmp_path: Path, first: 
             with AcknowledgedSender(
                 group.brokers[0], TOPIC, inflight=1, first_number=1 << 100, pause_s=0.02, target=f"ipv4:{addresses}"
             ) as sender:
-                wait_until(lambda: len(sender.acknowledged) > 10, limit_s=60, what="sends are acknowledged")
-                mend = PARTITIONS[kind](group, group.brokers[group.master() or 0])
-                wait_until(lambda: "clients_turned_away" in group.brokers[0].log_text(), limit_s=60, what="they are")
+                wait_until(lambda: len(sender.acknowledged) > 10, limit_s=PATIENCE_S, what="sends are acknowledged")
+                mend = PARTITIONS[kind](group, group.brokers[group.wait_master()])
+                wait_until(
+                    lambda: "clients_turned_away" in group.brokers[0].log_text(), limit_s=PATIENCE_S, what="they are"
+                )
                 count = len(sender.acknowledged)
-                wait_until(lambda: len(sender.acknowledged) > count + 20, limit_s=20, what="the other one has them")
+                wait_until(
+                    lambda: len(sender.acknowledged) > count + 20, limit_s=PATIENCE_S, what="the other one has them"
+                )
                 assert mend is not None
                 mend()
             group.wait_whole()
@@ -98,8 +103,7 @@ def test_a_hand_over_refuses_nobody(tmp_path: Path) -> None:
             if time.monotonic() - began_s > 2:
                 pytest.skip("the machine stood still: what waits longer than a change takes is refused")
             group.wait_whole()
-        # On a busy machine a call may come with less left than a receive may wait.
-        told = [one for one in deliveries.refusals[refusals:] if "later deadline" not in one]
+        told = deliveries.refusals[refusals:]
         assert told == []
         assert [sender.refused for sender in group.senders] == refused_sends
         _check(group)
@@ -129,7 +133,7 @@ def test_what_is_changed_while_a_master_hands_over_is_no_remainder_of_one_member
                 is_made_again = has_more_than(len(made))
                 assert group.hand_over(to) == to
                 group.wait_whole()
-                wait_until(is_made_again, limit_s=60, what="topics are made again")
+                wait_until(is_made_again, limit_s=PATIENCE_S, what="topics are made again")
         finally:
             is_over.set()
         for lane in lanes:
@@ -140,7 +144,9 @@ def test_what_is_changed_while_a_master_hands_over_is_no_remainder_of_one_member
             text = (Path(broker.settings["storePathRootDir"]) / "config" / "topics.json").read_text()
             return set(json.loads(text)["topicConfigTable"])
 
-        wait_until(lambda: len({frozenset(topics(broker)) for broker in group.brokers}) == 1, limit_s=60, what="equal")
+        wait_until(
+            lambda: len({frozenset(topics(broker)) for broker in group.brokers}) == 1, limit_s=PATIENCE_S, what="equal"
+        )
         assert set(made) <= topics(group.brokers[0])
         assert not any('"table": "topics.json"' in broker.log_text() for broker in group.brokers)
 
@@ -156,7 +162,7 @@ def test_a_stop_in_order_refuses_nobody(tmp_path: Path) -> None:
             refused_sends, refusals = [sender.refused for sender in group.senders], len(deliveries.refusals)
             if group.change("stop").silent_s > 2:
                 pytest.skip("the machine stood still: what waits longer than a change takes is refused")
-            told = [one for one in deliveries.refusals[refusals:] if "later deadline" not in one]
+            told = deliveries.refusals[refusals:]
             # A member that has just been started again may not know its master yet.
             assert [one for one in told if "this broker is a slave" not in one] == []
             if told:
@@ -176,7 +182,7 @@ def test_the_next_master_renews_what_was_read_and_lets_run_out_what_was_not(tmp_
                 assert group.hand_over(1) == 1
             else:
                 group.brokers[0].stop()
-            wait_until(lambda: group.master() == 1, limit_s=60, what="broker 1 is the master")
+            wait_until(lambda: group.master() == 1, limit_s=PATIENCE_S, what="broker 1 is the master")
             folder = Path(group.brokers[1].settings["storePathRootDir"])
             renewed: dict[str, bool] = {}
 
@@ -186,7 +192,7 @@ def test_the_next_master_renews_what_was_read_and_lets_run_out_what_was_not(tmp_
                     renewed.update(renewed_in(folder))
                 return len(renewed) == 2
 
-            wait_until(is_told, limit_s=60, what="the leases are written")
+            wait_until(is_told, limit_s=PATIENCE_S, what="the leases are written")
             assert renewed == {"silent@1": False, "reader@1": True}
 
 
@@ -202,7 +208,7 @@ class PushPeer:
             auto_renew=True,
         )
         path = (":path", "/apache.rocketmq.v2.MessagingService/ReceiveMessage")
-        self._socket = socket.create_connection((broker.host, broker.ports["grpcServerPort"]), timeout=60)
+        self._socket = socket.create_connection((broker.host, broker.ports["grpcServerPort"]), timeout=PATIENCE_S)
         self._socket.sendall(frames.PREFACE + frames.settings({}))
         self._socket.sendall(unary_request(1, request.SerializeToString(), path, ("x-mq-client-id", client_id)))
         self._received = b""
@@ -359,7 +365,7 @@ async def _given_around_a_pause(group: FailoverGroup, message_id: str) -> tuple[
         store = group.cluster.store_folder("broker-a-0")
         while message_id.encode() not in b"".join(commit_log_bytes(store).values()):
             await asyncio.sleep(0.005)
-        os.kill(master.pid, signal.SIGSTOP)
+        group.pause(master)
         try:
             os.kill(slave.pid, signal.SIGCONT)
             await asyncio.to_thread(
@@ -436,7 +442,7 @@ def test_exchanged_folders_are_refused_and_are_as_before_once_they_are_back(tmp_
         for broker in group.brokers:
             broker.start(wait=False)
             assert broker.process is not None
-            assert broker.process.wait(60) == EXIT_REFUSED
+            assert broker.process.wait(PATIENCE_S) == EXIT_REFUSED
             [refused] = [event for event in broker.events() if event.get("event") == "broker_not_started"]
             assert "give each member its own folder" in refused["error"]
         exchange()

@@ -15,6 +15,7 @@ import pytest
 
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 
 
@@ -63,7 +64,9 @@ def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_pat
 
         with AcknowledgedSender(master, "orders", body_bytes=16_000):
             wait_until(lambda: told() != [], limit_s=120, what="the slave says that its disk is full")
-            wait_until(lambda: _link_state(slave) in ("disk full", "refusing"), limit_s=60, what="its status says so")
+            wait_until(
+                lambda: _link_state(slave) in ("disk full", "refusing"), limit_s=PATIENCE_S, what="its status says so"
+            )
             assert _link_state(slave) != "refusing"
             # Not even a checkpoint has room.
             with suppress(OSError), (small_disk / "more").open("wb", buffering=0) as more:

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 import pytest
 
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes, new_store, with_options
 from tandemmq.broker.slave.ha_connection import READ_BUFFER_BYTES, HaConnection
@@ -24,7 +25,6 @@ FILE_BYTES: Final = 16 << 20
 FRAME_BYTES: Final = 32 << 10
 # How much a read brings is the kernel's affair, and a megabyte may never come in one; the first part of a frame does.
 WRITTEN_APART_BYTES_MIN: Final = 2_000
-LIMIT_S: Final = 20.0
 
 
 @dataclass
@@ -36,7 +36,7 @@ class HeldSegment:
     failure: DiskError | None
 
     def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
-        assert self.held.wait(LIMIT_S)
+        assert self.held.wait(PATIENCE_S)
         if self.failure is not None:
             raise self.failure
         self.segment.write_parts(start, parts)
@@ -126,7 +126,7 @@ async def following(log: HeldLog) -> AsyncIterator[tuple[Master, asyncio.Task[st
         appended=lambda: None,
         written_apart_bytes_min=WRITTEN_APART_BYTES_MIN,
     )
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         sock = await connection.connect("127.0.0.1", server.sockets[0].getsockname()[1])
         task = asyncio.create_task(connection.follow(sock))
         master = Master(random.Random(2).randbytes(2 * FILE_BYTES), connection, *await came)

@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from support.certificates import ADMIN, TestCertificates, broker, now
 from support.messages import outgoing_message
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options
 from tandemmq.broker import ha_transport
@@ -34,7 +35,6 @@ from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateAuthority, CertificateFolder
 from tandemmq.service.event_loop import SystemClock
 
-LIMIT_S = 30.0
 OPTIONS = with_options(commit_log_file_bytes=4 << 20, max_message_bytes=1 << 20)
 
 
@@ -85,7 +85,7 @@ class Link:
 
     async def acknowledged(self) -> None:
         """Returns when a slave has all of it."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not any(slave.acked_offset == self.masters.end_offset for slave in self.replica.slaves()):
                 self.heard.clear()
                 self.listener.pump()
@@ -93,7 +93,7 @@ class Link:
 
     async def departed(self) -> str:
         """Why the first connection that ended has ended, as the log tells."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 for line in self.told:
                     if line["event"] in ("replication_refused", "slave_disconnected", "slave_link_closed"):
@@ -207,7 +207,7 @@ async def test_each_wrong_certificate_has_its_own_words(
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", link.listener.port, ssl=context)
             writer.write(bytes(8))
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 heard = await reader.read(100)
         assert await link.departed() == words
         assert heard == b""
@@ -268,7 +268,7 @@ async def test_a_renewed_certificate_counts_for_the_next_connection_and_ends_non
         certificates.issue(broker(0))
         # Files are looked at once a second.
         serials = {_serial(first)}
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(serials) == 1:
                 sock = await link.connect(slave)
                 serials.add(_serial(sock))
@@ -321,7 +321,7 @@ async def test_an_open_connection_ends_with_its_certificate(
             await asyncio.sleep(2.5)
             assert not following.done()
             link.connection.drop("enough")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             told = await following
         if judge != "the slave" and told != "enough":
             assert told == "closed by the master"
@@ -354,11 +354,11 @@ async def test_a_listener_that_stops_ends_handshakes(certificates: TestCertifica
     with linked(_tls(certificates.issue(broker(0)))) as link:
         reader, writer = await asyncio.open_connection("127.0.0.1", link.listener.port)
         writer.write(b"\x16\x03\x01")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not link.listener._handshakes:
                 await asyncio.sleep(0.01)
         link.listener.stop()
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
         writer.close()
         await asyncio.sleep(0.1)

@@ -13,6 +13,7 @@ import pytest
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.failover_group import FailoverGroup
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
@@ -54,7 +55,7 @@ class Client:
         )
         for stub in self._stubs:
             try:
-                await stub.SyncLiteSubscription(request, metadata=METADATA, timeout=3)
+                await stub.SyncLiteSubscription(request, metadata=METADATA, timeout=PATIENCE_S)
             except grpc.aio.AioRpcError:
                 continue
 
@@ -74,7 +75,9 @@ class Client:
             )
             stub = self._stubs[turn % len(self._stubs)]
             try:
-                answer = await stub.SendMessage(pb.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=5)
+                answer = await stub.SendMessage(
+                    pb.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=PATIENCE_S
+                )
                 is_stored = answer.status.code == definition.OK
             except grpc.aio.AioRpcError:
                 is_stored = False
@@ -100,7 +103,7 @@ class Client:
         while True:
             await self.subscribe()
             try:
-                elements = [one async for one in stub.ReceiveMessage(request, metadata=METADATA, timeout=10)]
+                elements = [one async for one in stub.ReceiveMessage(request, metadata=METADATA, timeout=PATIENCE_S)]
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.1)
                 continue
@@ -116,7 +119,7 @@ class Client:
                     message_id=system.message_id, receipt_handle=system.receipt_handle, lite_topic=system.lite_topic
                 )
             try:
-                await stub.AckMessage(ack, metadata=METADATA, timeout=5)
+                await stub.AckMessage(ack, metadata=METADATA, timeout=PATIENCE_S)
             except grpc.aio.AioRpcError:
                 continue  # They come again.
 
@@ -173,17 +176,16 @@ def test_a_new_master_gives_the_lite_topics_of_the_old_one_in_order(tmp_path: Pa
         asyncio.run(create_topic(group.brokers[0], TOPIC, queues=4, message_type="LITE"))
 
         def change_master() -> None:
-            first = group.master()
-            assert first is not None
+            first = group.wait_master()
             if kind == "hand over":
                 group.hand_over()
             else:
                 group.brokers[first].kill()
-            wait_until(lambda: group.master() not in (None, first), limit_s=30, what="another is the master")
+            wait_until(lambda: group.master() not in (None, first), limit_s=PATIENCE_S, what="another is the master")
             if kind == "kill":
                 group.brokers[first].start()
             group.wait_whole()
 
         asyncio.run(run(group.brokers, [change_master]))
         group.stop_senders()
-        wait_until(group.are_equal, limit_s=30, what="the replicas are equal")
+        wait_until(group.are_equal, limit_s=PATIENCE_S, what="the replicas are equal")

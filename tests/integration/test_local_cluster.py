@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from support.running_time import PATIENCE_S
+
 _LINES = [f"line {number}" for number in range(200)]
-_START_LIMIT_S = 180.0
+_START_LIMIT_S = 600.0
 _HEALTH_LIMIT_S = 120.0
 _COMMAND_LIMIT_S = 120.0
 _STARTED = """
@@ -222,7 +224,7 @@ def test_down_stops_everything_and_keeps_the_data(cluster: LocalCluster) -> None
     pids = [int(member["pid"]) for member in cluster.record()["members"]]
     stopped = cluster.run("down")
     assert stopped.returncode == 0, stopped.stderr
-    assert cluster.process.wait(timeout=10) == 0
+    assert cluster.process.wait(timeout=PATIENCE_S) == 0
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

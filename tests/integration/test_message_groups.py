@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from support.cluster_processes import ProcessCluster, ServiceProcess
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_group, create_topic
 from tandemmq.client.connection import ClientOptions
 from tandemmq.client.messages import ClientError
@@ -46,7 +47,7 @@ class Raw:
             response_deserializer=pb.SendMessageResponse.FromString,
         )
         try:
-            answer = await send(pb.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=3)
+            answer = await send(pb.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError:
             return False
         assert isinstance(answer, pb.SendMessageResponse)
@@ -69,7 +70,7 @@ class Raw:
             request_serializer=pb.ReceiveMessageRequest.SerializeToString,
             response_deserializer=pb.ReceiveMessageResponse.FromString,
         )
-        answers = receive(request, metadata=METADATA, timeout=6)
+        answers = receive(request, metadata=METADATA, timeout=PATIENCE_S)
         try:
             return [element.message async for element in answers if element.HasField("message")]
         except grpc.aio.AioRpcError:
@@ -87,7 +88,7 @@ class Raw:
             response_deserializer=pb.AckMessageResponse.FromString,
         )
         try:
-            answer = await ack(request, metadata=METADATA, timeout=3)
+            answer = await ack(request, metadata=METADATA, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError:
             return definition.PROXY_TIMEOUT
         assert isinstance(answer, pb.AckMessageResponse)
@@ -135,7 +136,7 @@ async def test_message_groups_keep_one_queue_and_their_order(tmp_path: Path) -> 
                 tasks.create_task(_consume(raws[0], "broker-b", seen)),
             ]
             senders = [tasks.create_task(_send_all(raws, producer, group)) for group in MESSAGE_GROUPS]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while seen.count < len(MESSAGE_GROUPS) * MESSAGES // 4:
                     await asyncio.sleep(0.05)
             brokers[1].kill()
@@ -160,13 +161,13 @@ async def _wait_for_both(raw: Raw) -> None:
         request_serializer=pb.QueryRouteRequest.SerializeToString,
         response_deserializer=pb.QueryRouteResponse.FromString,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             endpoints = definition.Endpoints(
                 scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=8081)]
             )
             request = pb.QueryRouteRequest(topic=definition.Resource(name=TOPIC), endpoints=endpoints)
-            answer = await query(request, metadata=METADATA, timeout=3)
+            answer = await query(request, metadata=METADATA, timeout=PATIENCE_S)
             assert isinstance(answer, pb.QueryRouteResponse)
             if {row.broker.name for row in answer.message_queues} == set(BROKERS):
                 return

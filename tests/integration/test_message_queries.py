@@ -15,6 +15,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from support.cluster_processes import ProcessCluster, ServiceProcess
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from tandemmq.client import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
@@ -46,7 +47,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServicePro
 
 
 async def _fill(master: ServiceProcess, slave: ServiceProcess) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not any(one.in_sync for one in (await broker_status(master)).slaves):
             await asyncio.sleep(0.05)
     await _create(master, TOPIC, queues=4)
@@ -60,7 +61,7 @@ async def _fill(master: ServiceProcess, slave: ServiceProcess) -> None:
                 properties={"colour": "grün"},
             )
     # Acknowledged means that the slave has the bytes; a moment later it has made its queues of them.
-    async with _asking(slave) as stub, asyncio.timeout(10):
+    async with _asking(slave) as stub, asyncio.timeout(PATIENCE_S):
         while len(await _all(stub, pb.QueryMessagesRequest(topic=TOPIC, time=pb.TimeRange(), limit=500))) < COUNT:
             await asyncio.sleep(0.05)
 
@@ -75,8 +76,8 @@ async def _create(master: ServiceProcess, topic: str, *, queues: int) -> None:
             scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=port)]
         )
         request = service_pb2.QueryRouteRequest(topic=definition.Resource(name=topic), endpoints=endpoints)
-        async with asyncio.timeout(10):
-            while (await stub.QueryRoute(request, metadata=METADATA, timeout=5)).status.code != definition.OK:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await stub.QueryRoute(request, metadata=METADATA, timeout=PATIENCE_S)).status.code != definition.OK:
                 await asyncio.sleep(0.02)
 
 
@@ -102,7 +103,7 @@ async def _all(
 ) -> list[pb.MessageView]:
     messages = []
     while True:
-        answer = await stub.QueryMessages(request, timeout=10)
+        answer = await stub.QueryMessages(request, timeout=PATIENCE_S)
         messages += answer.messages
         if not answer.next_page_token:
             return messages
@@ -117,7 +118,7 @@ async def test_both_replicas_tell_the_same(group: tuple[ServiceProcess, ServiceP
     answers = []
     for broker in group:
         async with _asking(broker) as stub:
-            queues = await stub.ListQueues(pb.ListQueuesRequest(topic=TOPIC), timeout=6)
+            queues = await stub.ListQueues(pb.ListQueuesRequest(topic=TOPIC), timeout=PATIENCE_S)
             newest = pb.QueryMessagesRequest(
                 topic=TOPIC, time=pb.TimeRange(newest_first=True), limit=7, body_bytes=100_000
             )
@@ -153,10 +154,10 @@ async def test_a_message_is_found_by_its_key_its_id_and_its_places(
             by_id = pb.QueryMessagesRequest(topic=TOPIC, key=pb.KeyQuery(key=found.message_id), body_bytes=1_000)
             assert await _all(stub, by_id) == [found]
             at = await stub.GetMessage(
-                pb.GetMessageRequest(physical_offset=found.physical_offset, body_bytes=1_000), timeout=3
+                pb.GetMessageRequest(physical_offset=found.physical_offset, body_bytes=1_000), timeout=PATIENCE_S
             )
             place = pb.QueuePlace(topic=TOPIC, queue_id=found.queue_id, queue_offset=found.queue_offset)
-            in_queue = await stub.GetMessage(pb.GetMessageRequest(queue=place, body_bytes=1_000), timeout=3)
+            in_queue = await stub.GetMessage(pb.GetMessageRequest(queue=place, body_bytes=1_000), timeout=PATIENCE_S)
             assert (at.message, in_queue.message) == (found, found)
             every = pb.QueryMessagesRequest(topic=TOPIC, key=pb.KeyQuery(key="all"), limit=8)
             assert _numbers(await _all(stub, every)) == list(range(COUNT))[::-1]
@@ -168,7 +169,7 @@ async def test_a_search_goes_on_at_the_other_replica(group: tuple[ServiceProcess
     async with _asking(group[0]) as master, _asking(group[1]) as slave:
         for newest_first in (False, True):
             request = pb.QueryMessagesRequest(topic=TOPIC, time=pb.TimeRange(newest_first=newest_first), limit=20)
-            first = await master.QueryMessages(request, timeout=10)
+            first = await master.QueryMessages(request, timeout=PATIENCE_S)
             request.page_token = first.next_page_token
             numbers = _numbers([*first.messages, *await _all(slave, request)])
             assert numbers == (list(range(COUNT))[::-1] if newest_first else list(range(COUNT)))
@@ -178,7 +179,7 @@ async def test_a_time_is_an_offset_in_each_queue(group: tuple[ServiceProcess, Se
     async with _asking(group[0]) as stub:
         messages = await _all(stub, pb.QueryMessagesRequest(topic=TOPIC, time=pb.TimeRange(), limit=500))
         moment = messages[30].store_time
-        found = await stub.FindOffsets(pb.FindOffsetsRequest(topic=TOPIC, time=moment), timeout=6)
+        found = await stub.FindOffsets(pb.FindOffsetsRequest(topic=TOPIC, time=moment), timeout=PATIENCE_S)
         for one in found.offsets:
             queue = [message for message in messages if message.queue_id == one.queue_id]
             later = [
@@ -202,8 +203,8 @@ async def test_records_whose_bytes_agree_have_one_digest(
     async with _asking(group[0]) as master, _asking(group[1]) as slave:
         (found,) = await _all(master, pb.QueryMessagesRequest(topic=TOPIC, key=pb.KeyQuery(key="order-57")))
         request = pb.DigestRecordRequest(physical_offset=found.physical_offset, size=found.record_bytes)
-        of_master = await master.DigestRecord(request, timeout=3)
-        of_slave = await slave.DigestRecord(request, timeout=3)
+        of_master = await master.DigestRecord(request, timeout=PATIENCE_S)
+        of_slave = await slave.DigestRecord(request, timeout=PATIENCE_S)
         file_bytes = 1 << 20
         log_file = Path(group[0].settings["storePathRootDir"]) / "commitlog"
         start = found.physical_offset - found.physical_offset % file_bytes
@@ -212,12 +213,12 @@ async def test_records_whose_bytes_agree_have_one_digest(
             assert of_master.sha256 == hashlib.sha256(file.read(found.record_bytes)).digest()
         assert of_master.held
         assert of_slave.sha256 == of_master.sha256
-        beyond = await slave.DigestRecord(pb.DigestRecordRequest(physical_offset=1 << 40, size=10), timeout=3)
+        beyond = await slave.DigestRecord(pb.DigestRecordRequest(physical_offset=1 << 40, size=10), timeout=PATIENCE_S)
         assert (beyond.held, beyond.sha256) == (False, b"")
         # Two files.
         whole = pb.DigestRecordRequest(physical_offset=0, size=of_master.end_offset)
-        assert (await master.DigestRecord(whole, timeout=3)).sha256 == (
-            await slave.DigestRecord(whole, timeout=3)
+        assert (await master.DigestRecord(whole, timeout=PATIENCE_S)).sha256 == (
+            await slave.DigestRecord(whole, timeout=PATIENCE_S)
         ).sha256
 
 
@@ -239,10 +240,10 @@ async def _first_found(
     stub: message_query_service_pb2_grpc.MessageQueryServiceStub, request: pb.QueryMessagesRequest
 ) -> pb.QueryMessagesResponse:
     """The answer once there are messages. A slave may hear of a new topic after its messages."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                answer: pb.QueryMessagesResponse = await stub.QueryMessages(request, timeout=5)
+                answer: pb.QueryMessagesResponse = await stub.QueryMessages(request, timeout=PATIENCE_S)
                 if answer.messages:
                     return answer
             except grpc.aio.AioRpcError as error:
@@ -305,7 +306,7 @@ async def test_what_cannot_be_answered_is_refused(
 ) -> None:
     async with _asking(group[0]) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.QueryMessages(request_, timeout=5)
+            await stub.QueryMessages(request_, timeout=PATIENCE_S)
         assert refused.value.code() is code
         assert text in (refused.value.details() or "")
 
@@ -319,18 +320,18 @@ async def test_places_without_a_message(group: tuple[ServiceProcess, ServiceProc
             (pb.GetMessageRequest(queue=pb.QueuePlace(topic=TOPIC, queue_offset=10_000)), grpc.StatusCode.NOT_FOUND),
         ]:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.GetMessage(request, timeout=5)
+                await stub.GetMessage(request, timeout=PATIENCE_S)
             assert refused.value.code() is code
         for size in (0, -1, 9 << 20):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.DigestRecord(pb.DigestRecordRequest(physical_offset=0, size=size), timeout=5)
+                await stub.DigestRecord(pb.DigestRecordRequest(physical_offset=0, size=size), timeout=PATIENCE_S)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_many_searches_at_once_do_not_stop_the_broker(group: tuple[ServiceProcess, ServiceProcess]) -> None:
     async with _asking(group[0]) as stub:
         request = pb.QueryMessagesRequest(topic=TOPIC, time=pb.TimeRange(), limit=500, body_bytes=1 << 20)
-        searches = [asyncio.ensure_future(stub.QueryMessages(request, timeout=30)) for _ in range(30)]
+        searches = [asyncio.ensure_future(stub.QueryMessages(request, timeout=PATIENCE_S)) for _ in range(30)]
         answers = await asyncio.gather(*searches)
     assert all(len(answer.messages) == len(answers[0].messages) > 0 for answer in answers)
     assert (await broker_status(group[0])).broker_name == "broker-a"
@@ -360,10 +361,10 @@ async def test_dead_letters_come_back(group: tuple[ServiceProcess, ServiceProces
             request = operations_pb.ResendDeadLettersRequest(
                 group="workers", queue_offsets=[letter.queue_offset, 99], dry_run=True
             )
-            dry = await operations.ResendDeadLetters(request, timeout=10)
+            dry = await operations.ResendDeadLetters(request, timeout=PATIENCE_S)
             assert [(one.topic, bool(one.problem)) for one in dry.letters] == [("jobs", False), ("", True)]
             request.dry_run = False
-            sent = await operations.ResendDeadLetters(request, timeout=10)
+            sent = await operations.ResendDeadLetters(request, timeout=PATIENCE_S)
         assert [(one.new_queue_offset, one.message_id) for one in sent.letters] == [(1, receipt.message_id), (-1, "")]
         (again,) = await _received(consumer)
         assert (again.body, again.message_id, again.keys, again.delivery_attempt) == (
@@ -375,7 +376,7 @@ async def test_dead_letters_come_back(group: tuple[ServiceProcess, ServiceProces
 
 
 async def _received(consumer: SimpleConsumer) -> list[ReceivedMessage]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not (messages := await consumer.receive(max_messages=8, invisible_ms=30_000)):
             pass
     return messages
@@ -394,6 +395,6 @@ async def _bury(address: str, message_id: str, receipt_handle: str) -> None:
                 max_delivery_attempts=16,
             ),
             metadata=METADATA,
-            timeout=10,
+            timeout=PATIENCE_S,
         )
     assert answer.status.code == definition.OK

@@ -33,7 +33,7 @@ async def test_brokers_come_and_go_in_the_figures() -> None:
             assert (figures["topics",], figures["route_watchers",]) == (1, 1)
             assert figures["registrations_total", "new"] == 1
             assert figures["heartbeats_total",] >= 1
-            assert 0 <= figures["heartbeat_age_seconds", "DefaultCluster", "broker-a", "0"] < 5
+            assert 0 <= figures["heartbeat_age_seconds", "DefaultCluster", "broker-a", "0"] < 60
         await until(lambda: not server.live(), "noticed")
         figures = await told(server)
         assert figures["brokers_lost_total", "heartbeat_stream_ended"] == 1

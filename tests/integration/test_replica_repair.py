@@ -15,6 +15,7 @@ import xxhash
 
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from tandemmq.core.message.record import Blank, RecordFound, scan_record
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
@@ -44,7 +45,7 @@ class Replica:
 
     def facts(self) -> reader_pb.DescribeReplicaResponse:
         answer: reader_pb.DescribeReplicaResponse = self.reader.DescribeReplica(
-            reader_pb.DescribeReplicaRequest(), timeout=10
+            reader_pb.DescribeReplicaRequest(), timeout=PATIENCE_S
         )
         return answer
 
@@ -87,7 +88,7 @@ class Replica:
                 source_digest=source_digest,
                 dry_run=dry_run,
             ),
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         return answer
 
@@ -103,13 +104,13 @@ class Replica:
                 dry_run=dry_run,
                 undo=undo,
             ),
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         return answer
 
     def rewrite_table(self, table: str, *, dry_run: bool = False, undo: bool = False) -> pb.RewriteTableResponse:
         answer: pb.RewriteTableResponse = self.repair.RewriteTable(
-            pb.RewriteTableRequest(table=table, dry_run=dry_run, undo=undo), timeout=60
+            pb.RewriteTableRequest(table=table, dry_run=dry_run, undo=undo), timeout=PATIENCE_S
         )
         return answer
 
@@ -331,7 +332,7 @@ def test_queue_entries_are_written_again_from_the_log(pair: Pair) -> None:
 def test_tables_are_written_again_by_master_and_slave(pair: Pair) -> None:
     for replica in (pair.master, pair.slave):
         path = replica.folder / "config" / "topics.json"
-        wait_until(lambda: TOPIC in path.read_text(), limit_s=30, what="the topic is in the file")  # noqa: B023
+        wait_until(lambda: TOPIC in path.read_text(), limit_s=PATIENCE_S, what="the topic is in the file")  # noqa: B023
         sound = path.read_bytes()
         assert not replica.rewrite_table("topics.json").changed
         for damaged in (b"", sound[: len(sound) // 2], sound.replace(TOPIC.encode(), b"another")):
@@ -395,7 +396,7 @@ def test_small_files_are_written_again_and_put_back(pair: Pair) -> None:
 def test_a_table_that_was_written_again_can_be_put_back(pair: Pair) -> None:
     for replica in (pair.master, pair.slave):
         path = replica.folder / "config" / "topics.json"
-        wait_until(lambda: TOPIC in path.read_text(), limit_s=30, what="the topic is in the file")  # noqa: B023
+        wait_until(lambda: TOPIC in path.read_text(), limit_s=PATIENCE_S, what="the topic is in the file")  # noqa: B023
         sound = path.read_bytes()
         # Not the same on both: a slave's repaired table is its master's.
         other = b"another" if replica is pair.master else b"a-third"

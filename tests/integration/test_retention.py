@@ -11,6 +11,7 @@ import grpc
 
 from support.acknowledged_sends import METADATA, AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
@@ -21,7 +22,6 @@ TOPIC, EXPIRED = "kept", "expired"
 SMALL = {"mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": "1024"}
 SHORT_OF_ROOM = {"diskMaxUsedSpaceRatio": "0.001", "diskSpaceCleanForciblyRatio": "0.002"}
 """Any disk is fuller than that."""
-_LOOK_LIMIT_S = 40.0
 
 
 def first_offset(broker: ServiceProcess) -> int:
@@ -36,7 +36,7 @@ def change(broker: ServiceProcess, **values: str) -> None:
     """As `tandemmq broker config set` does."""
     with grpc.insecure_channel(f"127.0.0.1:{broker.ports['listenPort']}") as channel:
         stub = broker_operations_service_pb2_grpc.BrokerOperationsServiceStub(channel)
-        stub.UpdateConfig(pb.UpdateConfigRequest(values=values), timeout=20)
+        stub.UpdateConfig(pb.UpdateConfigRequest(values=values), timeout=PATIENCE_S)
 
 
 def send(broker: ServiceProcess, topic: str) -> int:
@@ -51,7 +51,7 @@ def send(broker: ServiceProcess, topic: str) -> int:
             message_id=f"01{time.time_ns():032X}", message_type=definition.NORMAL, body_encoding=definition.IDENTITY
         )
         message = definition.Message(topic=definition.Resource(name=topic), body=b"b", system_properties=properties)
-        answer = call(service.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=20)
+        answer = call(service.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=PATIENCE_S)
     assert answer.status.code in (definition.OK, definition.HA_NOT_AVAILABLE), answer.status.message
     return int(answer.entries[0].offset)
 
@@ -71,21 +71,23 @@ def test_a_disk_short_of_room_deletes_nothing_that_nobody_read_unless_a_setting_
         asyncio.run(create_topic(master, EXPIRED, queues=1))
         next_number = [send(master, EXPIRED) for _ in range(20)][-1] + 1
         with AcknowledgedSender(master, TOPIC) as sender:
-            wait_until(lambda: len(sender.acknowledged) > 1_500, limit_s=60, what="1,500 acknowledged sends")
+            wait_until(lambda: len(sender.acknowledged) > 1_500, limit_s=PATIENCE_S, what="1,500 acknowledged sends")
         assert asyncio.run(broker_status(master)).end_offset > 4 * (128 << 10)
         change(master, diskSpaceWarningLevelRatio="0.003")
         wait_until(
             lambda: f"topic {EXPIRED}, of which no group has read queue" in write_refusal(master),
-            limit_s=_LOOK_LIMIT_S,
+            limit_s=PATIENCE_S,
             what="the master says for whom its disk is full",
         )
         assert (first_offset(master), first_offset(slave)) == (0, 0)
         change(master, deleteUnreadWhenFull="true")
         for broker in (master, slave):
-            wait_until(lambda broker=broker: first_offset(broker) > 0, limit_s=_LOOK_LIMIT_S, what="files went")  # type: ignore[misc]
+            wait_until(lambda broker=broker: first_offset(broker) > 0, limit_s=PATIENCE_S, what="files went")  # type: ignore[misc]
         assert first_offset(slave) <= first_offset(master)
         # Nothing in the log tells how far the first topic's queue had come.
-        wait_until(lambda: f'"{EXPIRED}"' in queue_ends(cluster), limit_s=20, what="the slave is told of its number")
+        wait_until(
+            lambda: f'"{EXPIRED}"' in queue_ends(cluster), limit_s=PATIENCE_S, what="the slave is told of its number"
+        )
         master.kill()
         shutil.rmtree(cluster.store_folder("broker-a-0"))
         master.settings["diskSpaceWarningLevelRatio"] = "0.99"

@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.acknowledged_sends import AcknowledgedSender
 from support.certificates import ADMIN, CLUSTER, GROUP, TestCertificates, broker, now
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, lasting_port, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from tandemmq.core.access.identity import AdminLevel, Identity, server_name
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
@@ -33,7 +34,6 @@ from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls, use_service_tls
 
 TOPIC = "orders"
-LIMIT_S = 90.0
 
 
 @dataclass
@@ -70,7 +70,7 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         made = SecureGroup(certificates, cluster, name_server, master, slave, request.param == "enforcing")
         with use_service_tls(made.as_admin()):
             asyncio.run(create_topic(master, TOPIC, queues=4))
-        wait_until(lambda: made.slaves() == [1], limit_s=LIMIT_S, what="the slave is in sync")
+        wait_until(lambda: made.slaves() == [1], limit_s=PATIENCE_S, what="the slave is in sync")
         yield made
 
 
@@ -108,7 +108,7 @@ def _registration(group: str, broker_id: int, *, cluster: str = CLUSTER) -> ns_p
 def _brokers(group: SecureGroup) -> set[tuple[str, int, str]]:
     with stranger(group, group.name_server, ADMIN[AdminLevel.VIEWER]) as channel:
         stub = name_server_service_pb2_grpc.NameServerServiceStub(channel)
-        answer = stub.ListBrokers(ns_pb.ListBrokersRequest(), timeout=10)
+        answer = stub.ListBrokers(ns_pb.ListBrokersRequest(), timeout=PATIENCE_S)
     return {(each.identity.broker_name, each.identity.broker_id, each.endpoints.ha) for each in answer.brokers}
 
 
@@ -136,12 +136,12 @@ def test_nobody_else_registers_as_the_master_or_takes_it_away(
         ]
         for call, message in calls:
             with pytest.raises(grpc.RpcError) as refused:
-                call(message, timeout=10)  # type: ignore[operator]
+                call(message, timeout=PATIENCE_S)  # type: ignore[operator]
             assert _code(refused) == code
             assert words in str(refused.value)
         beat = ns_pb.HeartbeatRequest(identity=request.identity, incarnation=1 << 60, epoch=1 << 40)
         with pytest.raises(grpc.RpcError) as refused:
-            list(stub.Heartbeat(iter([beat]), timeout=10))
+            list(stub.Heartbeat(iter([beat]), timeout=PATIENCE_S))
         assert _code(refused) == code
     assert _brokers(group) == before
 
@@ -151,26 +151,26 @@ def test_a_member_cannot_prove_another_members_log(group: SecureGroup) -> None:
         cluster=CLUSTER, broker_name=GROUP, broker_id=2, disk_id="x", connection="127.0.0.1:9"
     )
     with stranger(group, group.master, broker(1)) as channel, pytest.raises(grpc.RpcError) as refused:
-        replica_service_pb2_grpc.ReplicaServiceStub(channel).VerifyReplica(request, timeout=10)
+        replica_service_pb2_grpc.ReplicaServiceStub(channel).VerifyReplica(request, timeout=PATIENCE_S)
     assert "the call speaks for broker-a:2" in str(refused.value)
     with stranger(group, group.master, broker(0, group="broker-b")) as channel, pytest.raises(grpc.RpcError) as refused:
-        replica_service_pb2_grpc.ReplicaServiceStub(channel).VerifyReplica(request, timeout=10)
+        replica_service_pb2_grpc.ReplicaServiceStub(channel).VerifyReplica(request, timeout=PATIENCE_S)
     assert _code(refused) == "PERMISSION_DENIED"
 
 
 def test_probes_need_no_certificate_on_their_own_port_and_nothing_else_is_there(group: SecureGroup) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{group.master.settings['openListenPort']}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(service="tandemmq.probe.ready"), timeout=10)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service="tandemmq.probe.ready"), timeout=PATIENCE_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.RpcError) as refused:
             replica_service_pb2_grpc.ReplicaServiceStub(channel).GetLogExtent(
-                replica_pb.GetLogExtentRequest(), timeout=10
+                replica_pb.GetLogExtentRequest(), timeout=PATIENCE_S
             )
         assert _code(refused) == "UNIMPLEMENTED"
 
 
-def _send(group: SecureGroup, *, timeout_s: float = 30) -> int:
+def _send(group: SecureGroup, *, timeout_s: float = PATIENCE_S) -> int:
     """The status code of one send, which waits for a slave."""
     target = f"127.0.0.1:{group.master.ports['grpcServerPort']}"
     with grpc.insecure_channel(target) as channel:
@@ -194,13 +194,13 @@ def test_a_stranger_on_the_replication_port_acknowledges_nothing(group: SecureGr
     strangers = []
     try:
         for offset in (0, 1, end_offset, 1 << 40, -1, -2):
-            sock = socket.create_connection(("127.0.0.1", group.master.ports["haListenPort"]), timeout=30)
+            sock = socket.create_connection(("127.0.0.1", group.master.ports["haListenPort"]), timeout=PATIENCE_S)
             strangers.append(sock)
             sock.sendall(struct.pack(">q", offset))
         with use_service_tls(group.as_admin()):
             status = asyncio.run(broker_status(group.master))
         # At whatever the log's end is now, too.
-        sock = socket.create_connection(("127.0.0.1", group.master.ports["haListenPort"]), timeout=30)
+        sock = socket.create_connection(("127.0.0.1", group.master.ports["haListenPort"]), timeout=PATIENCE_S)
         strangers.append(sock)
         sock.sendall(struct.pack(">q", status.end_offset))
         try:
@@ -214,7 +214,7 @@ def test_a_stranger_on_the_replication_port_acknowledges_nothing(group: SecureGr
         for sock in strangers:
             sock.close()
         group.slave.start()
-    wait_until(lambda: group.slaves() == [1], limit_s=LIMIT_S, what="the slave is back")
+    wait_until(lambda: group.slaves() == [1], limit_s=PATIENCE_S, what="the slave is back")
     assert _send(group) == definition.OK
 
 
@@ -236,7 +236,7 @@ def test_certificates_change_under_load_and_no_send_fails(group: SecureGroup) ->
     # It connects again with the new ones.
     group.slave.stop()
     group.slave.start()
-    wait_until(lambda: group.slaves() == [1], limit_s=LIMIT_S, what="the slave is back")
+    wait_until(lambda: group.slaves() == [1], limit_s=PATIENCE_S, what="the slave is back")
     assert _send(group) == definition.OK
     secured = [event for event in group.master.events() if event.get("event") == "slave_secured"]
     assert bool(secured) == group.replicates_with_tls
@@ -246,14 +246,14 @@ def _wait_until_taken(group: SecureGroup, process: ServiceProcess, *, after: int
     def is_taken() -> bool:
         # Files are looked at when somebody comes.
         with stranger(group, process, ADMIN[AdminLevel.VIEWER]) as channel:
-            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
         return _taken(process) > after
 
-    wait_until(is_taken, limit_s=LIMIT_S, what=f"{process.name} has taken its new certificate")
+    wait_until(is_taken, limit_s=PATIENCE_S, what=f"{process.name} has taken its new certificate")
 
 
 def _wait_until_sent(sender: AcknowledgedSender, count: int) -> None:
-    wait_until(lambda: len(sender.acknowledged) > count, limit_s=LIMIT_S, what="sends go on")
+    wait_until(lambda: len(sender.acknowledged) > count, limit_s=PATIENCE_S, what="sends go on")
 
 
 def _taken(process: ServiceProcess) -> int:

@@ -15,6 +15,7 @@ from support.acknowledged_sends import METADATA
 from support.api_requests import message, send_request
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.otlp_receiver import OtlpReceiver, ReceivedSpan
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
@@ -39,7 +40,7 @@ class Pair:
         with grpc.insecure_channel(f"127.0.0.1:{self.master.ports['grpcServerPort']}") as channel:
             stub = service_pb2_grpc.MessagingServiceStub(channel)
             answer: service.SendMessageResponse = stub.SendMessage(
-                send_request(*messages), metadata=metadata, timeout=10
+                send_request(*messages), metadata=metadata, timeout=PATIENCE_S
             )
         return answer.status.code
 
@@ -57,7 +58,7 @@ class Pair:
         return found if {"SendMessage", "reply", "slave: report"} <= set(found) else {}
 
     def wait_for(self, message_id: str) -> dict[str, ReceivedSpan]:
-        self.receiver.wait_until(lambda _: bool(self.spans_of(message_id)), limit_s=30)
+        self.receiver.wait_until(lambda _: bool(self.spans_of(message_id)), limit_s=PATIENCE_S)
         return self.spans_of(message_id)
 
 
@@ -78,7 +79,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         asyncio.run(create_topic(master, TOPIC))
         wait_until(
             lambda: any(slave.in_sync for slave in asyncio.run(broker_status(master)).slaves),
-            limit_s=30,
+            limit_s=PATIENCE_S,
             what="the slave is in sync",
         )
         yield Pair(receiver, master, slave)

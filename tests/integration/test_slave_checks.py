@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.messages import outgoing_message
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, new_store, with_options
 from tandemmq.broker.replica_identity import ReplicaIdentity
@@ -26,7 +27,6 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.event_loop import SystemClock
 
 _FILE_BYTES: Final = 64 << 10
-_LIMIT_S: Final = 20.0
 _OPTIONS: Final = with_options(commit_log_file_bytes=_FILE_BYTES, max_message_bytes=32 << 10)
 
 
@@ -112,7 +112,7 @@ async def _followed(master: RawMaster, store: MessageStore, *, metadata: str | N
     )
     task = asyncio.create_task(follower.run())
     try:
-        async with asyncio.timeout(_LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             yield follower
     finally:
         task.cancel()

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.failover_group import FailoverGroup
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import RecordFound, decode_record, scan_record
@@ -30,7 +31,6 @@ TOPIC: Final = "payments"
 COMMIT, ROLLBACK = definition.COMMIT, definition.ROLLBACK
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _TRY_S: Final = 2.0
-_LIMIT_S: Final = 60.0
 
 
 class _Payer:
@@ -56,7 +56,7 @@ class _Payer:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join(_LIMIT_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the payer hangs"
 
     async def _run(self) -> None:
@@ -76,7 +76,7 @@ class _Payer:
                 continue
             resolution = self._chance.choice((COMMIT, COMMIT, ROLLBACK))
             self.tried[message_id] = resolution
-            deadline = time.monotonic() + _LIMIT_S
+            deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline:
                 status = await self._end(message_id, transaction_id, resolution)
                 if status is not None and status.code == definition.OK:
@@ -166,7 +166,7 @@ def test_a_killed_broker_knows_its_transactions_when_it_is_back(tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["hand over", "kill, left dead", "kill, started again"])
 def test_a_change_of_master_keeps_transactions(tmp_path: Path, kind: str) -> None:
     with FailoverGroup(tmp_path) as group:
-        asyncio.run(create_topic(group.brokers[group.master() or 0], TOPIC, message_type="TRANSACTION"))
+        asyncio.run(create_topic(group.brokers[group.wait_master()], TOPIC, message_type="TRANSACTION"))
         with _Payer(group.brokers, seed=os.getpid()) as payer:
             for _ in range(2):
                 ended = len(payer.ended)

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from support.running_time import PATIENCE_S
+
 _ROOT = Path(__file__).parents[2]
-_LIMIT_S = 110.0
 _EXTRAS = ("admin", "broker", "consistency")
 
 
@@ -36,7 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=source,
         check=True,
         capture_output=True,
-        timeout=_LIMIT_S,
+        timeout=PATIENCE_S,
     )
     (built,) = (source / "dist").iterdir()
     return built
@@ -94,7 +95,7 @@ def _link(package: str, site: Path) -> None:
 def _run(bare: Path, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     return subprocess.run(
-        [bare, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        [bare, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 

@@ -11,6 +11,7 @@ from typing import Self
 import grpc
 
 from support.cluster_processes import ServiceProcess
+from support.running_time import PATIENCE_S
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 
@@ -37,7 +38,7 @@ class ClientThread:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
     async def _run(self) -> None:
         options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]

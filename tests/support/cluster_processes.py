@@ -24,9 +24,9 @@ from support.certificates import NAME_SERVER, TestCertificates
 from support.certificates import broker as broker_identity
 from support.own_network import Node
 from support.process_template import ForkedProcess, shared_template
+from support.running_time import PATIENCE_S
 from tandemmq.core.access.identity import Identity
 
-START_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 30.0
 
 # How full the machine's disk is decides no test.
@@ -98,7 +98,7 @@ class ServiceProcess:
     port_keys: tuple[str, ...]
     ports: dict[str, int] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | ForkedProcess | None = None
-    start_limit_s: float = START_LIMIT_S
+    start_limit_s: float = PATIENCE_S
     host: str = "127.0.0.1"
     # What its command line begins with, such as `ip netns exec NAME`.
     prefix: tuple[str, ...] = ()

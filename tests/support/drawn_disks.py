@@ -30,6 +30,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import METADATA
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_group, create_topic
 from tandemmq.core.replication.mastership import UNREADABLE
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
@@ -297,7 +298,7 @@ class DrawnDisks:
 
     def _hand_over(self) -> None:
         stub = failover_service_pb2_grpc.FailoverServiceStub(channel_to(self.master, "listenPort"))
-        stub.HandOver(failover_pb.HandOverRequest(), timeout=10)
+        stub.HandOver(failover_pb.HandOverRequest(), timeout=PATIENCE_S)
         self.wait_whole()
 
     # Looking
@@ -351,7 +352,7 @@ class DrawnDisks:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def wait_whole(self) -> None:
-        wait_until(self.is_whole, limit_s=60, what="the group is whole")
+        wait_until(self.is_whole, limit_s=PATIENCE_S, what="the group is whole")
 
     # Cases
 
@@ -727,7 +728,7 @@ def _tandemmq(*arguments: str) -> str:
     """What the command says."""
     command = [sys.executable, "-m", "tandemmq.cli", *arguments]
     environment = {**os.environ, "COLUMNS": "400"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False)
     return done.stdout + done.stderr
 
 

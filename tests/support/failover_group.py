@@ -21,6 +21,7 @@ from support.acknowledged_sends import AcknowledgedSender
 from support.certificates import TestCertificates
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.own_network import Network
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
@@ -30,7 +31,6 @@ TOPIC: Final = "failover"
 GROUP: Final = "broker-a"
 LEASE_MS: Final = 3_000
 """Half the default, for tests to wait less."""
-LIMIT_S: Final = 60.0
 _TRIES: Final = 3
 _LOOK_S: Final = 0.005
 _NUMBERS_APART: Final = 1_000_000_000
@@ -88,7 +88,7 @@ class FailoverGroup:
         replicas: int = 2,
         settings: Mapping[str, str] | None = None,
         network: Network | None = None,
-        limit_s: float = LIMIT_S,
+        limit_s: float = PATIENCE_S,
         pause_s: float = 0.02,
         certificates: TestCertificates | None = None,
     ) -> None:
@@ -185,6 +185,19 @@ class FailoverGroup:
                 return number
         return None
 
+    def wait_master(self) -> int:
+        """Who acts; on a busy machine it may not answer in time."""
+        number: int | None = None
+
+        def is_there() -> bool:
+            nonlocal number
+            number = self.master()
+            return number is not None
+
+        wait_until(is_there, limit_s=self._limit_s, what="somebody is master")
+        assert number is not None
+        return number
+
     def wait_whole(self) -> None:
         """Every member is in the in-sync set, and one acts."""
         self.wait_in_sync(self._replicas)
@@ -207,8 +220,7 @@ class FailoverGroup:
 
     def hand_over(self, to: int | None = None) -> int:
         """Asks the master, until it can; returns who becomes master."""
-        number = self.master()
-        assert number is not None
+        number = self.wait_master()
         until = time.monotonic() + self._limit_s
 
         async def ask() -> int:
@@ -217,7 +229,7 @@ class FailoverGroup:
                 request = pb.HandOverRequest(to_broker_id=to)
                 while True:
                     try:
-                        return int((await stub.HandOver(request, timeout=10.0)).to_broker_id)
+                        return int((await stub.HandOver(request, timeout=PATIENCE_S)).to_broker_id)
                     except grpc.aio.AioRpcError as error:
                         # A member that stood still for a moment is connected again soon.
                         if time.monotonic() > until or error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
@@ -226,6 +238,17 @@ class FailoverGroup:
 
         return asyncio.run(ask())
 
+    def pause(self, broker: ServiceProcess) -> None:
+        """SIGSTOP, but not in the middle of a swap: who is stopped there keeps the authority's lock, and everybody
+        waits for it."""
+        while True:
+            os.kill(broker.pid, signal.SIGSTOP)
+            wait_until(lambda: _is_stopped(broker.pid), limit_s=PATIENCE_S, what=f"{broker.name} stands still")
+            if not any(_keeps_lock(broker.pid, lock) for lock in self.authority.glob("*.lock")):
+                return
+            os.kill(broker.pid, signal.SIGCONT)
+            time.sleep(0.02)
+
     def claim_unclean(self, number: int, *, dry_run: bool) -> pb.ClaimUncleanResponse | str:
         """Has a member become master whatever it lacks; why it does not."""
 
@@ -233,7 +256,7 @@ class FailoverGroup:
             async with aio_channel(_metadata_plane(self.brokers[number]), ()) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 claim: pb.ClaimUncleanResponse = await stub.ClaimUnclean(
-                    pb.ClaimUncleanRequest(dry_run=dry_run), timeout=10.0
+                    pb.ClaimUncleanRequest(dry_run=dry_run), timeout=PATIENCE_S
                 )
                 return claim
 
@@ -244,17 +267,8 @@ class FailoverGroup:
 
     def change(self, kind: str) -> Change:
         """Disturbs the whole group once, waits until it acknowledges and is whole again."""
-        number: int | None = None
-
-        def is_there() -> bool:
-            # On a busy machine a member that acts may not answer in time.
-            nonlocal number
-            number = self.master()
-            return number is not None
-
         for _ in range(_TRIES):
-            wait_until(is_there, limit_s=LIMIT_S, what="somebody is master")
-            assert number is not None
+            number = self.wait_master()
             self._watch.reset()
             mend = (KINDS | PARTITIONS)[kind](self, self.brokers[number])
             if mend is None or not self._has_lost_its_set(number):
@@ -268,7 +282,7 @@ class FailoverGroup:
             mend()
         self.wait_whole()
         self._wait_acknowledging()
-        state = self.state_of(self.brokers[self.master() or 0])
+        state = self.state_of(self.brokers[self.wait_master()])
         return Change(kind, self._watch.longest_s, 0 if state is None else state.epoch)
 
     def _has_lost_its_set(self, number: int) -> bool:
@@ -345,8 +359,20 @@ def _kill_and_start(group: FailoverGroup, master: ServiceProcess) -> Mend | None
 
 
 def _pause(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
-    os.kill(master.pid, signal.SIGSTOP)
+    group.pause(master)
     return lambda: os.kill(master.pid, signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
+def _keeps_lock(pid: int, path: Path) -> bool:
+    """`1: FLOCK  ADVISORY  WRITE PID MAJOR:MINOR:INODE START END`"""
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    inode = str(path.stat().st_ino)
+    return any(lock[1] == "FLOCK" and lock[4] == str(pid) and lock[5].endswith(f":{inode}") for lock in locks)
 
 
 def _slave_killed(group: FailoverGroup, master: ServiceProcess) -> Mend | None:

@@ -27,6 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from demo.evidence import compare_logs, logged_message_ids
 from support.acknowledged_sends import METADATA, AcknowledgedSender, body_of
 from support.cluster_processes import ANY_DISK, ProcessCluster, ServiceProcess, lasting_port, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import create_topic
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
@@ -231,7 +232,9 @@ class BrokerGroup:
         """Sends until so many are acknowledged."""
         sender = self.start_sending(topic=topic)
         try:
-            wait_until(lambda: len(sender.acknowledged) >= count, limit_s=30, what=f"{count} acknowledged sends")
+            wait_until(
+                lambda: len(sender.acknowledged) >= count, limit_s=PATIENCE_S, what=f"{count} acknowledged sends"
+            )
         finally:
             sender.__exit__(None, None, None)
             self._senders.remove(sender)
@@ -240,7 +243,7 @@ class BrokerGroup:
     def wait_acknowledged(self, count: int) -> None:
         """Waits until the senders got so many acknowledgements from now on."""
         target = len(self.acknowledged) + count
-        wait_until(lambda: len(self.acknowledged) >= target, limit_s=60, what=f"{count} acknowledged sends")
+        wait_until(lambda: len(self.acknowledged) >= target, limit_s=PATIENCE_S, what=f"{count} acknowledged sends")
 
     def rest(self) -> None:
         """Ends the sends of an ASYNC_MASTER, whose slaves are then to hold everything: what is lost after it was not
@@ -356,7 +359,9 @@ class BrokerGroup:
         self._before = self.tables_of(self.master)
         for slave in self.slaves:
             if _runs(slave):
-                wait_until(partial(self._has_tables, slave), limit_s=30, what=f"{slave.name} has its master's tables")
+                wait_until(
+                    partial(self._has_tables, slave), limit_s=PATIENCE_S, what=f"{slave.name} has its master's tables"
+                )
 
     def _has_tables(self, member: ServiceProcess) -> bool:
         return not _lost(self._before, self.tables_of(member)) and not _lost(self._before, self._tables_on_disk(member))

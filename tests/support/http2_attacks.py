@@ -15,6 +15,7 @@ from typing import Final
 import hpack
 
 from support.http2_peer import GRPC_HEADERS, block, data, open_request, unary_request
+from support.running_time import PATIENCE_S
 from tandemmq.http2 import frames
 from tandemmq.http2.stream import MESSAGE_HEAD
 
@@ -215,7 +216,7 @@ async def run_attack(
     *,
     request: Callable[..., bytes] = unary_request,
     chunks_max: int = 1_000_000,
-    close_limit_s: float = 10.0,
+    close_limit_s: float = PATIENCE_S,
     is_counted: Callable[[], bool] | None = None,
 ) -> bool:
     """Attacks until the server closes the connection or has nothing more to be sent; True if it closed it.

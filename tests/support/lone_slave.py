@@ -13,6 +13,7 @@ import grpc
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.failover_group import LEASE_MS, FailoverGroup
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from tandemmq.broker.leases import LeasePosition
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
@@ -26,7 +27,6 @@ from tandemmq.service.event_loop import SystemClock
 BROKER_GROUP: Final = "broker-a"
 TOPIC: Final = "orders"
 GROUP: Final = "readers"
-LIMIT_S: Final = 60.0
 KINDS: Final = ("fixed roles", "failover")
 
 
@@ -95,7 +95,7 @@ class LoneSlave:
             known = state(self.master)
             return known is not None and len(known.in_sync) == 1
 
-        wait_until(is_alone, limit_s=LIMIT_S, what="the set has the master alone")
+        wait_until(is_alone, limit_s=PATIENCE_S, what="the set has the master alone")
         self.authority.rename(self.authority.with_name("away"))
         self.slave.start()
 
@@ -114,11 +114,13 @@ class LoneSlave:
             ]
             return logs[0] == logs[1]
 
-        wait_until(are_equal, limit_s=LIMIT_S, what="both logs are equal")
+        wait_until(are_equal, limit_s=PATIENCE_S, what="both logs are equal")
 
     def wait_progress_copied(self, count: int) -> None:
         """The slave knows GROUP, and its leases have so many messages of it finished."""
-        wait_until(lambda: self.finished_at_slave() >= count, limit_s=LIMIT_S, what="the slave has copied the progress")
+        wait_until(
+            lambda: self.finished_at_slave() >= count, limit_s=PATIENCE_S, what="the slave has copied the progress"
+        )
 
     def finished_at_slave(self) -> int:
         """How many messages of GROUP are finished as the slave's leases say; 0: it does not say, or knows no GROUP."""
@@ -146,7 +148,7 @@ class LoneSlave:
         """The broker has told of it since its start."""
         wait_until(
             lambda: any(line.get("event") == event for line in broker.events()),
-            limit_s=LIMIT_S,
+            limit_s=PATIENCE_S,
             what=f"{broker.name} tells {event}",
         )
 
@@ -154,7 +156,9 @@ class LoneSlave:
         """It was started again: it has taken the slave's progress, and serves."""
         self.wait_event(self.master, "slave_progress_merged")
         wait_until(
-            lambda: not asyncio.run(broker_status(self.master)).write_refusal, limit_s=LIMIT_S, what="the master serves"
+            lambda: not asyncio.run(broker_status(self.master)).write_refusal,
+            limit_s=PATIENCE_S,
+            what="the master serves",
         )
 
     def serves_reads(self) -> bool:
@@ -179,7 +183,9 @@ class LoneSlave:
                     response_deserializer=service.SendMessageResponse.FromString,
                 )
                 metadata = (("x-mq-client-id", "lone-slave@1@0@0"),)
-                answer = await call(service.SendMessageRequest(messages=[message]), metadata=metadata, timeout=5)
+                answer = await call(
+                    service.SendMessageRequest(messages=[message]), metadata=metadata, timeout=PATIENCE_S
+                )
                 status: definition.Status = answer.status
                 return status
 
@@ -189,7 +195,7 @@ class LoneSlave:
         def has_master() -> bool:
             return asyncio.run(broker_status(self.slave)).master_link.state == "transfer"
 
-        wait_until(has_master, limit_s=LIMIT_S, what="the slave follows")
+        wait_until(has_master, limit_s=PATIENCE_S, what="the slave follows")
 
 
 class Reader:
@@ -246,7 +252,7 @@ class Reader:
         async def run() -> None:
             options = ClientOptions(parse_access_points(self._group.access_points), request_timeout_ms=30_000)
             async with (
-                asyncio.timeout(LIMIT_S),
+                asyncio.timeout(PATIENCE_S),
                 SimpleConsumer(
                     options, SystemClock(), group=self._name, subscriptions={TOPIC: "*"}, await_ms=5_000
                 ) as consumer,

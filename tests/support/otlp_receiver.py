@@ -24,6 +24,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1 import trace_pb2
 
+from support.running_time import PATIENCE_S
+
 Value: TypeAlias = str | int | float | bool | tuple[object, ...]
 
 
@@ -161,7 +163,7 @@ class OtlpReceiver:
             requests = list(self._metrics_requests)
         return [metric for metric in _metrics(requests) if name is None or metric.name == name]
 
-    def wait_until(self, holds: Callable[[OtlpReceiver], bool], *, limit_s: float = 10.0) -> None:
+    def wait_until(self, holds: Callable[[OtlpReceiver], bool], *, limit_s: float = PATIENCE_S) -> None:
         """Returns as soon as `holds` does; AssertionError with what is there after `limit_s`."""
         deadline = time.monotonic() + limit_s
         while not holds(self):

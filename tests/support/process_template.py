@@ -26,10 +26,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from support.running_time import PATIENCE_S
+
 PRELOADED: Final = ("tandemmq.broker.__main__", "tandemmq.nameserver.__main__")
 _POLL_S: Final = 0.02
 # The first answer waits for the imports.
-_ANSWER_LIMIT_S: Final = 90.0
 
 
 class ForkedProcess:
@@ -68,7 +69,7 @@ class ProcessTemplate:
                 stdin=subprocess.DEVNULL,
                 cwd=Path(__file__).resolve().parent.parent,
             )
-        ours.settimeout(_ANSWER_LIMIT_S)
+        ours.settimeout(PATIENCE_S)
         self._socket = ours
         self._answers = ours.makefile("r", encoding="utf-8")
         self._one_at_a_time = threading.Lock()

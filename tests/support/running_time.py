@@ -1,4 +1,4 @@
-"""How long something took while the machine ran: a machine that stood still decides no test."""
+"""A slow machine decides no test: how long one waits for what has to come, and how long the machine ran meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
+PATIENCE_S: Final = 240.0
+"""Of a call, a program or a wait that is not itself about its deadline: it ends what hangs."""
 _TICK_S = 0.005
 _TICK_MAX_S = 0.1
 """A tick that comes later than that came late with everything else."""

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.cluster_processes import ServiceProcess
+from support.running_time import PATIENCE_S
 
 
 class ScrapedMetrics:
@@ -37,7 +38,7 @@ class ScrapedMetrics:
 
 def scrape(process: ServiceProcess) -> ScrapedMetrics:
     """Asks a process of `metricsExporterType=PROM` once."""
-    connection = http.client.HTTPConnection("127.0.0.1", process.ports["metricsPromExporterPort"], timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", process.ports["metricsPromExporterPort"], timeout=PATIENCE_S)
     try:
         connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         response = connection.getresponse()

@@ -10,6 +10,7 @@ import grpc
 
 from support.acknowledged_sends import ClientThread
 from support.cluster_processes import ServiceProcess
+from support.running_time import PATIENCE_S
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 
@@ -81,7 +82,8 @@ class SettlingConsumer(ClientThread):
         request.long_polling_timeout.FromMilliseconds(_POLL_MS)
         asked_s = time.monotonic()
         elements = [
-            element async for element in receive(request, metadata=self._metadata, timeout=_POLL_MS / 1_000 + 1)
+            element
+            async for element in receive(request, metadata=self._metadata, timeout=_POLL_MS / 1_000 + PATIENCE_S)
         ]
         messages = [element.message for element in elements if element.HasField("message")]
         statuses = [element.status for element in elements if element.HasField("status")]
@@ -107,7 +109,7 @@ class SettlingConsumer(ClientThread):
         request = service.AckMessageRequest(group=self._group, topic=self._topic, entries=[entry])
         began_s = time.monotonic()
         try:
-            answer = await ack(request, metadata=self._metadata, timeout=3)
+            answer = await ack(request, metadata=self._metadata, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError:
             self._deliveries.unanswered += 1
             return

@@ -9,6 +9,7 @@ from typing import Final
 import grpc
 
 from support.cluster_processes import ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
@@ -42,7 +43,7 @@ async def create_topic(process: ServiceProcess, topic: str, *, queues: int = 8, 
         request = pb.UpdateTopicRequest(
             topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
         )
-        await _until_taken(lambda: stub.UpdateTopic(request, timeout=10))
+        await _until_taken(lambda: stub.UpdateTopic(request, timeout=PATIENCE_S))
 
 
 async def create_group(process: ServiceProcess, group: str, *, ordered: bool = False) -> None:
@@ -50,7 +51,7 @@ async def create_group(process: ServiceProcess, group: str, *, ordered: bool = F
     async with aio_channel(_endpoint(process), ()) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
         request = pb.UpdateSubscriptionGroupRequest(group=group, consume_message_orderly=ordered)
-        await _until_taken(lambda: stub.UpdateSubscriptionGroup(request, timeout=10))
+        await _until_taken(lambda: stub.UpdateSubscriptionGroup(request, timeout=PATIENCE_S))
 
 
 async def loss_to_accept(process: ServiceProcess) -> replica_pb.AcceptLossResponse:
@@ -69,7 +70,7 @@ async def accept_loss(process: ServiceProcess) -> replica_pb.AcceptLossResponse:
 async def _accept_loss(process: ServiceProcess, request: replica_pb.AcceptLossRequest) -> replica_pb.AcceptLossResponse:
     async with aio_channel(_endpoint(process), ()) as channel:
         stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
-        answer: replica_pb.AcceptLossResponse = await stub.AcceptLoss(request, timeout=10, wait_for_ready=True)
+        answer: replica_pb.AcceptLossResponse = await stub.AcceptLoss(request, timeout=PATIENCE_S, wait_for_ready=True)
         return answer
 
 
@@ -77,7 +78,7 @@ async def broker_status(process: ServiceProcess) -> pb.GetBrokerStatusResponse:
     """Offsets, slaves and counters of one broker."""
     async with aio_channel(_endpoint(process), ()) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
-        status: pb.GetBrokerStatusResponse = await stub.GetBrokerStatus(pb.GetBrokerStatusRequest(), timeout=10)
+        status: pb.GetBrokerStatusResponse = await stub.GetBrokerStatus(pb.GetBrokerStatusRequest(), timeout=PATIENCE_S)
         return status
 
 
@@ -95,5 +96,5 @@ async def _remembered_ends(name_server: ServiceProcess, broker_name: str) -> set
     async with aio_channel(_endpoint(name_server), ()) as channel:
         stub = name_server_service_pb2_grpc.NameServerServiceStub(channel)
         request = name_server_pb.GetGroupMemoryRequest(cluster="DefaultCluster", broker_name=broker_name)
-        answer = await stub.GetGroupMemory(request, timeout=10)
+        answer = await stub.GetGroupMemory(request, timeout=PATIENCE_S)
         return {replica.end_offset for replica in answer.replicas}

@@ -11,13 +11,13 @@ from typing import Final
 import grpc
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
 
 GROUPS: Final = ("broker-a", "broker-b")
 _REPLICAS: Final = 2
 _LEASE_MS: Final = 3_000
-_LIMIT_S: Final = 60.0
 
 
 class TwoFailoverGroups:
@@ -50,7 +50,7 @@ class TwoFailoverGroups:
             state = None if master is None else _state(master)
             return state is not None and state.acts and len(state.in_sync) == in_sync
 
-        wait_until(is_so, limit_s=_LIMIT_S, what=f"{group} has a master and {in_sync} in sync")
+        wait_until(is_so, limit_s=PATIENCE_S, what=f"{group} has a master and {in_sync} in sync")
         master = self.master(group)
         assert master is not None
         return master

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.running_time import PATIENCE_S
+
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "operations" / "clients.md"
 _E2E = _ROOT / "tests" / "e2e"
@@ -76,7 +78,7 @@ def test_program_has_the_syntax_of_its_language(
         pytest.skip(f"{command[0]} is not installed")
     (tmp_path / file).write_text(_program(language))
     checked = subprocess.run(
-        [found, *command[1:], file], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [found, *command[1:], file], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
@@ -87,7 +89,7 @@ def test_program_of_java_has_the_syntax_of_its_language(tmp_path: Path) -> None:
     (tmp_path / "Hello.java").write_text(_program("java"))
     # Without the client's jars it cannot find symbols; it looks for them only in what it could parse.
     command = ["javac", "-proc:none", "-Xmaxerrs", "1000", "Hello.java"]
-    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     errors = re.findall(r"error: (.*)", checked.stderr)
     assert errors
     assert all("does not exist" in error or "cannot find symbol" in error for error in errors), checked.stderr

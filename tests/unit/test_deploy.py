@@ -12,6 +12,7 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
+from support.running_time import PATIENCE_S
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.nameserver.settings import NameServerSettings
@@ -88,7 +89,7 @@ def test_units_are_whole(unit: Path, tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(instance)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     mine = [line for line in told.stderr.splitlines() if unit.name.split(".")[0].split("@")[0] in line]

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import pytest
 
+from support.running_time import PATIENCE_S
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 # Rooms of an image beside those that all have, and its extra.
 IMAGES: Final = {
@@ -53,7 +55,7 @@ def test_every_module_of_an_image_imports_with_its_packages(image: str) -> None:
         [sys.executable, "-c", IMPORT_ALL, ",".join(IMAGES[image]), ",".join(absent)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -161,7 +163,11 @@ def test_a_stripped_extension_is_smaller_and_loads(package: str, tmp_path: Path)
         "m = u.module_from_spec(s); s.loader.exec_module(m); assert m.__file__ == sys.argv[2]; print(len(dir(m)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", load, package, str(copy)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", load, package, str(copy)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert STRIP_TOOL["strip_folder"](tmp_path) == 0, "once is enough"

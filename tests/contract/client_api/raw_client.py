@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from support.api_requests import Answer, ack_request, receive_request, send_request
 from support.fake_call import FakeCall
+from support.running_time import PATIENCE_S
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
@@ -41,10 +42,10 @@ class RawClient:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=response.FromString,
         )
-        return await call(request, metadata=_metadata(client_id), timeout=5)
+        return await call(request, metadata=_metadata(client_id), timeout=PATIENCE_S)
 
     def start_receive(
-        self, request: pb.ReceiveMessageRequest, *, timeout_s: float = 30, client_id: str | None = CLIENT_ID
+        self, request: pb.ReceiveMessageRequest, *, timeout_s: float = PATIENCE_S, client_id: str | None = CLIENT_ID
     ) -> grpc.aio.UnaryStreamCall[pb.ReceiveMessageRequest, pb.ReceiveMessageResponse]:
         """A receive that the test reads, or cancels, itself."""
         call: grpc.aio.UnaryStreamMultiCallable[pb.ReceiveMessageRequest, pb.ReceiveMessageResponse] = (
@@ -56,14 +57,18 @@ class RawClient:
         )
         return call(request, metadata=_metadata(client_id), timeout=timeout_s)
 
-    async def receive(self, request: pb.ReceiveMessageRequest | None = None, *, timeout_s: float = 30) -> Answer:
+    async def receive(
+        self, request: pb.ReceiveMessageRequest | None = None, *, timeout_s: float = PATIENCE_S
+    ) -> Answer:
         """A whole receive; `Answer.of` checks the shape of the stream."""
         elements = [element async for element in self.start_receive(request or receive_request(), timeout_s=timeout_s)]
         stream = FakeCall(sent=list(elements))
         stream.finish()
         return Answer.of(stream)
 
-    async def pull(self, request: pb.PullMessageRequest, *, timeout_s: float = 30) -> list[pb.PullMessageResponse]:
+    async def pull(
+        self, request: pb.PullMessageRequest, *, timeout_s: float = PATIENCE_S
+    ) -> list[pb.PullMessageResponse]:
         """All elements of one PullMessage."""
         call: grpc.aio.UnaryStreamMultiCallable[pb.PullMessageRequest, pb.PullMessageResponse] = (
             self.channel.unary_stream(

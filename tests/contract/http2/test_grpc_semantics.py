@@ -10,12 +10,11 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from contract.http2.conftest import Client
-
-pytestmark = pytest.mark.timeout(60)
+from support.running_time import PATIENCE_S
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from support.running_time import PATIENCE_S
 from tandemmq.http2 import frames
 from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
@@ -18,7 +19,7 @@ async def test_a_ping_that_nothing_follows_is_answered() -> None:
     writer.write(GREETING)
     for payload in (b"12345678", b"87654321"):
         writer.write(frames.frame(frames.PING, 0, 0, payload))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await reader.readuntil(frames.frame(frames.PING, frames.ACK, 0, payload))
     writer.close()
     await server.stop(limit_s=0)
@@ -29,7 +30,7 @@ async def test_a_connection_that_ends_before_its_ping_is_answered_leaves_nothing
     port = server.listen("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(GREETING)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await reader.readuntil(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
         writer.write(frames.frame(frames.PING, 0, 0, b"12345678"))
         while not server.output.is_waiting:

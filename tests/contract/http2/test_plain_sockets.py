@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.http2_peer import unary_request
+from support.running_time import PATIENCE_S
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, Usage
@@ -120,7 +121,7 @@ def connect_from(rig: Rig, host: str) -> socket.socket:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0)
 
@@ -129,7 +130,7 @@ async def answer_of(peer: socket.socket) -> bytes:
     """The message that answers the first call."""
     received = bytearray()
     answer = bytearray()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while piece := await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
             received += piece
             while len(received) >= frames.FRAME_HEAD_BYTES:
@@ -147,7 +148,7 @@ async def answer_of(peer: socket.socket) -> bytes:
 
 async def ended(peer: socket.socket) -> None:
     """Reads to the end of what the server says."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         # With something unread on the other side it ends by a reset.
         with suppress(ConnectionResetError):
             while await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
@@ -237,7 +238,7 @@ async def test_a_peer_that_does_not_read_is_waited_for_and_gets_every_byte() -> 
         await until(lambda: rig.usage.buffered_bytes == 0)
         # It is read again.
         peer.sendall(unary_request(3))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.get_running_loop().sock_recv(peer, 1 << 20)
 
 

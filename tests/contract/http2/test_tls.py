@@ -18,6 +18,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from contract.http2.conftest import SERVICE, Mirror
 from support.http2_attacks import GREETING, TLS_CLIENT_HELLO
 from support.http2_peer import unary_request
+from support.running_time import PATIENCE_S
 from tandemmq.http2 import frames
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import Server
@@ -79,7 +80,7 @@ async def answer_bytes(port: int, context: ssl.SSLContext | None) -> int:
     writer.write(GREETING + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 20}))
     writer.write(frames.window_update(0, 1 << 20) + unary_request(1))
     received = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             head, flags, stream_id = frames.FRAME_HEAD.unpack(await reader.readexactly(frames.FRAME_HEAD_BYTES))
             await reader.readexactly(head >> 8)
@@ -92,7 +93,7 @@ async def answer_bytes(port: int, context: ssl.SSLContext | None) -> int:
 
 
 async def until(server: Server, counter: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not server.counters[counter] or server.connection_count:
             await asyncio.sleep(0.01)
 
@@ -122,9 +123,9 @@ async def test_a_client_of_another_protocol_gets_no_further(certificate: Path, s
             )
             assert writer.get_extra_info("ssl_object").selected_alpn_protocol() is None
             writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await reader.read()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not server.counters["preface_invalid"] + server.counters["tls_handshake_failed"]:
                 await asyncio.sleep(0.01)
 
@@ -156,7 +157,7 @@ async def test_a_handshake_that_does_not_end(
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(first)
         with suppress(ConnectionError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await reader.read()
         await until(server, counter)
         writer.close()
@@ -206,7 +207,7 @@ class Client:
             await asyncio.sleep(0)
 
     async def read(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             data = await asyncio.get_running_loop().sock_recv(self.sock, 1 << 20)
         self.incoming.write(data)
         return data
@@ -301,7 +302,7 @@ async def test_a_stop_does_not_wait_for_handshakes(server_context: ssl.SSLContex
     server = Server(Answering, limits=Limits(), tls=lambda: server_context, tls_mode=TlsMode.ENFORCING)
     port = server.listen("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", port)):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not server.connection_count:
                 await asyncio.sleep(0)
             await server.stop(limit_s=1_000)

@@ -12,6 +12,7 @@ from typing import Final
 from e2e.admin.stage import Stage
 from e2e.programs import free_port
 from support.cluster_processes import wait_until
+from support.running_time import PATIENCE_S
 
 _START_LIMIT_S: Final = 60.0
 _STOP_LIMIT_S: Final = 20.0
@@ -44,7 +45,7 @@ def second_admin(stage: Stage, settings: dict[str, str], *, name: str, ready_sta
 
 
 def _status(port: int) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", "/")
         return connection.getresponse().status

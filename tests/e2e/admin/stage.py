@@ -12,8 +12,8 @@ from e2e.admin.shell import Shell
 from e2e.admin.twenty_tasks import preparation
 from e2e.live_cluster import LiveCluster
 from support.cluster_processes import wait_until
+from support.running_time import PATIENCE_S
 
-_LIMIT_S: Final = 60.0
 # Leaves its master once before anything is looked at, so that there is something to say about why.
 _SLAVE: Final = "broker-a-s"
 
@@ -38,7 +38,7 @@ class Stage:
             for line in preparation():
                 answer = self.shell.run(line)
                 assert answer.code == 0, f"{line}\n{answer.output}"
-            wait_until(self._has_dead_letters, limit_s=_LIMIT_S, what="fraud-check has dead letters")
+            wait_until(self._has_dead_letters, limit_s=PATIENCE_S, what="fraud-check has dead letters")
             self._parts = parts.pop_all()
         return self
 
@@ -49,7 +49,7 @@ class Stage:
         """A slave dies and comes back; returns when it is in sync."""
         self.cluster.kill(_SLAVE)
         self.cluster.start_again(_SLAVE)
-        wait_until(self.is_healthy, limit_s=_LIMIT_S, what="the slave is back")
+        wait_until(self.is_healthy, limit_s=PATIENCE_S, what="the slave is back")
 
     def move_archive_away(self) -> None:
         """Puts the group `archive` at the end of `orders`, so that setting it back has something to do."""

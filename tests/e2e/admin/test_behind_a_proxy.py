@@ -15,6 +15,7 @@ from e2e.admin.console import Console, open_console
 from e2e.admin.identity_provider import IdentityProvider, identity_provider
 from e2e.admin.second_admin import second_admin
 from e2e.admin.stage import Stage
+from support.running_time import PATIENCE_S
 
 _SETTINGS = {"trustedProxies": "127.0.0.1/32", "operatorGroups": "on-call;messaging-team"}
 
@@ -80,11 +81,11 @@ def test_nobody_passes_the_proxy_unsigned(proxy: str, provider: IdentityProvider
     opener = urllib.request.build_opener(Stay)
     from_a_browser = {"X-Forwarded-User": "ada", "Accept": "text/html"}
     with pytest.raises(urllib.error.HTTPError) as sent_away:
-        opener.open(urllib.request.Request(f"{proxy}/topics", headers=from_a_browser), timeout=10)
+        opener.open(urllib.request.Request(f"{proxy}/topics", headers=from_a_browser), timeout=PATIENCE_S)
     with sent_away.value as answer:
         assert answer.code == 302
         assert answer.headers["Location"].startswith(f"{provider.url}/authorize?")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        opener.open(f"{admin}/topics", timeout=10)
+        opener.open(f"{admin}/topics", timeout=PATIENCE_S)
     with refused.value as answer:
         assert answer.code == 401

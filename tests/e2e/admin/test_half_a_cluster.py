@@ -14,15 +14,15 @@ from e2e.admin.page_list import PLAIN_PAGES
 from e2e.admin.pictures import take_picture
 from e2e.admin.stage import Stage
 from support.cluster_processes import wait_until
+from support.running_time import PATIENCE_S
 
-_LIMIT_S = 60.0
 # What the brokers of a group alone know; without them it cannot be shown, and the page says so.
 _MAY_REFUSE = ("broker", "settings", "topic", "group", "found-messages", "tail", "dead-letters-of-a-group")
 
 
 def test_a_slave_is_dead(console: Console, stage: Stage, pictures: Path | None) -> None:
     with _dead(stage, ["broker-b-s"]):
-        wait_until(lambda: not stage.is_healthy(), limit_s=_LIMIT_S, what="the admin sees it")
+        wait_until(lambda: not stage.is_healthy(), limit_s=PATIENCE_S, what="the admin sees it")
         _look_at_all(console, stage)
         console.open("/")
         assert "problem" in console.page.locator("#verdict").inner_text()
@@ -42,7 +42,7 @@ def test_a_slave_is_dead(console: Console, stage: Stage, pictures: Path | None) 
 
 def test_a_whole_broker_group_is_dead(console: Console, stage: Stage) -> None:
     with _dead(stage, ["broker-b", "broker-b-s"]):
-        wait_until(lambda: not stage.is_healthy(), limit_s=_LIMIT_S, what="the admin sees it")
+        wait_until(lambda: not stage.is_healthy(), limit_s=PATIENCE_S, what="the admin sees it")
         _look_at_all(console, stage)
         for path in ("/topics", "/groups", "/topics/orders", "/groups/billing", "/dead-letters", "/events"):
             console.open(path)
@@ -62,7 +62,7 @@ def test_a_whole_broker_group_is_dead(console: Console, stage: Stage) -> None:
 
 def test_no_nameserver_answers(console: Console, stage: Stage) -> None:
     with _dead(stage, ["namesrv-0", "namesrv-1"]):
-        wait_until(lambda: not stage.is_healthy(), limit_s=_LIMIT_S, what="the admin sees it")
+        wait_until(lambda: not stage.is_healthy(), limit_s=PATIENCE_S, what="the admin sees it")
         _look_at_all(console, stage)
         console.open("/")
         servers = console.section("NameServers").inner_text()
@@ -84,7 +84,7 @@ def _dead(stage: Stage, members: Sequence[str]) -> Iterator[None]:
     finally:
         for member in members:
             stage.cluster.start_again(member)
-        wait_until(stage.is_healthy, limit_s=_LIMIT_S, what="the cluster is whole again")
+        wait_until(stage.is_healthy, limit_s=PATIENCE_S, what="the cluster is whole again")
 
 
 def _look_at_all(console: Console, stage: Stage) -> None:

@@ -13,6 +13,7 @@ from e2e.admin.brokers import MASTERS
 from e2e.admin.console import Console, open_console
 from e2e.admin.second_admin import second_admin
 from e2e.admin.stage import Stage
+from support.running_time import PATIENCE_S
 
 OPERATOR = "operators-token-of-the-test"
 VIEWER = "viewers-token-of-the-test"
@@ -113,7 +114,7 @@ def test_a_foreign_host_name_is_refused(stage: Stage) -> None:
 
 
 def _post(url: str, path: str, form: dict[str, str], headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
     try:
         sent = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         connection.request("POST", path, urlencode(form), sent)

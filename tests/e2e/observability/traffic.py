@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from support.running_time import PATIENCE_S
+
 # Topic to its message type.
 TOPICS: Final = {"shop-orders": "NORMAL", "shop-payments": "FIFO"}
 GROUP: Final = "billing"
@@ -29,7 +31,6 @@ LAGGING_GROUP: Final = "reports"
 GROUPS: Final = {GROUP: (), DLQ_GROUP: ("--retries", "1"), LAGGING_GROUP: ()}
 
 _TESTS: Final = Path(__file__).resolve().parents[2]
-_STOP_LIMIT_S: Final = 60.0
 # A trickle: what is looked at is the cluster, not how fast it is.
 _SEND_PAUSE_S: Final = 0.03
 _REPORT_PAUSE_S: Final = 2.0
@@ -57,7 +58,7 @@ class Traffic:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(_STOP_LIMIT_S)
+            self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -14,6 +14,7 @@ from tools.official_clients import build, driver_environment
 from demo.official_client import install_official_client
 from e2e.on_clusters import LIMIT_S, Program, create_everywhere, each_has_one_queue
 from support.cluster_processes import ProcessCluster, wait_until
+from support.running_time import PATIENCE_S
 from support.topic_admin import broker_status, create_topic
 from support.two_failover_groups import GROUPS, TwoFailoverGroups, client_endpoint, two_failover_groups
 
@@ -110,7 +111,9 @@ def test_56_a_sender_is_told_that_no_slave_has_its_message(program: Program, tmp
         cluster.add_name_server()
         master = cluster.add_broker(settings={"consumeFromEarliest": "true"})
         slave = cluster.add_broker(broker_id=1)
-        wait_until(lambda: asyncio.run(broker_status(master)).slaves != [], limit_s=30, what="the slave follows")
+        wait_until(
+            lambda: asyncio.run(broker_status(master)).slaves != [], limit_s=PATIENCE_S, what="the slave follows"
+        )
         asyncio.run(create_topic(master, "no_slave"))
         slave.kill()
         with program.at(client_endpoint(master)) as driver:

@@ -19,10 +19,10 @@ from demo.official_client import install_official_client
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import FRONTS, serving
 from support.manual_time import OffsetClock
+from support.running_time import PATIENCE_S
 from tandemmq.service.event_loop import SystemClock
 
 SCRIPTS = Path(__file__).parent / "scripts"
-SCRIPT_LIMIT_S = 90
 
 # Runs a script with the topic, and gives the JSON object it printed.
 RunScript = Callable[..., Awaitable[dict[str, Any]]]
@@ -58,7 +58,7 @@ class Push:
             else:
                 self.handled.append(told)
 
-    async def until(self, holds: Callable[[], bool], what: str, *, limit_s: float = SCRIPT_LIMIT_S) -> None:
+    async def until(self, holds: Callable[[], bool], what: str, *, limit_s: float = PATIENCE_S) -> None:
         """Waits; AssertionError when it does not hold in time, or the program ends."""
         try:
             async with asyncio.timeout(limit_s):
@@ -126,12 +126,12 @@ def run_at(official_python: Path, tmp_path: Path) -> RunAt:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            async with asyncio.timeout(SCRIPT_LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 output, errors = await process.communicate()
         except TimeoutError:
             process.kill()
             output, errors = await process.communicate()
-            raise AssertionError(f"{name}: no end within {SCRIPT_LIMIT_S} s: {errors.decode()}") from None
+            raise AssertionError(f"{name}: no end within {PATIENCE_S} s: {errors.decode()}") from None
         assert process.returncode == 0, f"{name}: {errors.decode()}"
         result: dict[str, Any] = json.loads(output)
         return result

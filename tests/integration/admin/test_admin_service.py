@@ -23,11 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.audit_summaries import diverged_run
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
 from tandemmq.proto.admin.v1 import consistency_service_pb2 as consistency_pb
 
-_LIMIT_S = 60.0
 _CALL_S = 10.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SERVICE = "/tandemmq.admin.v1.ClusterService/"
@@ -100,11 +100,11 @@ def _watch(channel: grpc.Channel) -> Any:
         _SERVICE + "WatchClusterState",
         request_serializer=pb.WatchClusterStateRequest.SerializeToString,
         response_deserializer=pb.WatchClusterStateResponse.FromString,
-    )(pb.WatchClusterStateRequest(), timeout=_LIMIT_S, wait_for_ready=True)
+    )(pb.WatchClusterStateRequest(), timeout=PATIENCE_S, wait_for_ready=True)
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
-    wait_until(condition, limit_s=_LIMIT_S, what=what)
+    wait_until(condition, limit_s=PATIENCE_S, what=what)
 
 
 def test_cluster_becomes_healthy_on_every_plane(admin: ServiceProcess, channel: grpc.Channel) -> None:
@@ -131,7 +131,7 @@ def test_cluster_becomes_healthy_on_every_plane(admin: ServiceProcess, channel: 
 def test_json_and_the_command_line_say_the_same(admin: ServiceProcess, cluster: ProcessCluster) -> None:
     _until(lambda: bool(_document(admin)["healthy"]), "healthy")
     command = [sys.executable, "-m", "tandemmq.cli", "status", "--json", "--namesrv", cluster.namesrv_addr]
-    printed = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=_LIMIT_S).stdout)
+    printed = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S).stdout)
     document = _document(admin)
     assert set(printed) <= set(document)
     assert [set(broker) for broker in printed["brokers"]] == [set(broker) for broker in document["brokers"]]
@@ -338,11 +338,11 @@ def test_taken_port_and_bad_settings_are_told_before_the_start() -> None:
             [*command, "--set", f"httpPort={port}", "--set", "adminToken=abc"],
             capture_output=True,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         again = subprocess.run(
-            [*command, "--set", f"httpPort={port}"], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            [*command, "--set", f"httpPort={port}"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
     assert (refused.returncode, again.returncode) == (2, 75)
     assert "adminToken" in refused.stderr

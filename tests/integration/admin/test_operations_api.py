@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import time
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -15,9 +16,9 @@ import pytest
 from google.protobuf.message import Message
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import PATIENCE_S
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
 
-_LIMIT_S = 60.0
 _TOKEN = "correct-horse-battery"
 _VIEWER_TOKEN = "another-horse-battery"
 # Not whom the service takes for its own host, so as good as another machine.
@@ -36,7 +37,7 @@ class _Admin:
         """A client on this host, or on another."""
         return httpx.Client(
             base_url=f"http://{self.address}",
-            timeout=_LIMIT_S,
+            timeout=PATIENCE_S,
             transport=httpx.HTTPTransport(local_address=_ELSEWHERE if elsewhere else None),
             headers={"authorization": f"Bearer {token}"} if token else {},
         )
@@ -54,7 +55,7 @@ class _Admin:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=reply.FromString,
             )
-            return method(request, timeout=_LIMIT_S)
+            return method(request, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def admin(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     process.start()
     try:
         found = _Admin(process)
-        wait_until(lambda: _is_whole(found), limit_s=_LIMIT_S, what="a master and its slave are seen")
+        wait_until(lambda: _is_whole(found), limit_s=PATIENCE_S, what="a master and its slave are seen")
         yield found
         found.here.close()
     finally:
@@ -171,13 +172,22 @@ def test_tails_tell_what_comes_in_and_end_with_their_readers(admin: _Admin) -> N
     for _ in range(25):
         with admin.here.stream("GET", f"{path}/tail?seconds=600") as opened:
             assert opened.status_code in (200, 409)
-    wait_until(lambda: _tail_opens(admin, path), limit_s=_LIMIT_S, what="readers that went are missed")
-    with admin.here.stream("GET", f"{path}/tail?limit=1&seconds=30") as tail:
-        # It begins at the end as the brokers tell it, which is asked for first.
-        time.sleep(1)
+    wait_until(lambda: _tail_opens(admin, path), limit_s=PATIENCE_S, what="readers that went are missed")
+    came = threading.Event()
+
+    def send() -> None:
+        """It begins at the end as the brokers tell it, which is asked for first: what was sent before is not told."""
         with admin.client() as other:
-            assert other.post(f"{path}/messages", json={"body_text": "grüße"}).status_code == 200
-        (line,) = list(tail.iter_lines())
+            while not came.wait(0.2):
+                assert other.post(f"{path}/messages", json={"body_text": "grüße"}).status_code == 200
+
+    with admin.here.stream("GET", f"{path}/tail?limit=1&seconds=300") as tail, ThreadPoolExecutor(1) as beside:
+        sending = beside.submit(send)
+        try:
+            (line,) = list(tail.iter_lines())
+        finally:
+            came.set()
+        sending.result()
     assert json.loads(line)["body_text"] == "grüße"
 
 
@@ -224,7 +234,7 @@ def test_a_body_without_end_is_cut_off(admin: _Admin) -> None:
         "Transfer-Encoding: chunked\r\n\r\n"
     )
     piece = b"10000\r\n" + b" " * 65_536 + b"\r\n"
-    with socket.create_connection(("127.0.0.1", admin.process.ports["httpPort"]), _LIMIT_S) as connection:
+    with socket.create_connection(("127.0.0.1", admin.process.ports["httpPort"]), PATIENCE_S) as connection:
         connection.sendall(head.encode())
         sent = 0
         received = b""
@@ -245,7 +255,7 @@ def test_a_body_without_end_is_cut_off(admin: _Admin) -> None:
 def test_a_lost_master_is_told_of_and_nothing_changes_without_it(admin: _Admin, cluster: ProcessCluster) -> None:
     """The last one: it takes the master away."""
     cluster.brokers["broker-a-0"].kill()
-    wait_until(lambda: not admin.document("/api/v1/cluster")["healthy"], limit_s=_LIMIT_S, what="the loss is seen")
+    wait_until(lambda: not admin.document("/api/v1/cluster")["healthy"], limit_s=PATIENCE_S, what="the loss is seen")
     topics = admin.here.get("/api/v1/topics")
     assert topics.status_code in (200, 503), topics.text
     if topics.status_code == 200:

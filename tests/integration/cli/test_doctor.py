@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-_START_LIMIT_S = 180.0
+_START_LIMIT_S = 600.0
 _COMMAND_LIMIT_S = 120.0
 
 

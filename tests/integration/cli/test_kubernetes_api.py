@@ -19,6 +19,7 @@ import yaml
 from kubernetes.config import kube_config
 
 from support.kubernetes_release import pod
+from support.running_time import PATIENCE_S
 from tandemmq.cli.commands.repair import read_plan
 from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.release import ApiServerCluster, PodAddresses
@@ -220,7 +221,7 @@ async def test_port_of_a_pod_is_reached_through_the_api_server(api: _ApiServer) 
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"question")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await reader.readexactly(8) == b"QUESTION"
         writer.close()
         await writer.wait_closed()

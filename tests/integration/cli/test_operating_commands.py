@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from support.cluster_processes import ProcessCluster, wait_until
 from support.kubernetes_release import pod
+from support.running_time import PATIENCE_S
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import ClusterTarget
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, connection_on
@@ -211,7 +212,7 @@ class _LoopbackPods:
 
     async def open_stream(self, pod: str, port: int) -> PodStream:
         self.streams.append((pod, port))
-        return PodStream(_Forward(socket.create_connection((self._listens_at[pod], port), timeout=5)), port)
+        return PodStream(_Forward(socket.create_connection((self._listens_at[pod], port), timeout=PATIENCE_S)), port)
 
 
 class _Forward:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.messages import outgoing_message
+from support.running_time import PATIENCE_S
 from support.stores import new_store, with_options
 from support.topic_admin import broker_status, create_topic
 from tandemmq.broker.posix_disk import PosixDisk
@@ -93,7 +94,7 @@ def test_a_tail_comes_back_once_though_the_master_is_killed_in_the_middle(tmp_pa
         first.start()
         wait_until(lambda: _end_offset(master) > begun, limit_s=120, what="some were stored")
         master.kill()
-        first.join(60)
+        first.join(PATIENCE_S)
         assert not first.is_alive()
         master.start()
         wait_until(is_in_sync, limit_s=120, what="the slave is in sync again")

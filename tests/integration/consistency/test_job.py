@@ -14,6 +14,7 @@ from support.audit_stores import copy_group
 from support.cluster_processes import wait_until
 from support.consistency_job import run_job
 from support.inline_audit import run_inline
+from support.running_time import PATIENCE_S
 from support.store_damage import DAMAGES
 from support.written_stores import WrittenStore, change_replicas
 from tandemmq.consistency.audit import FINDINGS_SCHEMA
@@ -78,9 +79,9 @@ def test_stopped_job_reports_what_it_has(equal_group: list[Path], tmp_path: Path
     log = tmp_path / "job.log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as job:
         told = f'"event": "{when}"'.encode()
-        wait_until(lambda: told in log.read_bytes(), limit_s=90, what=when)
+        wait_until(lambda: told in log.read_bytes(), limit_s=PATIENCE_S, what=when)
         job.send_signal(signal.SIGTERM)
-        code = job.wait(timeout=90)
+        code = job.wait(timeout=PATIENCE_S)
 
     assert code == ExitCode.INCOMPLETE, log.read_text()
     assert list((tmp_path / "results" / "runs").glob("*/summary.json"))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from support.cluster_processes import wait_until
 from support.otlp_receiver import OtlpReceiver
+from support.running_time import PATIENCE_S
 from tandemmq.service.telemetry.audit_export import _QUEUE_LINES, AuditExport, AuditLine, open_audit_export
 
 _LINE = {"timestamp": "2026-11-22T04:20:00.125000Z", "level": "warning", "event": "access_refused", "user": "mallory"}
@@ -29,7 +30,7 @@ def test_what_a_process_changed_arrives_and_nothing_else() -> None:
         with subprocess.Popen(
             command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
-            receiver.wait_until(lambda receiver: len(receiver.lines("operator_change")) == 1, limit_s=60)
+            receiver.wait_until(lambda receiver: len(receiver.lines("operator_change")) == 1, limit_s=PATIENCE_S)
             output, _ = process.communicate()
         [line] = receiver.lines("operator_change")
         assert receiver.lines("store_recovered") == []
@@ -45,7 +46,7 @@ def test_every_part_of_a_line_arrives() -> None:
         export = open_audit_export(receiver.target, {"service": "nameserver"})
         export.note({**_LINE, "event": "route_changed"})
         export.note(dict(_LINE))
-        receiver.wait_until(lambda receiver: len(receiver.lines("access_refused")) == 1, limit_s=60)
+        receiver.wait_until(lambda receiver: len(receiver.lines("access_refused")) == 1, limit_s=PATIENCE_S)
         export.close()
         assert receiver.lines("route_changed") == []
         [line] = receiver.lines("access_refused")
@@ -77,8 +78,8 @@ def test_lines_wait_for_a_receiver_that_is_away_the_newest_of_them() -> None:
     export = AuditExport(lambda: receiver, target="collector:4317", pause_s=0.01, retry_pause_s=0.01)
     for number in range(_QUEUE_LINES + 10):
         export.note({**_LINE, "number": number})
-    wait_until(lambda: receiver.refused > 1, limit_s=60, what="it was asked again")
+    wait_until(lambda: receiver.refused > 1, limit_s=PATIENCE_S, what="it was asked again")
     receiver.is_there = True
-    wait_until(lambda: len(receiver.taken) >= _QUEUE_LINES, limit_s=60, what="all that waited came")
+    wait_until(lambda: len(receiver.taken) >= _QUEUE_LINES, limit_s=PATIENCE_S, what="all that waited came")
     export.close()
     assert [int(line.fields["number"]) for line in receiver.taken] == list(range(10, _QUEUE_LINES + 10))

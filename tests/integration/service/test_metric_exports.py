@@ -18,7 +18,7 @@ import structlog
 from prometheus_client import parser
 
 from support.otlp_receiver import Manner, OtlpReceiver
-from support.running_time import running_time
+from support.running_time import PATIENCE_S, running_time
 from tandemmq.service import metrics
 from tandemmq.service.metrics import (
     ExporterType,
@@ -34,9 +34,8 @@ from tandemmq.service.metrics import (
 from tandemmq.service.rpc import ListenError
 
 SIZE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("topic",))
-# A call that hangs is given up after 5 s: what waited for it would be later than these by far, on any machine.
-TURN_LIMIT_S = 1.5
-END_LIMIT_S = 4.0
+# A call that hangs is given up after so long here: what waited for it would be later than half of it on any machine.
+CALL_LIMIT_S = 60.0
 RESOURCE = {"service.name": "tandemmq-broker"}
 
 
@@ -44,6 +43,11 @@ async def collect() -> list[MetricFamily]:
     samples = MetricSamples((SIZE,))
     samples.add("size", 7, "orders")
     return samples.families()
+
+
+@pytest.fixture(autouse=True)
+def _calls_hang_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_CALL_LIMIT_S", CALL_LIMIT_S)
 
 
 @asynccontextmanager
@@ -58,7 +62,7 @@ async def exporting(*types: ExporterType, target: str = "", interval_ms: int = 2
 
 
 def get_from(address: str, port: int) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(address, 0))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S, source_address=(address, 0))
     try:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
@@ -68,7 +72,7 @@ def get_from(address: str, port: int) -> tuple[int, bytes]:
 
 
 def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
@@ -177,9 +181,12 @@ async def test_without_a_file_descriptor_left_the_thread_rests(monkeypatch: pyte
     monkeypatch.setattr(socketserver.TCPServer, "get_request", accept)
     endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
     with socket.create_connection(("127.0.0.1", endpoint.port)):
+        async with asyncio.timeout(PATIENCE_S):
+            while not attempts:
+                await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
     await asyncio.to_thread(endpoint.close)
-    assert 1 <= len(attempts) < 20
+    assert len(attempts) < 20
 
 
 async def test_places_of_scrapes_that_found_no_thread_are_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +227,12 @@ async def test_whoever_holds_all_connections_with_requests_that_never_end_gives_
     endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
     drips = [asyncio.create_task(_drip(endpoint.port, ended)) for _ in range(12)]
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(ended) < 4:  # of one host no more are served
                 await asyncio.sleep(0.02)
         assert (await asyncio.to_thread(get_from, "127.0.0.2", endpoint.port))[0] == 200
         monkeypatch.setattr(metrics, "_CONNECTION_LIMIT_S", 0.5)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(ended) < 12:
                 await asyncio.sleep(0.02)
         assert (await asyncio.to_thread(get, endpoint.port))[0] == 200
@@ -259,16 +266,16 @@ async def test_a_bad_receiver_holds_up_neither_the_loop_nor_the_end(manner: Mann
             await asyncio.to_thread(receiver.wait_until, lambda receiver: receiver.call_count >= 1)
             longest_s = await longest_turn_s(0.3)
             seconds = ending.enter_context(running_time())
-        assert seconds() < END_LIMIT_S
-    assert longest_s < TURN_LIMIT_S
+        assert seconds() < CALL_LIMIT_S / 2
+    assert longest_s < CALL_LIMIT_S / 2
 
 
 async def test_a_receiver_that_is_not_there_holds_up_nothing() -> None:
     with ExitStack() as ending:
         async with exporting(ExporterType.OTLP_GRPC, target="127.0.0.1:1"):
-            assert await longest_turn_s(0.3) < TURN_LIMIT_S
+            assert await longest_turn_s(0.3) < CALL_LIMIT_S / 2
             seconds = ending.enter_context(running_time())
-        assert seconds() < END_LIMIT_S
+        assert seconds() < CALL_LIMIT_S / 2
 
 
 async def test_an_export_that_is_set_up_wrongly_is_told_of_and_keeps_nobody_from_starting(

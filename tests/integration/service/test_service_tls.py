@@ -16,6 +16,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
 from support.cluster_processes import lasting_port
 from support.manual_time import ManualTime
+from support.running_time import PATIENCE_S
 from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
 from tandemmq.http2.errors import TlsMode
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
@@ -30,7 +31,6 @@ from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
 
 STATUS = "/tandemmq.admin.v1.BrokerAdminService/GetBrokerStatus"
 PROBES = "/tandemmq.admin.v1.BrokerAdminService/ProbePeers"
-LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def _call(channel: grpc.aio.Channel, path: str = STATUS) -> str:
         path, request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
     )
     try:
-        answer: StringValue = await call(StringValue(value="here"), timeout=LIMIT_S)
+        answer: StringValue = await call(StringValue(value="here"), timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
         return f"{error.code().name} {error.details()}"
     return answer.value
@@ -253,19 +253,19 @@ async def test_certificates_and_their_ca_change_under_load_and_no_call_fails(cer
                 issue(by, believes)
                 await asyncio.sleep(1.2)  # The files are looked at once a second.
                 before = done
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(PATIENCE_S):
                     while done < before + 50:
                         await asyncio.sleep(0.01)
                 if believes == both:
                     # A call that was open all the while still is, on the connection of the first certificate.
                     assert server.watch is not None
                     server.watch.send(StringValue(value="still here"))
-                    assert await asyncio.wait_for(stream.read(), LIMIT_S) == StringValue(value="still here")
+                    assert await asyncio.wait_for(stream.read(), PATIENCE_S) == StringValue(value="still here")
             stopping.set()
         assert failed == []
         # Until nobody believes the first CA any more.
         with pytest.raises(grpc.aio.AioRpcError, match="this connection's certificate is not taken any more"):
-            await asyncio.wait_for(stream.read(), LIMIT_S)
+            await asyncio.wait_for(stream.read(), PATIENCE_S)
     # The first CA's bearers are strangers by now.
     old = certificates.issue(identity, folder="old")
     async with server.serving(certificates.root / "server"), server.caller(old) as channel:
@@ -301,7 +301,7 @@ async def test_calls_on_an_open_connection_end_with_its_certificate(
             clock.hours = 25
         else:
             certificates.issue(broker(), by=other, believes=other.pem)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while (told := await _call(channel)) == "here":
                 await asyncio.sleep(0.1)
         assert told.startswith("UNAUTHENTICATED this connection's certificate is not taken any more: tls.crt: ")
@@ -326,13 +326,13 @@ class _Watched:
 
     def __init__(self) -> None:
         self.ended: list[str] = []
-        self.pause_s = LIMIT_S
+        self.pause_s = PATIENCE_S
 
     async def watch(self, request: StringValue, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
         try:
             while True:
                 yield b""
-                async with asyncio.timeout(2 * LIMIT_S):
+                async with asyncio.timeout(2 * PATIENCE_S):
                     await asyncio.sleep(self.pause_s)
         finally:
             self.ended.append("watch")
@@ -359,7 +359,7 @@ async def test_a_call_under_way_ends_with_its_certificate(
     certificates: TestCertificates, path: str, pace: str, change: str
 ) -> None:
     clock, server, watched = LaterClock(), Server(), _Watched()
-    watched.pause_s = 0.05 if pace == "tells" else LIMIT_S
+    watched.pause_s = 0.05 if pace == "tells" else PATIENCE_S
     server.others = watched.serve_on
     other = CertificateAuthority.new("next CA", now=now(), days=30)
     both = certificates.authority.pem + other.pem
@@ -379,7 +379,7 @@ async def test_a_call_under_way_ends_with_its_certificate(
             clock.hours = 25
         else:
             certificates.issue(broker(), by=other, believes=other.pem)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             with suppress(grpc.aio.AioRpcError):
                 while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # grpc-stubs lacks it
                     pass
@@ -401,7 +401,7 @@ async def test_whoever_connects_and_says_nothing_is_hung_up_on(
     async with server.serving(certificates.issue(broker())):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(first)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             with suppress(ConnectionError):
                 while await reader.read(1_000):
                     pass
@@ -427,9 +427,9 @@ async def test_whoever_may_ask_without_a_certificate_asks_shortly(compression: g
         call = channel.unary_unary(
             "/a.B/C", request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
         )
-        assert (await call(StringValue(value="x" * 10_000), timeout=LIMIT_S)).value == "here"
+        assert (await call(StringValue(value="x" * 10_000), timeout=PATIENCE_S)).value == "here"
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call(StringValue(value="x" * (1 << 20)), timeout=LIMIT_S)
+            await call(StringValue(value="x" * (1 << 20)), timeout=PATIENCE_S)
     await server.stop(limit_ms=0)
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert lengths == [10_000]
@@ -457,7 +457,7 @@ class Users(broker_access_service_pb2_grpc.BrokerAccessServiceServicer):
 
     async def PutUser(self, request: access_pb.PutUserRequest, context: Any) -> access_pb.PutUserResponse:
         if request.username == "late":
-            await asyncio.sleep(LIMIT_S)
+            await asyncio.sleep(PATIENCE_S)
         if request.username == "bad":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "username: no")
         return access_pb.PutUserResponse()
@@ -492,7 +492,7 @@ async def test_each_change_leaves_a_line_with_who_made_it_and_from_where(
             for username in ("ann", "bad", "late", "x" * 10_000):
                 with suppress(grpc.aio.AioRpcError):
                     request = access_pb.PutUserRequest(username=username, password="planted-secret")
-                    await stub.PutUser(request, timeout=1.0 if username == "late" else LIMIT_S)
+                    await stub.PutUser(request, timeout=1.0 if username == "late" else PATIENCE_S)
             await stub.PutUser(access_pb.PutUserRequest(username="bob", user_type="Super", user_status="enable"))
             entries = [
                 access_pb.AclEntry(resource="Topic:orders", actions=["Pub", "Get"], decision="Allow"),

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from support.manual_time import ManualTime
+from support.running_time import PATIENCE_S
 from tandemmq.admin.consistency_runs import JobStarter, ProcessStarter
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Verification, VerificationState
@@ -49,7 +50,7 @@ async def _kept(starter: ProcessStarter) -> AsyncIterator[None]:
 
 
 async def _until(state: Callable[[], Verification], holds: Callable[[Verification], bool]) -> Verification:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds(state()):
             await asyncio.sleep(0.01)
     return state()
@@ -97,7 +98,7 @@ def _write_when_begun(folder: Any, code: int) -> None:
 async def test_process_ends_with_the_service(tmp_path: Any) -> None:
     command = (sys.executable, "-c", _JOB)
     starter = ProcessStarter(("a:1", "b:2"), str(tmp_path), clock=ManualTime(), log=_LOG, command=command)
-    async with asyncio.timeout(60), _kept(starter):
+    async with asyncio.timeout(PATIENCE_S), _kept(starter):
         await starter.start(Tier.QUICK, (), dry_run=False)
         await _until(starter.state, lambda state: state.read_bytes > 0)
     # It was waited for, or this would not come to an end: nothing ever writes the file that the job waits for.

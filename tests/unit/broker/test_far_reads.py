@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.messages import outgoing_message
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
 from tandemmq.broker.far_reads import FarReads, SlaveLogs, memory_bytes
@@ -20,8 +21,6 @@ from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.message_store import MessageStore
-
-PATIENCE_S = 20
 
 
 def store_with(count: int) -> MessageStore:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from support.running_time import PATIENCE_S
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.core.storage.disk import DiskError, DiskFull
 
@@ -21,7 +22,7 @@ class Job:
 
     def run(self) -> None:
         self.started.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
 
@@ -59,7 +60,7 @@ async def test_kicks_during_a_job_become_one_more_job() -> None:
         assert harness.jobs == [third]
     third.go_on.set()
     await harness.worker.close()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_S)
 
 
 async def test_pause_waits_for_the_running_job_and_holds_back_the_next() -> None:
@@ -77,7 +78,7 @@ async def test_pause_waits_for_the_running_job_and_holds_back_the_next() -> None
         assert harness.jobs == [second]
     await started(second)
     await harness.worker.close()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_S)
 
 
 async def test_failed_sync_is_told_and_nothing_is_finished_after_it() -> None:
@@ -86,7 +87,7 @@ async def test_failed_sync_is_told_and_nothing_is_finished_after_it() -> None:
     broken.go_on.set()
     task = asyncio.create_task(harness.worker.run())
     harness.worker.kick()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_S)
     harness.worker.kick()
     assert len(harness.failures) == 1
     assert harness.finished == []
@@ -103,9 +104,9 @@ async def test_close_finishes_the_job_that_is_out() -> None:
     closing = asyncio.create_task(harness.worker.close())
     await asyncio.sleep(0)
     job.go_on.set()
-    await asyncio.wait_for(closing, 10)
+    await asyncio.wait_for(closing, PATIENCE_S)
     assert harness.finished == [job]
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_S)
 
 
 class Full:
@@ -137,7 +138,7 @@ async def test_a_job_without_room_is_run_again_where_that_is_wanted(
     )
     task = asyncio.create_task(worker.run())
     worker.kick()
-    end = await asyncio.wait_for(ended, 10)
+    end = await asyncio.wait_for(ended, PATIENCE_S)
     assert (job.tries, end is job) == (tries, waits_for_room)
     await worker.close()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_S)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.queue_memory import QueueMemory
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
 from tandemmq.broker.leases import LeaseCopy
@@ -540,7 +541,7 @@ async def test_who_writes_a_table_itself_waits_for_the_thread_that_does() -> Non
     assert not waiting.done()
     second.run()
     tables.write_finished(second)
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, PATIENCE_S)
     tables.persist_all()
     assert b"second" in (disk.read_file("config/topics.json") or b"")
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from support.group_records import RECORD
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.replica_identity import LOG_END_FILE, ForeignStore, LogDamage, LogEndMark, ReplicaIdentity
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory
@@ -104,7 +105,7 @@ class HeldDisk(SimulatedDisk):
     def write_file(self, path: str, data: bytes) -> None:
         if self.is_held:
             self.gates.append(gate := threading.Event())
-            assert gate.wait(10)
+            assert gate.wait(PATIENCE_S)
         super().write_file(path, data)
 
 
@@ -148,7 +149,7 @@ async def test_a_promise_that_was_written_for_a_caller_that_went_away_is_kept() 
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0.005)
 

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from support.cli_cluster import FakeCluster
 from support.fake_operations import FakeOperations
+from support.running_time import PATIENCE_S
 from tandemmq.admin.operations.values import OffsetReset, ResetTarget
 from tandemmq.cli.cluster_address import ContextFile
 from tandemmq.cli.commands.local_cluster import bring_down
@@ -39,7 +40,6 @@ from tandemmq.cli.local.folder import (
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS, cluster_commands, group_commands, topic_commands
 
 _ROOT = Path(__file__).parents[3]
-_LIMIT_S = 60.0
 _TANDEMMQ = (sys.executable, "-m", "tandemmq.cli")
 
 
@@ -52,7 +52,7 @@ def _unread(command: tuple[str, ...], *, errors_too: bool = False) -> subprocess
             command,
             stdout=write_end,
             stderr=write_end if errors_too else subprocess.PIPE,
-            timeout=_LIMIT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
     finally:
@@ -81,7 +81,7 @@ from {module} import {function}
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
             capture_output=True,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=PATIENCE_S,
             check=True,
         )
         assert (ended.stderr, ended.stdout[:9]) == ("", "tandemmq ")
@@ -108,7 +108,7 @@ def test_output_that_cannot_be_written_is_told(words: str, place: str) -> None:
         ("sh", "-c", f'exec "$@" {to}', "sh", *_TANDEMMQ, *words.split()),
         stderr=subprocess.PIPE,
         text=True,
-        timeout=_LIMIT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     first, cause, _ = ended.stderr.splitlines()
@@ -121,7 +121,7 @@ def test_output_that_cannot_be_written_is_told(words: str, place: str) -> None:
 def test_refusal_that_cannot_be_told_is_in_the_exit_code(to: str, tmp_path: Path) -> None:
     command = (*_TANDEMMQ, "status", "--data", str(tmp_path))
     ended = subprocess.run(
-        ("sh", "-c", f'exec "$@" {to}', "sh", *command), capture_output=True, timeout=_LIMIT_S, check=False
+        ("sh", "-c", f'exec "$@" {to}', "sh", *command), capture_output=True, timeout=PATIENCE_S, check=False
     )
     assert ended.returncode == EXIT_REFUSED
 
@@ -136,7 +136,7 @@ def test_output_that_takes_nothing_for_a_while_is_waited_for() -> None:
             os.close(write_end)
             assert reader.read(len(full)) == full
             assert reader.read().startswith(b"tandemmq ")
-            assert command.wait(_LIMIT_S) == 0
+            assert command.wait(PATIENCE_S) == 0
 
 
 def _run_as_a_command(body: str) -> subprocess.CompletedProcess[str]:
@@ -154,7 +154,9 @@ commands.app.command()(lambda: ending.run(action()))
 sys.argv = ["tandemmq"]
 program.main()
 """
-    return subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    return subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def test_ctrl_c_lets_a_command_put_away_what_it_made() -> None:

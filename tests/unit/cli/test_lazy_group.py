@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from support.running_time import PATIENCE_S
 from tandemmq.cli.app import app
 from tandemmq.cli.lazy_group import LazyGroup
 
@@ -45,7 +46,9 @@ except SystemExit:
     pass
 print(*sys.modules, sep="\\n", file=sys.stderr)
 """
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     imported = set(shown.stderr.split())
     assert "tandemmq.cli.app" in imported
     assert not [name for name in _HEAVY if name in imported]
@@ -90,13 +93,17 @@ print(*sys.modules, sep="\\n", file=sys.stderr)
 
 def test_up_imports_nothing_of_the_cluster_before_it_says_what_it_does() -> None:
     script = "import sys, tandemmq.cli.commands.local_cluster; print(*sys.modules)"
-    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    imported = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert not {"grpc", "pydantic", "structlog", "tandemmq.proto"} & set(imported.stdout.split())
 
 
 def test_help_of_what_clients_use_does_not_wait_for_kubernetes() -> None:
     script = "import sys, tandemmq.cli.commands.transfer; print(*sys.modules)"
-    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    imported = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert "tandemmq.cli.kube.release" not in imported.stdout.split()
 
 

@@ -14,6 +14,7 @@ import pytest
 from support.audit_stores import copy_group
 from support.inline_audit import run_inline
 from support.inline_runner import InlineRunner
+from support.running_time import PATIENCE_S
 from support.store_damage import DAMAGES
 from tandemmq.consistency import local_runner
 from tandemmq.consistency.local_runner import Engine, LocalRunner
@@ -67,7 +68,7 @@ def test_cancelled_run_ends_at_once_though_a_task_goes_on(monkeypatch: pytest.Mo
 
     def waiting(_texts: object) -> object:
         begun.set()
-        release.wait(60)
+        release.wait(PATIENCE_S)
         return iter(())
 
     monkeypatch.setattr(local_runner, "run_tasks", waiting)
@@ -82,9 +83,9 @@ def test_cancelled_run_ends_at_once_though_a_task_goes_on(monkeypatch: pytest.Mo
 
         thread = threading.Thread(target=run)
         thread.start()
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE_S)
         runner.cancel()
-        thread.join(60)
+        thread.join(PATIENCE_S)
         release.set()
     assert [str(failure) for failure in failures] == ["the run was stopped"]
 

@@ -232,7 +232,10 @@ class FileAuthority:
             deadline_s = time.monotonic() + _LOCK_LIMIT_S
             while not _takes(fd):
                 if time.monotonic() >= deadline_s:
-                    raise AuthorityUnavailable(f"another process holds {self._lock_path}")
+                    raise AuthorityUnavailable(
+                        f"another process holds {self._lock_path}; if that lasts, a member is stopped (SIGSTOP, a "
+                        "frozen container) in the middle of a change: let it go on, or end it"
+                    )
                 time.sleep(_LOCK_RETRY_S)
             yield
         finally:

@@ -17,6 +17,7 @@ from support.fake_cluster import KEPT_TAIL, WAITS
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
+from support.running_time import PATIENCE_S
 from tandemmq.admin.api.access import Access, AccessRules
 from tandemmq.admin.api.operations_grpc import OperationsServicer
 from tandemmq.admin.audit_log import AuditLog, Role
@@ -43,7 +44,7 @@ class _Call(FakeCall):
 
     async def ended(self) -> _Call:
         """Waits for the status."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while self.code is None:
                 await asyncio.sleep(0)
         return self
@@ -243,7 +244,7 @@ async def test_a_tail_gives_what_comes_in_until_the_caller_goes() -> None:
     newest = (await service.operations.search(MessageQuery("orders"))).messages[0]
     call = service.begin("TailMessages", pb.TailMessagesRequest(topic="orders", body_bytes=4), _Call())
     service.operations.arrive(newest)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not call.sent:
             await asyncio.sleep(0)
     (first,) = call.sent

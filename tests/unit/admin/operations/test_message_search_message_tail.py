@@ -11,6 +11,7 @@ import pytest
 
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions, rpc_error
+from support.running_time import PATIENCE_S
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.message_search import MessageTail
 from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
@@ -74,7 +75,7 @@ async def _begun(tail: MessageTail) -> AsyncIterator[MessageSummary]:
 
 
 async def _next(messages: AsyncIterator[MessageSummary], count: int) -> list[str]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         return [(await anext(messages)).message_id for _ in range(count)]
 
 

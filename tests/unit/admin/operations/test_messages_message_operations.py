@@ -11,6 +11,7 @@ import pytest
 from support.cluster_states import healthy_cluster
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime
+from support.running_time import PATIENCE_S
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.groups import GroupOperations
 from tandemmq.admin.operations.messages import MessageOperations, TransactionOperations
@@ -143,7 +144,7 @@ async def test_a_message_says_who_has_consumed_it() -> None:
 
 async def test_a_message_is_shown_by_a_slave_while_its_master_is_away() -> None:
     ask = _operations(Replica(), Replica(_view("01A", 100)), _without_master())
-    detail = await asyncio.wait_for(ask.at_physical("broker-a", 100, body_bytes=9), 5)
+    detail = await asyncio.wait_for(ask.at_physical("broker-a", 100, body_bytes=9), PATIENCE_S)
     assert detail.message.message_id == "01A"
     assert [(copy.broker, copy.held, copy.equal) for copy in detail.copies] == [
         ("broker-a:0", False, None),

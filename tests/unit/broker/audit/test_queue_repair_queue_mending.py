@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.messages import outgoing_message
+from support.running_time import PATIENCE_S
 from support.stores import ManualClock, flush_all, new_store, with_options
 from tandemmq.broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
 from tandemmq.broker.audit.queue_repair import KeptEntries, QueueMending, QueueOrder, QueueRepair, QueueRepaired
@@ -191,7 +192,7 @@ class _Shelf:
         worker = asyncio.create_task(mending.run())
         found: dict[tuple[int, int], bytes] = {}
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     woken.clear()
                     got = table.receive(

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from support.manual_time import ManualTime
+from support.running_time import PATIENCE_S
 from tandemmq.broker.client_api.forward_tls import PlainChannels, TlsChannels, _covers, broker_channels_of
 from tandemmq.broker.client_api.forwarding import CallForwarder
 from tandemmq.broker.settings import BrokerSettings
@@ -112,7 +113,7 @@ async def group(master: BrokerFiles, channels: TlsChannels | None) -> AsyncItera
 async def heartbeat(channel: grpc.aio.Channel) -> str:
     call = channel.unary_unary(f"/{SERVICE}/Heartbeat", None, pb.HeartbeatResponse.FromString)
     try:
-        answer = await call(b"", timeout=10)
+        answer = await call(b"", timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
         return error.code().name
     return str(answer.status.message)

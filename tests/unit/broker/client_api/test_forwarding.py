@@ -18,6 +18,7 @@ import pytest
 
 from support.http2_peer import unary_request
 from support.manual_time import ManualTime
+from support.running_time import PATIENCE_S
 from tandemmq.broker.client_api import forwarding
 from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Code, Outcome, status_of
@@ -124,7 +125,7 @@ async def member(
             await forwarder.close()
 
 
-async def heartbeat(channel: grpc.aio.Channel, limit_s: float = 60, **headers: str) -> str:
+async def heartbeat(channel: grpc.aio.Channel, limit_s: float = PATIENCE_S, **headers: str) -> str:
     call = channel.unary_unary(
         f"/{SERVICE}/Heartbeat",
         request_serializer=pb.HeartbeatRequest.SerializeToString,
@@ -226,7 +227,7 @@ async def test_where_roles_are_fixed_the_master_ends_deliveries_and_gets_nothing
             request_serializer=pb.AckMessageRequest.SerializeToString,
             response_deserializer=pb.AckMessageResponse.FromString,
         )
-        assert (await acknowledge(pb.AckMessageRequest(), timeout=10)).status.message == "master"
+        assert (await acknowledge(pb.AckMessageRequest(), timeout=PATIENCE_S)).status.message == "master"
         assert forwarder.forwarded_count == 1
 
 
@@ -237,7 +238,7 @@ async def test_routes_are_each_members_own_answer() -> None:
             request_serializer=pb.QueryRouteRequest.SerializeToString,
             response_deserializer=pb.QueryRouteResponse.FromString,
         )
-        assert (await call(pb.QueryRouteRequest(), timeout=10)).status.message == "member"
+        assert (await call(pb.QueryRouteRequest(), timeout=PATIENCE_S)).status.message == "member"
 
 
 async def test_a_stream_of_answers_comes_whole() -> None:
@@ -247,7 +248,7 @@ async def test_a_stream_of_answers_comes_whole() -> None:
             request_serializer=pb.ReceiveMessageRequest.SerializeToString,
             response_deserializer=pb.ReceiveMessageResponse.FromString,
         )
-        answers = [answer.status.message async for answer in call(pb.ReceiveMessageRequest(), timeout=10)]
+        answers = [answer.status.message async for answer in call(pb.ReceiveMessageRequest(), timeout=PATIENCE_S)]
         assert answers == ["master 0", "master 1", "master 2"]
 
 
@@ -416,7 +417,7 @@ async def other_group(sender: Sender) -> AsyncIterator[grpc.aio.Channel]:
             await server.stop(limit_ms=100)
 
 
-async def acknowledge(channel: grpc.aio.Channel, *, timeout_s: float = 10, **headers: str) -> definition.Status:
+async def acknowledge(channel: grpc.aio.Channel, *, timeout_s: float = PATIENCE_S, **headers: str) -> definition.Status:
     call = channel.unary_unary(
         f"/{SERVICE}/AckMessage",
         request_serializer=pb.AckMessageRequest.SerializeToString,
@@ -438,7 +439,9 @@ async def test_the_owner_of_a_call_answers_it() -> None:
                 request_serializer=pb.ReceiveMessageRequest.SerializeToString,
                 response_deserializer=pb.ReceiveMessageResponse.FromString,
             )
-            answers = [answer.status.message async for answer in receive(pb.ReceiveMessageRequest(), timeout=10)]
+            answers = [
+                answer.status.message async for answer in receive(pb.ReceiveMessageRequest(), timeout=PATIENCE_S)
+            ]
             assert answers == ["owner 0", "owner 1", "owner 2"]
             assert sender.calls.forwarded_counts == {"AckMessage": 1, "ReceiveMessage": 1}
 
@@ -473,7 +476,7 @@ async def test_who_gave_messages_hears_that_the_caller_of_who_passed_them_on_may
         peer.sendall(frames.PREFACE + frames.settings({}))
         peer.sendall(unary_request(1, b"", (":path", f"/{SERVICE}/ReceiveMessage")))
         received = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while received.count(b"answer") < 3:
                 received += await asyncio.to_thread(peer.recv, 1 << 16)
             await asyncio.sleep(0.05)  # Its last frame, and what the peer's kernel acknowledges.
@@ -532,7 +535,7 @@ async def test_the_next_master_hears_of_an_answer_that_its_former_one_gave_and_n
         peer.sendall(frames.PREFACE + frames.settings({}))
         peer.sendall(unary_request(1, b"", (":path", f"/{SERVICE}/ReceiveMessage"), ("x-mq-client-id", "client@1")))
         received = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while received.count(b"answer") < 3:
                 received += await asyncio.to_thread(peer.recv, 1 << 16)
             await servers[0].stop(limit_ms=0)
@@ -618,7 +621,7 @@ async def test_too_many_calls_that_wait_for_one_group_are_refused_and_do_not_hol
     async with silent_owner() as silent, front("owner", []) as (_, endpoint):
         sender = Sender({"broker-b": silent, "broker-c": endpoint})
         async with other_group(sender) as channel:
-            waiting = [asyncio.create_task(acknowledge(channel, timeout_s=60)) for _ in range(1_024)]
+            waiting = [asyncio.create_task(acknowledge(channel, timeout_s=PATIENCE_S)) for _ in range(1_024)]
             while sender.calls.forwarded_counts.get("AckMessage", 0) < len(waiting):
                 await asyncio.sleep(0.01)
             assert (await acknowledge(channel)).code == definition.TOO_MANY_REQUESTS
@@ -664,7 +667,7 @@ async def changing_member(
 
 
 async def until_held(forwarder: CallForwarder, count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while forwarder.held_count < count:
             await asyncio.sleep(0.005)
 
@@ -699,7 +702,7 @@ async def test_strangers_leave_room_for_callers_that_are_known(monkeypatch: pyte
     async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
         strangers = [asyncio.create_task(heartbeat(channel)) for _ in range(30)]
         await until_held(forwarder, 5)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while forwarder.held_counts[HeldOutcome.NO_ROOM] < 25:
                 await asyncio.sleep(0.005)
         known = [asyncio.create_task(heartbeat(channel, x_known="1")) for _ in range(5)]
@@ -707,7 +710,7 @@ async def test_strangers_leave_room_for_callers_that_are_known(monkeypatch: pyte
         assert await heartbeat(channel, x_known="1") == "member", "all of it is taken"
         # The same on the way to a master that does not answer.
         change.master, change.is_under_way = silent, False
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while forwarder.forwarded_count < 10:
                 await asyncio.sleep(0.005)
         for task in (*strangers, *known):
@@ -743,7 +746,7 @@ async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch
             response_deserializer=pb.AckMessageResponse.FromString,
         )
         request = pb.AckMessageRequest(group=definition.Resource(name="x" * size))
-        answer = await call(request, timeout=60, metadata=(("x-known", known),))
+        answer = await call(request, timeout=PATIENCE_S, metadata=(("x-known", known),))
         return str(answer.status.message)
 
     async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
@@ -766,7 +769,7 @@ async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while forwarder._bytes:
                 await asyncio.sleep(0.005)
 
@@ -825,7 +828,7 @@ async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_n
             request_serializer=pb.QueryRouteRequest.SerializeToString,
             response_deserializer=pb.QueryRouteResponse.FromString,
         )
-        assert (await query(pb.QueryRouteRequest(), timeout=60)).status.message == "member"
+        assert (await query(pb.QueryRouteRequest(), timeout=PATIENCE_S)).status.message == "member"
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await heartbeat(channel, x_tandemmq_forwarded="1")
         assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -860,7 +863,7 @@ async def test_a_call_whose_master_is_changing_waits_at_the_member_that_passed_i
             for answer in answers:
                 assert isinstance(answer, grpc.aio.AioRpcError) if next_master == "nobody" else answer == next_master
             assert at_master.held_count == 0
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while at_member.held_count:
                     await asyncio.sleep(0.005)
             await at_member.close()
@@ -892,7 +895,7 @@ async def test_a_caller_that_went_away_is_not_answered_later() -> None:
         change.is_under_way = False
         assert await heartbeat(channel) == "member"
         assert len(seen) == 1
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while forwarder.held_count:
                 await asyncio.sleep(0.005)
         assert ended(forwarder) == {HeldOutcome.CALLER_GONE: 1}

@@ -7,16 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from support.authority_places import AuthorityPlace, FilePlace, LeasePlace, etcd_place, lease_place, patient
 from support.group_records import RECORD
+from support.running_time import PATIENCE_S
 from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
 
 # Far more than a call may take: without a limit the test would fail here, not hang.
-_PATIENCE_S: Final = 60
 
 
 @pytest.fixture(params=["file", "etcd", "kubernetes"])
@@ -137,7 +136,7 @@ async def test_text_that_is_no_record_is_kept(place: AuthorityPlace, authority: 
 
 async def test_silent_authority_is_unavailable_and_changes_nothing(place: AuthorityPlace, authority: Authority) -> None:
     held = await authority.swap(None, RECORD)
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         with place.silent(), patient(1):
             with pytest.raises(AuthorityUnavailable):
                 await authority.read()
@@ -152,7 +151,7 @@ async def test_swap_without_an_answer_is_asked_once_and_may_be_there(
 ) -> None:
     held = await authority.swap(None, RECORD)
     asked = place.writes()
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         with place.applying_silently(), patient(1), pytest.raises(AuthorityUnavailable):
             await authority.swap(held, replace(RECORD, renewals=1))
         if asked is not None:

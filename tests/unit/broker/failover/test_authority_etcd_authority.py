@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
 
 import grpc
 import pytest
@@ -20,11 +19,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from support.authority_places import EtcdPlace, FakeEtcd, etcd_place
 from support.group_records import RECORD
+from support.running_time import PATIENCE_S
 from tandemmq.broker.failover.authority import AuthorityUnavailable, EtcdTls, SwapLost, open_authority
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
 from tandemmq.service.certificates import CertificateAuthority
-
-_PATIENCE_S: Final = 20
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ async def test_next_endpoint_is_asked_where_one_is_away_or_mute(place: EtcdPlace
             mute.listen()
         setting = place.setting.replace("etcd:", f"etcd:127.0.0.1:{mute.getsockname()[1]},")
         authority = open_authority(setting, cluster="DefaultCluster", broker_name="broker-a")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             created = await authority.swap(None, RECORD)
             assert await authority.read() == created
             await authority.swap(created, replace(RECORD, renewals=1))
@@ -52,7 +50,7 @@ async def test_next_endpoint_is_asked_where_one_is_away_or_mute(place: EtcdPlace
 async def test_a_revision_that_comes_again_behind_a_backup_is_another_version(place: EtcdPlace) -> None:
     """Who slept meanwhile would replace the record of another master, and be one beside it."""
     sleeper, other = place.open(), place.open()
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         first = await sleeper.swap(None, RECORD)
         backup = place.etcd.revision, dict(place.etcd.values)
         slept = await sleeper.swap(first, replace(RECORD, renewals=RECORD.renewals + 1))
@@ -133,7 +131,7 @@ async def test_a_certificate_is_shown_and_asked_for(tmp_path: Path) -> None:
     tls = write_files(tmp_path, ours)
     async with encrypted_etcd(ours) as setting:
         authority = open_authority(setting, cluster="c", broker_name="b", tls=tls)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             created = await authority.swap(None, RECORD)
             assert await authority.read() == created
         await authority.close()
@@ -152,7 +150,7 @@ async def test_renewed_files_are_used_without_a_restart(tmp_path: Path) -> None:
         with pytest.raises(AuthorityUnavailable):
             await authority.read()
         write_files(tmp_path, later)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     assert await authority.read() is None

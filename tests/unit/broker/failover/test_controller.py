@@ -13,6 +13,7 @@ from typing import Any, Self
 import pytest
 
 from support.group_records import RECORD
+from support.running_time import PATIENCE_S
 from tandemmq.broker.failover import controller, turned_away
 from tandemmq.broker.failover.authority import AuthorityUnavailable, Held, SwapLost
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused, boot_time_ms
@@ -255,7 +256,7 @@ async def claim_when_the_lease_is_over(failover: Failover) -> None:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0.005)
 

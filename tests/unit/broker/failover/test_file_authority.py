@@ -15,9 +15,9 @@ import pytest
 
 from support.authority_places import FilePlace, patient
 from support.group_records import RECORD
+from support.running_time import PATIENCE_S
 from tandemmq.broker.failover.authority import AuthorityUnavailable, SwapLost, open_authority
 
-_PATIENCE_S: Final = 60
 _ROUNDS: Final = 40
 
 
@@ -54,7 +54,7 @@ async def test_processes_lose_no_swap_of_each_other(place: FilePlace) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        await asyncio.to_thread(process.join, _PATIENCE_S)
+        await asyncio.to_thread(process.join, PATIENCE_S)
         assert process.exitcode == 0
     held = await authority.read()
     assert held is not None
@@ -70,7 +70,7 @@ async def test_held_lock_stops_swaps_and_no_reads(place: FilePlace, monkeypatch:
     held = await authority.swap(None, RECORD)
     fd = os.open(place.path.with_suffix(".lock"), os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(AuthorityUnavailable, match=r"another process holds .*\.lock"):
             await authority.swap(held, replace(RECORD, renewals=1))
         assert await authority.read() == held

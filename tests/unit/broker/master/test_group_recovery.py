@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from support.fake_brokers import rpc_error
 from support.messages import outgoing_message
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master import group_recovery
@@ -194,7 +195,7 @@ async def test_who_heard_nothing_of_the_end_of_the_log_is_no_witness(
     else:
         start.name_server_memories = [heard_of_us]
     running = asyncio.create_task(start.recovery.run(is_whole=True))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not running.done() and start.recovery.waiting is None:
             await asyncio.sleep(0)
     assert running.done() == serves

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master.ha_listener import SLAVES_MAX, STRANGERS_LINES_MAX, HaListener
@@ -151,6 +152,6 @@ def _fail(error: Exception) -> None:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.001)

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from support.queue_memory import QueueMemory
+from support.running_time import PATIENCE_S
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseStorage
@@ -128,7 +129,7 @@ class Master:
         self.copies.when_held(self.answers.append)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 await asyncio.sleep(0.001)
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
+from support.running_time import PATIENCE_S
 from tandemmq.cli.app import app
 from tandemmq.cli.ending import CommandError
 from tandemmq.cli.local.certificates import ClusterCertificates, authority_in, caller_certificate, member_identity
@@ -196,7 +197,7 @@ def _port_that_speaks_no_tls() -> Iterator[int]:
         thread.start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(PATIENCE_S)
 
 
 def test_a_failed_handshake_is_told_by_our_error_alone(folder: ClusterFolder) -> None:
@@ -207,7 +208,7 @@ def test_a_failed_handshake_is_told_by_our_error_alone(folder: ClusterFolder) ->
             env=os.environ | {"TANDEMMQ_SERVICE_TLS_PATH": str(folder.certs / "admin")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
     assert ended.returncode != 0

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from support.cluster_states import healthy_cluster, master, with_broker
+from support.running_time import PATIENCE_S
 from tandemmq.admin.cluster_state import diagnose
 from tandemmq.cli.ending import CommandError, OutputClosed
 from tandemmq.cli.local.cluster import (
@@ -158,7 +159,7 @@ async def test_a_cluster_whose_output_nobody_reads_stops_in_order_and_says_why_a
 ) -> None:
     console = Console(file=_Unread(), width=200, force_terminal=live)
     cluster = LocalCluster(ClusterFolder(tmp_path), "2m-noslave", (), restart=True, live=live, console=console)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         asyncio.get_running_loop().call_later(1, cluster._announce, "more")
         with pytest.raises(OutputClosed):
             await cluster.run()

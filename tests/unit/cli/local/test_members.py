@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.running_time import PATIENCE_S
 from tandemmq.admin.rpc import Channels
 from tandemmq.cli.local import members as members_module
 from tandemmq.cli.local.folder import (
@@ -128,7 +129,7 @@ async def test_a_member_does_not_serve_because_another_cluster_answers_on_its_po
             member, folder, channels, restart=True, announce=lines.append, changed=lambda: None
         )
         monkeypatch.setattr(members_module, "serving", _serves)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await supervised.run()
         await channels.close()
     assert supervised.failed_to_start
