@@ -457,7 +457,7 @@ def test_handshakes_that_never_end_are_connections_and_do_not_last(secure_admin:
         if number % 2:
             sock.sendall(b"\x16\x03\x01\x02\x00\x01"[: 1 + number % 6])  # a handshake that goes no further
     for sock in silent:
-        sock.settimeout(_LIMIT_S)
+        sock.settimeout(PATIENCE_S)
         with contextlib.suppress(ConnectionResetError):
             assert sock.recv(1) == b"", "closed: some at once, the others when their time is over"
         sock.close()
@@ -483,6 +483,6 @@ def test_files_of_no_use_are_told_at_the_start(tmp_path: Path, lacks: str) -> No
         "--check",
         *(f"--set={key}={text}" for key, text in settings.items()),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ("tlsCertPath" in done.stderr) is (lacks != "nothing"), done.stderr
     assert (done.returncode == 0) is (lacks == "nothing"), done.stderr

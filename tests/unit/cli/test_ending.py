@@ -611,7 +611,7 @@ def test_input_that_cannot_be_read_is_told(words: str, tmp_path: Path) -> None:
             stdin=only_written,
             capture_output=True,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
     assert (ended.returncode, ended.stderr[:9]) == (EXIT_REFUSED, "problem: ")
