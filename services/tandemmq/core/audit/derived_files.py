@@ -43,6 +43,7 @@ from tandemmq.core.audit.replica_store import (
     is_number,
     is_of_others,
     is_queue_id,
+    whole_file,
 )
 from tandemmq.core.delivery.journal import LeaseReplay, read_frames
 from tandemmq.core.delivery.timer_queue import TimerQueue
@@ -700,7 +701,7 @@ class _DerivedCheck:
             return
         queue = TimerQueue()
         kind = FindingKind.METADATA_UNREADABLE
-        if not queue.load(bytes(self._store.read_file(path, 0, size))):
+        if not queue.load(whole_file(self._store.files, path, size)):
             yield self._new(kind, "its checksum is wrong: the next start reads all timers again", path)
             return
         for topic, read in ((TIMER_TOPIC, queue.timer_next), (TIMER_OP_TOPIC, queue.op_next)):

@@ -134,6 +134,7 @@ ENTRY_BYTES: Final = ENTRY.size
 _NAME_DIGITS: Final = 20
 _DEFAULT_SEGMENT_BYTES: Final = 1 << 30
 CHECKPOINT_BYTES: Final = 4096
+_GROWTH_BYTES: Final = 64 << 10
 _RECORD_BYTES_MAX: Final = 1 << 20
 """Of `replica.json`."""
 _MARGIN_MS: Final = 3000
@@ -337,6 +338,15 @@ def inspect_replica(
     )
 
 
+def whole_file(files: ReplicaFiles, path: str, listed_bytes: int) -> bytes:
+    """A file that its owner exchanges as a whole, perhaps since it was listed. What it is by now may be longer: as much
+    of it as was listed would be the beginning of a table."""
+    length = listed_bytes + _GROWTH_BYTES
+    while len(data := bytes(files.read(path, 0, length))) == length:
+        length *= 2
+    return data
+
+
 def metadata_texts(
     files: ReplicaFiles, wanted: Iterable[MetadataFile] = tuple(MetadataFile)
 ) -> dict[MetadataFile, str | None]:
@@ -345,7 +355,7 @@ def metadata_texts(
     texts: dict[MetadataFile, str | None] = {}
     for file in wanted:
         name = next((name for name in (file.value, f"{file.value}.bak") if sizes.get(name, 0) > 0), None)
-        data = b"" if name is None else bytes(files.read(f"config/{name}", 0, sizes[name]))
+        data = b"" if name is None else whole_file(files, f"config/{name}", sizes[name])
         # What is no UTF-8 stays visible: no broker reads it.
         texts[file] = None if name is None else data.decode("utf-8", "surrogateescape")
     return texts

@@ -23,7 +23,7 @@ from itertools import combinations, pairwise
 from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry, whole_file
 from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
 from tandemmq.core.replication.log_history import (
@@ -215,13 +215,13 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
             yield f"config/{name}", "the file is empty; RocketMQ's broker would take its .bak, or none"
         elif name in sizes:
             try:
-                read_java_json(bytes(files.read(f"config/{name}", 0, sizes[name])).decode())
+                read_java_json(whole_file(files, f"config/{name}", sizes[name]).decode())
             except (MetadataCorrupt, UnicodeDecodeError) as error:
                 yield f"config/{name}", str(error)
     for name in _OBJECTS:
         if name in sizes:
             try:
-                data = bytes(files.read(f"config/{name}", 0, sizes[name]))
+                data = whole_file(files, f"config/{name}", sizes[name])
                 values = json.loads(data)
                 if not isinstance(values, dict):
                     yield f"config/{name}", "it is no JSON object"
@@ -252,7 +252,7 @@ def _object_problem(name: str, values: Mapping[str, Any], data: bytes) -> str:
 
 def _homes(files: ReplicaFiles, sizes: Mapping[str, int]) -> dict[str, list[str]] | None:
     try:
-        found = json.loads(bytes(files.read(f"config/{_HOMES}", 0, sizes[_HOMES]))) if sizes.get(_HOMES) else None
+        found = json.loads(whole_file(files, f"config/{_HOMES}", sizes[_HOMES])) if sizes.get(_HOMES) else None
         return None if found is None else {str(topic): sorted(map(str, names)) for topic, names in found.items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
 from support.replica_folders import open_replica
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
+from tandemmq.core.audit.replica_store import (
+    ReplicaFacts,
+    ReplicaFiles,
+    ReplicaStore,
+    StoreEntry,
+    metadata_texts,
+    whole_file,
+)
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 
@@ -116,6 +126,39 @@ def test_queues_are_read_across_files(equal_group: list[Path]) -> None:
     assert store.read_queue("payments", 0, 190, 30) == whole[3800:4400]
     assert store.read_queue("payments", 0, 10_000, 5) == b""
     assert store.read_queue("nothing", 0, 0, 5) == b""
+
+
+@dataclass
+class ExchangedFiles:
+    """Files of which each is as `later` has it once its folder has been listed."""
+
+    files: ReplicaFiles
+    later: dict[str, bytes]
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        return self.files.list_folder(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        if (data := self.later.get(path)) is None:
+            return self.files.read(path, offset, length)
+        return data[offset : offset + length]
+
+
+@given(file=st.sampled_from(MetadataFile), growth=st.integers(-200, 300_000))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_table_that_is_written_again_while_it_is_read_is_read_whole(
+    equal_group: list[Path], file: MetadataFile, growth: int
+) -> None:
+    """Running brokers write some of them all the time. The beginning of a table is none, and no broker's fault."""
+    files = open_replica(equal_group[0]).files
+    path = f"config/{file.value}"
+    before = bytes(files.read(path, 0, 1 << 20))
+    later = json.dumps({"later": "x" * max(0, len(before) + growth)}).encode()
+    exchanged = ExchangedFiles(files, {path: later})
+    if before:
+        assert metadata_texts(exchanged, (file,))[file] == later.decode()
+        assert metadata_texts(files, (file,))[file] == before.decode()
+    assert whole_file(exchanged, path, 0) == later
 
 
 def test_metadata_falls_back_to_the_bak_file(folder: Path) -> None:
