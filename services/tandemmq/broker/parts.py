@@ -632,10 +632,6 @@ class BrokerParts:
         self.tables.forget_progress(pairs)
         self.when_resets_spread(lambda is_spread: self.when_progress_held(done) if is_spread else done(False))
 
-    def has_messages(self, topic: str) -> bool:
-        """Its numbers have begun here, whether or not its messages have expired since."""
-        return any(self.store.queue_max_offset(topic, queue_id) for queue_id in self.store.queues.ids_of(topic))
-
     def queue_end(self, topic: str, queue_id: int) -> int:
         """Where a queue ends for who cuts progress that lies beyond. Logical queues are not known before they are
         followed; see `follow_lite_topics`."""

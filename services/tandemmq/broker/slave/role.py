@@ -95,13 +95,18 @@ class SlaveRole:
             accepted=lambda: self.is_serving and self.follower.has_accepted_master and not self.serves_reads,
             to_its_end=self._to_its_end,
             gives_way=lambda: parts.member.heir_of_epoch == parts.member.history.last_epoch > 0,
-            has_messages=parts.has_messages,
+            has_messages=self._has_messages,
             given_up=parts.tables.keep_aside,
         )
         self._reads = SlaveReads(
             parts, self._copy, has_link=lambda: self.follower.is_following, refusal=self.client_refusal
         )
         self._metrics = SlaveMetrics(self.follower, serves_reads=lambda: self.serves_reads)
+
+    def _has_messages(self, topic: str) -> bool:
+        """Its numbers have begun here, whether or not its messages have expired since."""
+        store = self._parts.store
+        return any(store.queue_max_offset(topic, queue_id) for queue_id in store.queues.ids_of(topic))
 
     async def _cut_progress(self) -> None:
         # What it knows better the master had its chance to take.
