@@ -433,12 +433,13 @@ class IndexCheck:
             own = np.flatnonzero(is_record & (rows == row)).tolist()
             due = (int(columns.store_timestamps_ms[row]) - file.begin_timestamp_ms) // _SECOND_MS
             seconds = {int(entries[number]["seconds"]) for number in own}
-            is_early = len(own) > 1 and len(seconds) == 1 and seconds != {due} and len(numbers) == len(own)
-            if not is_early:
-                # The record that lacks this entry would be another one.
-                near = range(row - _NEAR_ROWS, row + _NEAR_ROWS + 1)
-                is_early = seconds == {due} and not any(other in lacking for other in near if other != row)
-            if is_early and all(self._is_led_to(file, first + number, entries[number]) for number in numbers):
+            has_other_time = len(own) > 1 and len(seconds) == 1 and seconds != {due} and len(numbers) == len(own)
+            # Else its keys are others, if the record that lacks this entry is none of its neighbours.
+            near = {*range(row - _NEAR_ROWS, row + _NEAR_ROWS + 1)} - {row}
+            has_other_keys = seconds == {due} and not near & lacking
+            if (has_other_time or has_other_keys) and all(
+                self._is_led_to(file, first + number, entries[number]) for number in numbers
+            ):
                 changed[row] = numbers
         return changed
 
@@ -573,10 +574,7 @@ class IndexCheck:
             entries = file.entries(first, min(count, first + _CHAIN_BLOCK))
             slot_of[first : first + len(entries)] = entries["hash"] % file.slot_count
             previous[first : first + len(entries)] = entries["previous"]
-        used = int(np.count_nonzero(slots))
-        if used != file.used_slots and not file.problem:
-            yield self._wrong_header(replace(file, problem=f"it counts {file.used_slots} slots in use, and {used} are"))
-        yield from self._wild(file, previous, slot_of)
+        broken = list(self._wild(file, previous, slot_of))
         numbers = np.arange(count, dtype=np.int32)
         is_sound = (previous > 0) & (previous < numbers)
         is_sound[is_sound] = slot_of[previous[is_sound]] == slot_of[is_sound]
@@ -585,7 +583,11 @@ class IndexCheck:
         heads = slots[(slots > 0) & (slots < count)]
         is_led_to[heads[slot_of[heads] == np.flatnonzero((slots > 0) & (slots < count))]] = True
         lost = np.flatnonzero(~is_led_to[1:]) + 1
-        yield from self._lost_entries(file, lost, is_led_to)
+        broken += self._lost_entries(file, lost, is_led_to)
+        yield from broken
+        used = int(np.count_nonzero(slots))
+        if used != file.used_slots and not file.problem and not broken:
+            yield self._wrong_header(replace(file, problem=f"it counts {file.used_slots} slots in use, and {used} are"))
 
     def _lost_entries(self, file: IndexFile, lost: Integers, is_led_to: Flags) -> Iterator[Finding]:
         facts = self._store.facts

@@ -131,10 +131,10 @@ def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
         "unreadable": (*_no_files(listed), *_unreadable(files, sizes)),
         "homes": _homes(files, sizes),
         "is_ours": any(_OF_OURS.fullmatch(name) for name in sizes),
-        "has_tables": _has_tables(files, listed),
     }
     try:
         values |= _record(_text(files, REPLICA_FILE)) | _epochs(_text(files, EPOCH_FILE))
+        values["has_tables"] = _has_tables(files, listed)
     except ReplicaUnreadable:
         return SideFacts(broker_id, **values, is_read=False)
     return SideFacts(broker_id, **values)
@@ -218,6 +218,8 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
                 read_java_json(whole_file(files, f"config/{name}", sizes[name]).decode())
             except (MetadataCorrupt, UnicodeDecodeError) as error:
                 yield f"config/{name}", str(error)
+            except ReplicaUnreadable:
+                continue  # Our brokers, which do not read it, do not show it.
     for name in _OBJECTS:
         if name in sizes:
             try:
