@@ -238,7 +238,7 @@ class NewFilters:
     def refusal(self, characters: int, call: Call, *, now_ms: int) -> Outcome | None:
         """Why they are not read; None: they are, and counted."""
         address = address_of_peer(call.peer)
-        paid_until_ms = max(now_ms, self._paid_until_ms.get(address, 0))
+        paid_until_ms = max(float(now_ms), self._paid_until_ms.get(address, 0.0))
         if paid_until_ms - now_ms > _NEW_FILTERS_AHEAD_MS:
             return Outcome(
                 Code.TOO_MANY_REQUESTS,
