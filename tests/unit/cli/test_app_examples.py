@@ -19,7 +19,12 @@ from tandemmq.cli.ending import EXIT_REFUSED
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS
 
 _ROOT = get_command(app)
-_DOCUMENT = Path(__file__).parents[3] / "docs" / "operations" / "cli.md"
+_PROJECT = Path(__file__).parents[3]
+_DOCUMENT = _PROJECT / "docs" / "operations" / "cli.md"
+_PAGES = (
+    _PROJECT / "README.md",
+    *(page for folder in ("docs", "charts") for page in sorted((_PROJECT / folder).rglob("*.md"))),
+)
 _HIDDEN = {("help",)}
 
 
@@ -119,12 +124,34 @@ def test_a_word_that_is_no_text_is_refused_before_anything_is_done(path: tuple[s
             assert not cluster.targets
 
 
-def test_examples_in_the_document_are_taken() -> None:
-    blocks = re.findall(r"^```sh\n(.*?)^```", _DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    calls = [words for block in blocks for words in _calls(block)]
-    assert len(calls) > 8
-    for words in calls:
+def _typed_in(document: Path) -> list[list[str]]:
+    """Calls in a page's blocks of shell."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    calls = [words for block in blocks for words in _calls(block.replace("\\\n", " "))]
+    # Options that the page has put into a variable.
+    return [[word for word in words if word != "$PLACE"] for words in calls]
+
+
+_TYPED = {str(page.relative_to(_PROJECT)): calls for page in _PAGES if (calls := _typed_in(page))}
+
+
+@pytest.mark.parametrize("page", _TYPED)
+def test_what_a_page_has_one_type_is_taken(page: str) -> None:
+    for words in _TYPED[page]:
         _take(words)
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(_PROJECT)) for page in _PAGES])
+def test_what_is_to_be_filled_in_is_no_redirection(page: str) -> None:
+    """Typed as it stands, `<name>` has the shell look for a file."""
+    text = (_PROJECT / page).read_text(encoding="utf-8")
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        assert not re.search(r"^[^#\n]*<[a-z][a-z -]*>", block, re.MULTILINE), block
+
+
+def test_pages_are_read() -> None:
+    assert sum(map(len, _TYPED.values())) > 80
+    assert {"README.md", "docs/operations/cli.md", "docs/operations/users-and-policies.md"} <= set(_TYPED)
 
 
 @pytest.mark.parametrize("path", _OURS, ids=" ".join)
