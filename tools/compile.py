@@ -2,6 +2,7 @@
 
     make compiled                       # a copy of services/ with the extensions in it: build/compiled
     python tools/compile.py --into DIR  # in place, for the packages installed in DIR (an image's site-packages)
+    python tools/compile.py --level 1   # in half the time, for tests: of the C compiler's optimizations the first alone
 
 The Python files stay where they are and stay the source of truth: an extension beside a module is what the interpreter
 prefers, and without it everything runs as before, about half as fast. Needs a C compiler (CC, cc, or the `ziglang`
@@ -27,6 +28,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SERVICES: Final = ROOT / "services"
 COMPILED: Final = ROOT / "build" / "compiled"
 STAMP: Final = ".compiled-from"
+LEVEL: Final = 3
 
 # What a message passes through, and nothing else: profiles do not see into extensions, and tests cannot exchange what
 # is in them (which is why the sockets of `tandemmq.broker.master` stay out: the simulator plays them).
@@ -103,7 +105,7 @@ setup(
     name="tandemmq-compiled",
     packages=[],
     ext_modules=mypycify(
-        ["--config-file", "{config}", *{modules!r}], opt_level="3", debug_level="0", multi_file=True
+        ["--config-file", "{config}", *{modules!r}], opt_level="{level}", debug_level="0", multi_file=True
     ),
     script_args=["-q", "build_ext", "--inplace", "--parallel", "{jobs}", "--build-temp", "{scratch}"],
 )
@@ -129,32 +131,36 @@ def main() -> int:
     """Returns 0, or 1 with the cause on stderr."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, help="compile the packages in this folder, in place")
-    target = parser.parse_args().into
+    parser.add_argument("--level", type=int, choices=range(LEVEL + 1), default=LEVEL, help="how far C is optimized")
+    arguments = parser.parse_args()
     try:
-        if target is None:
-            compiled_copy()
+        if arguments.into is None:
+            compiled_copy(level=arguments.level)
         else:
-            compile_in_place(target.resolve())
+            compile_in_place(arguments.into.resolve(), level=arguments.level)
     except CompileError as error:
         print(f"compile: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def compiled_copy() -> Path:
-    """The import root with the extensions, made again only when a source changed. Raises CompileError."""
+def compiled_copy(*, level: int = LEVEL) -> Path:
+    """The import root with the extensions, of that level or a higher one, made again only when a source changed.
+
+    Raises CompileError.
+    """
     fingerprint = _fingerprint(path for path in SERVICES.rglob("*") if path.is_file() and path.suffix != ".pyc")
     stamp = COMPILED / STAMP
-    if stamp.exists() and stamp.read_text() == fingerprint:
+    if stamp.exists() and stamp.read_text() in {f"{fingerprint} {made}" for made in range(level, LEVEL + 1)}:
         return COMPILED
     shutil.rmtree(COMPILED, ignore_errors=True)
     shutil.copytree(SERVICES, COMPILED, ignore=shutil.ignore_patterns("__pycache__", "Dockerfile"))
-    compile_in_place(COMPILED)
-    stamp.write_text(fingerprint)
+    compile_in_place(COMPILED, level=level)
+    stamp.write_text(f"{fingerprint} {level}")
     return COMPILED
 
 
-def compile_in_place(root: Path) -> None:
+def compile_in_place(root: Path, *, level: int = LEVEL) -> None:
     """Puts an extension beside each of `MODULES` below `root`. Raises CompileError."""
     environment = os.environ | {"CC": _compiler(), "MYPYPATH": os.pathsep.join((str(root), str(ROOT / "build/proto")))}
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -166,8 +172,14 @@ def compile_in_place(root: Path) -> None:
     shutil.rmtree(cache, ignore_errors=True)
     config = scratch / "mypy.ini"
     config.write_text(_MYPY_CONFIG.format(cache=cache))
+    # Another level's objects would be taken for ours.
+    objects = scratch / f"objects-{level}"
     setup = _SETUP.format(
-        config=config, modules=[f"{name}.py" for name in MODULES], jobs=os.cpu_count() or 1, scratch=scratch / "objects"
+        config=config,
+        modules=[f"{name}.py" for name in MODULES],
+        level=level,
+        jobs=os.cpu_count() or 1,
+        scratch=objects,
     )
     started = time.monotonic()
     print(f"compile: {len(MODULES)} modules, about a minute", flush=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools import compile as compiling
 from tools import run_tests
 from tools.run_tests import COMPILED_STEPS, COMPILING, PLAIN_STEPS, TARGETS, Outcome, Step
 
@@ -105,3 +106,22 @@ def test_a_step_is_counted(
         outcome = run_tests.run_step(Step("some", ("-p", "no:cacheprovider")), log.fileno())
     assert (outcome.code, outcome.counts) == (code, counts)
     assert outcome.holds is (counts["failed"] == 0)
+
+
+def test_extensions_are_made_again_when_a_source_changed_or_more_is_to_be_optimized(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sources, made = tmp_path / "services", []
+    sources.mkdir()
+    (sources / "one.py").write_text("1")
+    monkeypatch.setattr(compiling, "SERVICES", sources)
+    monkeypatch.setattr(compiling, "COMPILED", tmp_path / "compiled")
+    monkeypatch.setattr(compiling, "compile_in_place", lambda _root, *, level: made.append(level))
+    for level in (1, 1, 3, 1, 3):
+        compiling.compiled_copy(level=level)
+    assert made == [1, 3]
+    (sources / "one.py").write_text("2")
+    compiling.compiled_copy(level=1)
+    compiling.compiled_copy()
+    assert made == [1, 3, 1, 3]
+    assert (tmp_path / "compiled" / "one.py").read_text() == "2"
