@@ -41,7 +41,7 @@ test: setup ## everything CI runs: linters, the documents' links, unit, contract
 	@tools/bootstrap.sh networks
 	@$(BIN)/python tools/run_tests.py
 
-compiled: setup ## the busiest modules as C extensions, in build/compiled (gets a compiler if there is none): LEVEL=1, in half the time, for tests
+compiled: setup ## the busiest modules as C extensions, in build/compiled (gets a compiler if there is none): LEVEL=1, sooner, for tests
 	@tools/bootstrap.sh compiler
 	@$(BIN)/python tools/compile.py $(if $(LEVEL),--level $(LEVEL))
 

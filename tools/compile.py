@@ -2,7 +2,7 @@
 
     make compiled                       # a copy of services/ with the extensions in it: build/compiled
     python tools/compile.py --into DIR  # in place, for the packages installed in DIR (an image's site-packages)
-    python tools/compile.py --level 1   # in half the time, for tests: of the C compiler's optimizations the first alone
+    python tools/compile.py --level 1   # sooner, for tests: of the C compiler's optimizations the first alone
 
 The Python files stay where they are and stay the source of truth: an extension beside a module is what the interpreter
 prefers, and without it everything runs as before, about half as fast. Needs a C compiler (CC, cc, or the `ziglang`

@@ -64,7 +64,7 @@ class Step:
 # A target that everything else of its kind can wait for.
 COMPILING: Final = "compiled"
 TARGETS: Final = (COMPILING, "lint", "docs")
-# What a C compiler makes faster changes nothing that a test sees; the first optimizations cost half the time of all.
+# What a C compiler makes faster changes nothing that a test sees; the first optimizations take less of its time.
 TARGET_STEPS: Final = tuple(Step(target, ("LEVEL=1",) if target == COMPILING else ()) for target in TARGETS)
 # The longest first: at the end every lane is to have something.
 PLAIN_STEPS: Final = (

@@ -95,7 +95,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]
 
 @pytest.fixture
 def api(server: _Server) -> Iterator[KubernetesApi]:
-    api = api_of_pod(time_limit_s=5)
+    api = api_of_pod(time_limit_s=60)
     yield api
     api.close()
 
