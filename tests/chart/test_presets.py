@@ -187,3 +187,33 @@ def _file(settings: dict[str, str], folder: Path) -> Path:
     path = folder / "settings.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     return path
+
+
+# Words that are text for whoever writes them, and a truth, a number or nothing for YAML.
+_WORDS = ("yes", "1e3", "012")
+_NAMES = (
+    "nameOverride",
+    "namespaceOverride",
+    *(f"{part}.serviceAccount.name" for part in ("brokers", "nameserver", "admin", "consistency")),
+    *(f"admin.{token}.{key}" for token in ("token", "viewerToken") for key in ("existingSecret", "key")),
+)
+
+
+@pytest.mark.parametrize("word", _WORDS)
+@pytest.mark.parametrize("values", [None, *CI_VALUES.values()], ids=lambda path: path.stem if path else "default")
+def test_a_name_is_text_whatever_yaml_takes_it_for(values: Path | None, word: str) -> None:
+    given = [part for name in _NAMES for part in ("--set-string", f"{name}={word}")]
+    assert conform(render(*(("-f", str(values)) if values else ()), *given).text) == ""
+
+
+@pytest.mark.parametrize("word", ["yes", "null", "y"])
+def test_the_name_of_a_broker_group_is_text_whatever_yaml_takes_it_for(word: str) -> None:
+    assert conform(render("--set-json", f'brokerGroups=[{{"name":"{word}"}}]').text) == ""
+
+
+@pytest.mark.parametrize("word", ["yes", "null"])
+def test_the_name_of_a_release_is_text_whatever_yaml_takes_it_for(word: str) -> None:
+    command = [helm(), "template", word, str(CHART), "-n", word, "--kube-version", "1.33.0", "-f"]
+    for preset in PRESETS.values():
+        done = subprocess.run([*command, str(preset)], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, conform(done.stdout)) == (0, ""), done.stderr

@@ -110,7 +110,7 @@ metadata:
   {{- include "tandemmq.podMetadata" (list $ "consistency" .options (dict "tandemmq.io/tier" .tier) $annotations) | nindent 2 }}
 spec:
   restartPolicy: Never
-  serviceAccountName: {{ include "tandemmq.serviceAccount" (list $ "consistency" $consistency.serviceAccount) }}
+  serviceAccountName: {{ include "tandemmq.serviceAccount" (list $ "consistency" $consistency.serviceAccount) | quote }}
   automountServiceAccountToken: true
   # A run that is ended writes down what it has found so far.
   terminationGracePeriodSeconds: 60
@@ -163,7 +163,7 @@ spec:
     - {name: tmp, emptyDir: {}}
     {{- include "tandemmq.serviceTlsVolume" (list $ "consistency") | nindent 4 }}
     {{- if include "tandemmq.consistencyClaimed" $ }}
-    - {name: results, persistentVolumeClaim: {claimName: {{ include "tandemmq.consistencyClaim" $ }}}}
+    - {name: results, persistentVolumeClaim: {claimName: {{ include "tandemmq.consistencyClaim" $ | quote }}}}
     {{- else if not $consistency.results.uri }}
     - {name: results, emptyDir: {}}
     {{- end }}
@@ -184,7 +184,7 @@ metadata:
   {{- include "tandemmq.podMetadata" (list $ "consistency-executor" .options (dict "tandemmq.io/tier" .tier) dict) | nindent 2 }}
 spec:
   restartPolicy: Never
-  serviceAccountName: {{ include "tandemmq.serviceAccount" (list $ "consistency" $consistency.serviceAccount) }}
+  serviceAccountName: {{ include "tandemmq.serviceAccount" (list $ "consistency" $consistency.serviceAccount) | quote }}
   automountServiceAccountToken: false
   {{- include "tandemmq.podSpec" (list $ .options dict (include "tandemmq.brokerSpread" (include "tandemmq.selector" (list $ "consistency-executor")) | fromYamlArray)) | nindent 2 }}
   containers:
@@ -231,12 +231,12 @@ podAffinity:
 {{- /* Replicas that are read from volumes, as <group>/<broker id>. */}}
 {{- define "tandemmq.replicaMounts" }}
 {{- range $i, $volume := (index .root.Values.consistency .tier).volumes }}
-- {name: replica-{{ $i }}, mountPath: /var/lib/tandemmq/replicas/{{ .group }}/{{ .brokerId }}, subPath: {{ default "store" .path }}, readOnly: true}
+- {name: replica-{{ $i }}, mountPath: /var/lib/tandemmq/replicas/{{ .group }}/{{ .brokerId }}, subPath: {{ default "store" .path | quote }}, readOnly: true}
 {{- end }}
 {{- end }}
 
 {{- define "tandemmq.replicaVolumes" }}
 {{- range $i, $volume := (index .root.Values.consistency .tier).volumes }}
-- {name: replica-{{ $i }}, persistentVolumeClaim: {claimName: {{ .claimName }}, readOnly: true}}
+- {name: replica-{{ $i }}, persistentVolumeClaim: {claimName: {{ .claimName | quote }}, readOnly: true}}
 {{- end }}
 {{- end }}

@@ -17,8 +17,8 @@
 {{- $root := index . 0 }}
 {{- $labels := index (append . dict) 3 }}
 {{- $annotations := dict }}{{ if gt (len .) 4 }}{{ $annotations = index . 4 }}{{ end -}}
-name: {{ index . 1 }}
-namespace: {{ include "tandemmq.namespace" $root }}
+name: {{ index . 1 | quote }}
+namespace: {{ include "tandemmq.namespace" $root | quote }}
 labels:
   {{- include "tandemmq.selector" (list $root (index . 2)) | nindent 2 }}
   app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
@@ -36,9 +36,9 @@ annotations:
 
 {{/* Labels that never change, for selectors: (list root component). */}}
 {{- define "tandemmq.selector" -}}
-app.kubernetes.io/name: {{ include "tandemmq.name" (index . 0) }}
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
-app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/name: {{ include "tandemmq.name" (index . 0) | quote }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
+app.kubernetes.io/component: {{ index . 1 | quote }}
 {{- end }}
 
 {{/* Reference of an image: (list root image). */}}
@@ -93,9 +93,9 @@ sets:
 {{- range $place, $group := .Values.brokerGroups }}
 {{- $slaves := include "tandemmq.slaves" (list $ $group) | int }}
 {{- $prefix := printf "%s-%s" (include "tandemmq.fullname" $) $group.name }}
-  - {name: {{ $prefix }}-master, group: {{ $group.name }}, place: {{ $place }}, role: master, replicas: 1, firstId: 0}
+  - {name: {{ $prefix }}-master, group: {{ $group.name | quote }}, place: {{ $place }}, role: master, replicas: 1, firstId: 0}
 {{- if $slaves }}
-  - {name: {{ $prefix }}-slave, group: {{ $group.name }}, place: {{ $place }}, role: slave, replicas: {{ $slaves }}, firstId: 1}
+  - {name: {{ $prefix }}-slave, group: {{ $group.name | quote }}, place: {{ $place }}, role: slave, replicas: {{ $slaves }}, firstId: 1}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -116,8 +116,8 @@ sets:
 {{- define "tandemmq.peers" -}}
 - podSelector:
     matchLabels:
-      app.kubernetes.io/name: {{ include "tandemmq.name" (first .) }}
-      app.kubernetes.io/instance: {{ (first .).Release.Name }}
+      app.kubernetes.io/name: {{ include "tandemmq.name" (first .) | quote }}
+      app.kubernetes.io/instance: {{ (first .).Release.Name | quote }}
     matchExpressions:
       - {key: app.kubernetes.io/component, operator: In, values: {{ rest . | toJson }}}
 {{- end }}

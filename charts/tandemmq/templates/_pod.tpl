@@ -31,7 +31,7 @@ enableServiceLinks: false
 {{- with concat $root.Values.global.imagePullSecrets $root.Values.image.pullSecrets | uniq }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with $options.securityContext }}

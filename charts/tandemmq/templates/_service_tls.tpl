@@ -112,7 +112,7 @@ Whose certificates there are, by the end of their Secret's name, as YAML: `ident
 {{- if include "tandemmq.serviceTls" (index . 0) }}
 - name: service-tls
   secret:
-    secretName: {{ include "tandemmq.serviceSecret" . }}
+    secretName: {{ include "tandemmq.serviceSecret" . | quote }}
     {{- if not (index . 0).Values.diagnosticMode.enabled }}
     items:
       - {key: tls.crt, path: tls.crt}

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from typer.main import get_command
 
 from support.cli_cluster import FakeCluster
 from tandemmq.cli.app import app
-from tandemmq.cli.ending import EXIT_REFUSED
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError, command_error_in
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS
 
 _ROOT = get_command(app)
@@ -122,6 +123,63 @@ def test_a_word_that_is_no_text_is_refused_before_anything_is_done(path: tuple[s
             assert failure.remedy
             "\n".join(failure.lines()).encode()
             assert not cluster.targets
+
+
+# They go on until they are ended, start processes, or connect by themselves: tests of their own do this.
+_ACTS = {
+    "tail",
+    "ha",
+    "haStatus",
+    "brokerStatus",
+    "up",
+    "down",
+    "smoke",
+    "verify",
+    "rollout",
+    "produce",
+    "consume",
+    "repair",
+    "certs",
+}
+_STRANGE = (
+    "",
+    " ",
+    "-",
+    "%",
+    "a|b",
+    "x" * 300,
+    "-1",
+    "9" * 20,
+    "nan",
+    "1e400",
+    "/",
+    "/dev/full",
+    "::",
+    "a=b",
+    "{}",
+    "\u202e\n",
+)
+
+
+@pytest.mark.parametrize("path", [path for path in _ALL if path[0] not in _ACTS], ids=" ".join)
+def test_a_strange_word_is_taken_or_refused(
+    path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never with Python's own words. Each place of a call gets some of them, other ones in other commands."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    draw = Random(" ".join(path))
+    _, _, examples = re.split(r"(Examples?:)", inspect.cleandoc(_ALL[path].callback.__doc__ or ""), maxsplit=1)
+    for words in _calls(examples.replace("\\[", "[")):
+        for place in _positions(path, words) if tuple(words[: len(path)]) == path else ():
+            for strange in draw.sample(_STRANGE, 3):
+                given = [*words[:place], strange, *words[place + 1 :]]
+                error = FakeCluster().invoke(*given, stdin="a line\n").exception
+                if isinstance(error, ExceptionGroup):
+                    error = command_error_in(error)
+                    assert error is not None, given
+                told = isinstance(error, SystemExit | CommandError) or getattr(error, "filename", None)
+                assert error is None or told, (given, error)
 
 
 def _typed_in(document: Path) -> list[list[str]]:
