@@ -98,7 +98,8 @@ def _beneath_other_messages(findings: list[Finding]) -> list[Finding]:
             if own.broker_id != changed.broker_id or own is changed:
                 continue
             first, last = place_of(own)
-            if own.kind in (*_OF_QUEUES, *_OF_INDEX, FindingKind.QUEUE_GAP) and first <= end and start <= last:
+            is_beneath = own.kind in (*_OF_QUEUES, *_OF_INDEX, FindingKind.QUEUE_GAP) or own.cause is Cause.OTHER_RECORD
+            if is_beneath and first <= end and start <= last:
                 told.append(own)
             elif (
                 own.cause is Cause.QUEUE_OFFSET

@@ -426,7 +426,8 @@ class IndexCheck:
         found: dict[int, list[int]] = {}
         for number in np.flatnonzero(is_wrong & is_record).tolist():
             found.setdefault(int(rows[number]), []).append(number)
-        if len(found) > _CHANGED_RECORDS_MAX:
+        # Entries that lead to no record at all are of another log.
+        if len(found) > _CHANGED_RECORDS_MAX or np.count_nonzero(is_wrong & ~is_record) > _CHANGED_RECORDS_MAX:
             return {}
         changed = {}
         for row, numbers in found.items():
