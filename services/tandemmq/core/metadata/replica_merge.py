@@ -8,7 +8,6 @@ that any replica held and nobody removed, whoever is older, empty or heard first
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, Self, TypeVar
@@ -180,7 +179,8 @@ class NamedTable(Generic[NamedT]):
         return [f"{self._kind} {name}: kept, since the master lacks it and nobody deleted it" for name in kept]
 
     def give_way(self, text: str, *, is_needed: Callable[[str], bool]) -> list[str]:
-        """Lets go what our master's table lacks and no operator removed; one line for each entry, with what it was.
+        """Lets go what our master's table lacks and no operator removed; one line for each entry, with what it was, but
+        for secrets, which no `repr` shows.
 
         Of a member that was master before, or followed one, and whose group confirms nothing that a later master may
         lack: such an entry, and such a mark, was confirmed to nobody. What `is_needed` stays.
@@ -192,7 +192,7 @@ class NamedTable(Generic[NamedT]):
                 continue
             if master.removals.get(name, 0) <= self._entries.removals.get(name, 0):
                 del held[name]
-                lines.append(f"{self._kind} {name}: {json.dumps(entry.to_fields(), default=dict)}")
+                lines.append(f"{self._kind} {name}: {entry!r}")
         kept = {name: mark for name, mark in self._entries.removals.items() if mark <= master.removals.get(name, 0)}
         lines += [
             f"{self._kind} {name}: its removal"

@@ -359,3 +359,12 @@ def test_a_table_that_lacks_a_field_is_damaged_and_allows_nobody_more(table: Use
                     replace(one, resource=Resource.parse("*"), changed_ms=0) for one in policies.entries
                 }, text
     assert refused >= 12
+
+
+def test_a_user_that_gives_way_is_told_without_its_secret() -> None:
+    """The lines are logged."""
+    lost, heir = UserTable(), UserTable()
+    lost.put(User("shop", "sealed-secret"), now_ms=1)
+    (line,) = lost.give_way(heir.to_json(), is_needed=lambda name: False)
+    assert "shop" in line
+    assert "sealed-secret" not in line
