@@ -8,6 +8,7 @@ that any replica held and nobody removed, whoever is older, empty or heard first
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, Self, TypeVar
@@ -25,6 +26,8 @@ EntryT = TypeVar("EntryT")
 ContentT = TypeVar("ContentT")
 NamedT = TypeVar("NamedT", bound="NamedEntry")
 
+_SECRET: Final = frozenset({"password"})
+"""Fields that no line tells."""
 MARKS_KEPT_MS: Final = 30 * 24 * 3_600_000
 """A replica that was away for longer keeps what it had. Of users and policies nothing comes back: their marks stay."""
 REMOVALS_MAX: Final = 10_000
@@ -180,7 +183,7 @@ class NamedTable(Generic[NamedT]):
 
     def give_way(self, text: str, *, is_needed: Callable[[str], bool]) -> list[str]:
         """Lets go what our master's table lacks and no operator removed; one line for each entry, with what it was, but
-        for secrets, which no `repr` shows.
+        for secrets.
 
         Of a member that was master before, or followed one, and whose group confirms nothing that a later master may
         lack: such an entry, and such a mark, was confirmed to nobody. What `is_needed` stays.
@@ -192,7 +195,8 @@ class NamedTable(Generic[NamedT]):
                 continue
             if master.removals.get(name, 0) <= self._entries.removals.get(name, 0):
                 del held[name]
-                lines.append(f"{self._kind} {name}: {entry!r}")
+                told = {key: value for key, value in entry.to_fields().items() if key not in _SECRET}
+                lines.append(f"{self._kind} {name}: {json.dumps(told, default=dict)}")
         kept = {name: mark for name, mark in self._entries.removals.items() if mark <= master.removals.get(name, 0)}
         lines += [
             f"{self._kind} {name}: its removal"
