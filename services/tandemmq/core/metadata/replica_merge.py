@@ -26,8 +26,8 @@ EntryT = TypeVar("EntryT")
 ContentT = TypeVar("ContentT")
 NamedT = TypeVar("NamedT", bound="NamedEntry")
 
-_SECRET: Final = frozenset({"password"})
-"""Fields that no line tells."""
+_SECRET: Final = "sealedPassword"
+"""A field of users that no line tells."""
 MARKS_KEPT_MS: Final = 30 * 24 * 3_600_000
 """A replica that was away for longer keeps what it had. Of users and policies nothing comes back: their marks stay."""
 REMOVALS_MAX: Final = 10_000
@@ -195,7 +195,7 @@ class NamedTable(Generic[NamedT]):
                 continue
             if master.removals.get(name, 0) <= self._entries.removals.get(name, 0):
                 del held[name]
-                told = {key: value for key, value in entry.to_fields().items() if key not in _SECRET}
+                told = {key: value for key, value in entry.to_fields().items() if key != _SECRET}
                 lines.append(f"{self._kind} {name}: {json.dumps(told, default=dict)}")
         kept = {name: mark for name, mark in self._entries.removals.items() if mark <= master.removals.get(name, 0)}
         lines += [
