@@ -60,7 +60,9 @@ def _limits(settings: BrokerSettings) -> Limits:
     limits, ports = settings.client_limits(), 2 if settings.external_listen_port else 1
     room = connections_within_files(ports * limits.connections) // ports
     if room < limits.connections:
-        log.warning(
+        # Most machines allow fewer files than the default would take.
+        tell = log.warning if "client_connections_max" in settings.model_fields_set else log.info
+        tell(
             "client_connections_bounded",
             clientConnectionsMax=limits.connections,
             connections=room,
