@@ -152,6 +152,10 @@ class BrokerAssembly:
             self.store.put(record)
 
     @property
+    def is_fenced(self) -> bool:
+        return False
+
+    @property
     def read_refusal(self) -> str | None:
         """As `BrokerParts` has it."""
         return None if self.reads_only else self.refusal

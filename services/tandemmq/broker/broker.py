@@ -386,6 +386,11 @@ class Broker:
         return self._parts.stopping.is_set()
 
     @property
+    def _ends_for_good(self) -> bool:
+        """It stops, and no successor is awaited: who waits here is refused. Else there will be a master to ask."""
+        return self.is_stopping and not self._awaits_successor
+
+    @property
     def role(self) -> Role:
         return self._parts.role
 
@@ -425,7 +430,7 @@ class Broker:
 
     async def settle_answers(self) -> None:
         parts = self._parts
-        parts.client_api.give_no_more(is_stopping=self.is_stopping)
+        parts.client_api.give_no_more(is_stopping=self._ends_for_good)
         if parts.failure is not None:
             return
         try:
@@ -442,7 +447,7 @@ class Broker:
         parts.refusal = reason
         deadline_ms = self._clock.monotonic_ms() + ROLE_END_LIMIT_MS
         await parts.role.answer_sends(deadline_ms)
-        parts.client_api.drain(is_stopping=self.is_stopping)
+        parts.client_api.drain(is_stopping=self._ends_for_good)
         if parts.role.is_master:
             await self.settle_answers()
         await parts.role.end(deadline_ms)

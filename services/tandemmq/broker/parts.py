@@ -578,7 +578,12 @@ class BrokerParts:
     @property
     def read_refusal(self) -> str | None:
         """Why messages are not given now; None when they are."""
-        return None if self.refusal is READS_ONLY else self.refusal or self.role.client_refusal
+        return None if self.refusal is READS_ONLY else self.refusal
+
+    @property
+    def is_fenced(self) -> bool:
+        """Another may be the master by now, and nothing has been refused here yet, perhaps: this process stood still."""
+        return self.role.is_master and self.role.client_refusal is not None
 
     @property
     def reads_only(self) -> bool:

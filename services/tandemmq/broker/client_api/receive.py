@@ -667,7 +667,7 @@ class ReceiveHandler:
                 self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
                 looking += self._polls.message_visible(receive.waits_on, receive.group)
                 continue
-            if self._services.read_refusal is not None:
+            if self._services.is_fenced:
                 # It was woken by what arrived while this process stood still: the next master has given that.
                 self._wait(receive, look_again=False)
                 self.message_held_back(receive.waits_on)

@@ -98,6 +98,10 @@ class BrokerServices(Protocol):
         """The same of what only gives messages and has them acknowledged, as a slave may while there is no master."""
 
     @property
+    def is_fenced(self) -> bool:
+        """Another broker may be the master by now: nothing is given any more, to those either who wait already."""
+
+    @property
     def reads_only(self) -> bool:
         """This broker is such a slave: it gives messages, and makes no topic, group or dead letter."""
 
