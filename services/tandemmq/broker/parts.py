@@ -582,7 +582,7 @@ class BrokerParts:
 
     @property
     def is_fenced(self) -> bool:
-        """Another may be the master by now, and nothing has been refused here yet, perhaps: this process stood still."""
+        """Another may be the master by now, and nothing was refused here yet, perhaps: this process stood still."""
         return self.role.is_master and self.role.client_refusal is not None
 
     @property
