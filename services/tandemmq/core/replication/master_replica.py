@@ -309,7 +309,7 @@ class MasterReplica:
         replica = None
         if broker_id is not None and (proof := self._proofs[broker_id]).disk_id:
             replica = Replica(broker_id, proof.disk_id, proof.life)
-            self._refuse_copy_of_connected(replica, now_ms=now_ms)
+            self._refuse_copy_of_connected(replica)
         session.start(reported_offset, broker_id=broker_id, replica=replica)
         self._events.append(SlaveStarted(session.link, session.peer, session.start_offset, broker_id))
         if broker_id is not None:
@@ -324,14 +324,11 @@ class MasterReplica:
         self._acks_changed()
         self._release()
 
-    def _refuse_copy_of_connected(self, newcomer: Replica, *, now_ms: int) -> None:
-        """Two processes on copies of one disk would take turns, and each lack what the other acknowledged. One whose
-        machine lost its power says nothing, and is back before its connection is given up."""
+    def _refuse_copy_of_connected(self, newcomer: Replica) -> None:
+        """Two processes on copies of one disk would take turns, and each lack what the other acknowledged."""
         for other in self._started:
             replica = other.replica
-            if replica is None or not replica.is_disk_of(newcomer) or replica.life == newcomer.life:
-                continue
-            if other.speaks(now_ms=now_ms):
+            if replica is not None and replica.is_disk_of(newcomer) and replica.life != newcomer.life:
                 raise RemoteProtocolError(
                     "copied_disk",
                     f"a process on the disk of broker {newcomer.broker_id}, or on a copy of it, is connected from "

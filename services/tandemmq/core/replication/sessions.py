@@ -43,8 +43,6 @@ from tandemmq.core.replication.log_history import ReplicatedLog
 from tandemmq.core.replication.mastership import Replica
 
 _NOT_YET_REPORTED: Final = -1
-_HEARTBEATS_HEARD: Final = 1.5
-"""A slave that was silent for so many of its heartbeats may be gone."""
 
 
 class MasterSession:
@@ -197,10 +195,6 @@ class MasterSession:
         self._last_sent_ms = now_ms
         self._heartbeat_announced = False
         return transfers
-
-    def speaks(self, *, now_ms: int) -> bool:
-        """The slave was heard since it last owed a heartbeat, and some more: it may be gone without a word else."""
-        return now_ms - self._last_heard_ms <= _HEARTBEATS_HEARD * self._options.heartbeat_interval_ms
 
     def next_deadline_ms(self) -> int:
         """When `deadline_reached` has something to do although nothing happened."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -138,15 +137,3 @@ def test_of_two_processes_on_copies_of_a_disk_one_is_heard_and_for_itself_alone(
         before = master.replica.confirmed_offset
         master.require(frozenset({"b/two"}))
         assert master.replica.confirmed_offset == max(before, acked["two"])
-
-
-@pytest.mark.parametrize("silent_ms", [0, 7_500, 7_501, 19_000])
-def test_a_slave_whose_machine_was_started_anew_need_not_wait_until_its_connection_is_given_up(silent_ms: int) -> None:
-    """Nobody ended that one. The slave reports every five seconds."""
-    master = _Master()
-    links = []
-    for life, now_ms in (("one", 0), ("two", silent_ms)):
-        master.replica.verified(1, 100, peer=f"{life}:1", now_ms=now_ms, disk_id="b", life=life)
-        links.append(master.replica.slave_connected(f"{life}:1", now_ms=now_ms))
-        master.replica.receive_data(links[-1], REPORT.pack(100), now_ms=now_ms)
-    assert [master.replica.acked_offset(link) for link in links] == ([100, -1] if silent_ms <= 7_500 else [-1, 100])
