@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -22,8 +20,8 @@ import grpc
 import pytest
 
 from support.acknowledged_sends import AcknowledgedSender
-from support.cluster_processes import BROKER_PORTS, ServiceProcess, commit_log_bytes, lasting_port, wait_until
-from support.failover_group import KINDS, LEASE_MS, PARTITIONS, TOPIC, FailoverGroup
+from support.cluster_processes import ServiceProcess, commit_log_bytes, wait_until
+from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
 from support.http2_peer import unary_request
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
 from support.running_time import PATIENCE_S
@@ -459,77 +457,9 @@ def test_exchanged_folders_are_refused_and_are_as_before_once_they_are_back(tmp_
         assert group.lost() == []
 
 
-@pytest.mark.parametrize("of", ["a member that stands still", "a member that lives", "the master"])
-def test_a_process_on_a_copy_of_a_disk_speaks_for_itself_alone(tmp_path: Path, of: str) -> None:
-    """Who was replaced by it lacks what it acknowledged; and beside who is connected, or acts, it is nobody."""
-    with ExitStack() as stack, FailoverGroup(tmp_path, pause_s=0.05) as group:
-        number = group.master()
-        assert number is not None
-        master, member = group.brokers[number], group.brokers[1 - number]
-        original = master if of == "the master" else member
-        original.kill()
-        copy = tmp_path / "copy"
-        shutil.copytree(Path(original.settings["storePathRootDir"]), copy)
-        original.start()
-        group.wait_whole()
-        if group.master() != number:
-            group.hand_over(number)
-            group.wait_whole()
-        _wait_for_more(group, 20)
-        twin = dataclasses.replace(
-            original,
-            name="twin",
-            settings=original.settings | {"storePathRootDir": str(copy)},
-            log_path=tmp_path / "twin.log",
-            ports={key: lasting_port() for key in BROKER_PORTS},
-            process=None,
-        )
-        stack.callback(_end, twin)
-        if of == "a member that stands still":
-            os.kill(member.pid, signal.SIGSTOP)
-            stack.callback(_go_on, member)
-            group.wait_in_sync(1)
-            twin.start(wait=False)
-            group.wait_whole()
-            _wait_for_more(group, 50)
-            master.kill()
-            twin.kill()
-            _go_on(member)
-            time.sleep(3 * LEASE_MS / 1_000)
-            state = group.state_of(member)
-            assert state is not None
-            assert not state.acts, "it lacks what the group acknowledged"
-            master.start()
-        else:
-            epochs = _epochs(group)
-            twin.start(wait=False)
-            time.sleep(3 * LEASE_MS / 1_000)
-            state = group.state_of(twin)
-            assert state is None or not state.acts
-            _wait_for_more(group, 50)
-            assert _epochs(group) == epochs
-            twin.kill()
-        group.wait_whole()
-        _check(group)
-
-
-def _epochs(group: FailoverGroup) -> set[int]:
-    return {state.epoch for state in map(group.state_of, group.brokers) if state is not None}
-
-
-def _end(process: ServiceProcess) -> None:
-    if process.process is not None and process.process.poll() is None:
-        process.kill()
-
-
 def _go_on(process: ServiceProcess) -> None:
     if process.process is not None and process.process.poll() is None:
         os.kill(process.pid, signal.SIGCONT)
-
-
-def _wait_for_more(group: FailoverGroup, count: int) -> None:
-    before = len(group.acknowledged())
-    wait_until(lambda: len(group.acknowledged()) > before + count, limit_s=120, what="sends are acknowledged")
 
 
 @pytest.mark.parametrize("first", ["the member", "the former master"])

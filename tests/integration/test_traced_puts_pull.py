@@ -19,7 +19,6 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.broker.slave.role import TracedPutsPull
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, TracedPuts
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.tracing.send_spans import ReplicaTimelines, ResolvedSend, TracedSend
 from tandemmq.core.tracing.span_data import HeadSampler, RetainedFor, SpanData, TraceContext, TraceOptions
@@ -94,7 +93,7 @@ class MasterOfNobody:
     recovery = None
     epoch_refusal = None
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         pass
 
     def superseded(self, reason: str) -> None:

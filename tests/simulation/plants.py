@@ -246,13 +246,13 @@ def _known_set(self: Mastership) -> frozenset[Replica]:
 
 
 async def _take_at_its_word(
-    self: ReplicaProof, member: ReplicaMemory, *, tail: LogRange, digest: bytes, connection: str, life: str
+    self: ReplicaProof, member: ReplicaMemory, *, tail: LogRange, digest: bytes, connection: str
 ) -> bool:
     role = self._role()
     if not role.is_serving or member.epoch > self._replica.history.last_epoch:
         return False
     await self._replica.remember(member)
-    role.verified(Replica(member.broker_id, member.disk_id, life), tail.end_offset, connection)
+    role.verified(member.broker_id, member.disk_id, tail.end_offset, connection)
     return True
 
 
@@ -269,8 +269,8 @@ def _write_on(self: Mastership, *, now_ms: int, end_offset: int, acked: Mapping[
 _require = MasterReplica.require
 
 
-def _require_connected(self: MasterReplica, holders: frozenset[str]) -> None:
-    _require(self, holders & {session.holder for session in self._started})
+def _require_connected(self: MasterReplica, disk_ids: frozenset[str]) -> None:
+    _require(self, disk_ids & {session.disk_id for session in self._started})
 
 
 _next_set = Mastership._next_set

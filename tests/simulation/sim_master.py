@@ -30,7 +30,6 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.replication.master_start import Wait
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
@@ -189,16 +188,9 @@ class SimMaster:
     def epoch_refusal(self) -> str | None:
         return "this broker is the master, and serves" if self.ready else None
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         if self._replica is not None:
-            self._replica.verified(
-                replica.broker_id,
-                end_offset,
-                peer=connection,
-                now_ms=self._process.clock.monotonic_ms(),
-                disk_id=replica.disk_id,
-                life=replica.life,
-            )
+            self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._process.clock.monotonic_ms())
 
     def superseded(self, reason: str) -> None:
         if self.ready:

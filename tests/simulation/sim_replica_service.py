@@ -175,7 +175,6 @@ class SimReplicaService:
             tail=tail,
             digest=digest,
             connection=connection,
-            life=claim.life,
         )
         return self._proof.history if is_equal else None
 

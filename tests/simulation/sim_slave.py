@@ -19,7 +19,6 @@ from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.slave.metadata_pull import MetadataPull
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.message_store import MessageStore
 
@@ -93,7 +92,7 @@ class SimSlave:
     is_serving: Final = True
     epoch_refusal: Final = None
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """It takes no proof."""
 
     def superseded(self, reason: str) -> None:

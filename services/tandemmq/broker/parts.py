@@ -59,7 +59,6 @@ from tandemmq.core.metadata.subscription_group_table import (
 )
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
 from tandemmq.core.replication.master_replica import SlaveView
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.core.storage.disk import DiskError
@@ -190,7 +189,7 @@ class Role(Protocol):
         """Another member begins an epoch. Drops the master that is followed; when it returns no byte of it comes any
         more, and a slave that served reads gives nothing."""
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """A member has proven that its log is ours up to `end_offset`."""
 
     def superseded(self, reason: str) -> None:

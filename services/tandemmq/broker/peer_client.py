@@ -121,8 +121,6 @@ class ReplicaClaim:
     epoch: int
     # Where it is asked when its master starts again, host:port.
     metadata_endpoint: str
-    # Of the disk; see `ReplicaRecord.lives`.
-    life: str = ""
 
 
 class EpochPromise(NamedTuple):
@@ -197,7 +195,6 @@ class PeerClient:
             disk_id=claim.disk_id,
             run=claim.run,
             epoch=claim.epoch,
-            life=claim.life,
             metadata_endpoint=claim.metadata_endpoint,
         )
         with self._asking("VerifyReplica"):

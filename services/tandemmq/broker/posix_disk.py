@@ -239,11 +239,6 @@ class PosixDisk(Disk):
             # Unknown counts as changed: recovery is then as careful as after a power loss.
             return f"unknown-{uuid.uuid4()}"
 
-    def place(self) -> str:
-        with _disk_errors(self._root):
-            stat = os.stat(self._root)
-        return f"{self.boot_id()} {stat.st_dev} {stat.st_ino}"
-
     def lock(self, path: str) -> DiskLock:
         if path in self._locked_paths:
             # A record lock does not exclude its own process, and closing a second descriptor would even drop it.

@@ -78,16 +78,6 @@ class ReplicaIdentity:
         return self._record.disk_id
 
     @property
-    def life(self) -> str:
-        """Of this disk, for as long as its folder is where it is and its machine runs; see `ReplicaRecord.lives`."""
-        return self._record.lives[-1] if self._record.lives else ""
-
-    @property
-    def earlier_lives(self) -> tuple[str, ...]:
-        """Of this disk, as far as it knows."""
-        return self._record.lives[:-1]
-
-    @property
     def run(self) -> int:
         """Starts of this disk, this one included; 1 at its first."""
         return self._record.run
@@ -114,8 +104,7 @@ class ReplicaIdentity:
         if self.was_used and noted_end is None:
             log.warning("log_end_mark_missing", file=LOG_END_FILE, effect="a log cut short by zeros looks whole")
         known = self._known_record()
-        known = self._first_record(self._new_disk_id()) if known is None else known
-        self._record = known.next_run(life=self.nonce, place=self._disk.place())
+        self._record = self._first_record(self._new_disk_id()) if known is None else known.next_run()
         self.history = self._known_history(was_master=any(noted_end or b""))
 
     def count_start(self) -> None:
@@ -156,15 +145,14 @@ class ReplicaIdentity:
         """The group's record names a disk as the master of its epoch: no byte of an earlier one is taken any more, and
         none of that epoch from another disk, whatever was promised to whom. And it names who holds what was
         acknowledged: an authority that is put back to an earlier set is known, after a restart as well."""
-        in_sync = tuple(sorted(replica.holder for replica in record.in_sync))
+        in_sync = tuple(sorted(replica.disk_id for replica in record.in_sync))
         async with self._writing:
             known = self._record
             is_older = (record.epoch, record.renewals) < self.record_version
             if is_older or (record.epoch, in_sync) == (known.record_epoch, known.record_in_sync):
                 return
             if record.epoch > known.record_epoch:
-                disks = {holder.partition("/")[0] for holder in known.record_in_sync}
-                self.heir_of_epoch = record.epoch if record.master.disk_id in disks else 0
+                self.heir_of_epoch = record.epoch if record.master.disk_id in known.record_in_sync else 0
             seen = replace(known, record_epoch=record.epoch, record_renewals=record.renewals, record_in_sync=in_sync)
             if record.epoch > known.record_epoch and record.epoch >= self.greatest_epoch:
                 seen = replace(
@@ -222,7 +210,7 @@ class ReplicaIdentity:
         identity = self._identity
         return ReplicaRecord(
             disk_id=disk_id,
-            run=0,
+            run=1,
             cluster=identity.cluster,
             broker_name=identity.broker_name,
             broker_id=identity.broker_id,

@@ -11,7 +11,6 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.replication.common_prefix import CommonPrefixSearch
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.dispatch import record_boundaries, record_boundary_before
 
@@ -53,8 +52,8 @@ class ProvingRole(Protocol):
     def is_serving(self) -> bool:
         """It may vouch for its log."""
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
-        """A proof: whose, one past the last byte that is equal, and the connection that it was made for."""
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
+        """A proof: the disk, one past the last byte that is equal, and the connection that it was made for."""
 
     def superseded(self, reason: str) -> None:
         """Why another master must have taken our place: a member follows a later epoch."""
@@ -93,7 +92,7 @@ class ReplicaProof:
         """SHA-256 of what is held. On a worker thread: hashing releases the interpreter lock."""
         return await asyncio.to_thread(self._log.digest, item.start_offset, item.end_offset)
 
-    async def verify(self, member: ReplicaMemory, *, tail: LogRange, digest: bytes, connection: str, life: str) -> bool:
+    async def verify(self, member: ReplicaMemory, *, tail: LogRange, digest: bytes, connection: str) -> bool:
         """Whether the member's tail is ours, by its digest. A proof counts for the connection it names; without one it
         is an answer and no more. The member is remembered before its proof counts: our next start asks it.
         """
@@ -115,7 +114,7 @@ class ReplicaProof:
             is_equal = self.holds(tail) and await self.digest(tail) == digest
         if is_equal and connection:
             await self._replica.remember(member)
-            self._role().verified(Replica(member.broker_id, member.disk_id, life), tail.end_offset, connection)
+            self._role().verified(member.broker_id, member.disk_id, tail.end_offset, connection)
         return is_equal
 
 

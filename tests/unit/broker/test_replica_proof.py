@@ -11,7 +11,6 @@ from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.core.replication.log_history import LogHistory, LogRange
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 LOG = bytes(range(100))
@@ -54,8 +53,8 @@ class _Member:
             role=lambda: self,
         )
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
-        self.proven.append((replica.broker_id, end_offset, connection))
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
+        self.proven.append((broker_id, end_offset, connection))
 
     def superseded(self, reason: str) -> None:
         self.successors.append(reason)
@@ -67,7 +66,7 @@ class _Member:
         self, start: int, end: int, digest: bytes, connection: str = "10.0.0.7:4", *, epoch: int = 3
     ) -> bool:
         member = ReplicaMemory(broker_id=2, disk_id="S", epoch=epoch, end_offset=end, metadata_endpoint="slave:1")
-        return await self.proof.verify(member, tail=LogRange(start, end), digest=digest, connection=connection, life="")
+        return await self.proof.verify(member, tail=LogRange(start, end), digest=digest, connection=connection)
 
 
 async def test_an_equal_tail_is_a_proof_for_its_connection() -> None:

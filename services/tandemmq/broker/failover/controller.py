@@ -326,18 +326,17 @@ class Failover:
 
     @property
     def required(self) -> frozenset[str]:
-        return frozenset(replica.holder for replica in self._member.required)
+        return frozenset(replica.disk_id for replica in self._member.required)
 
     @property
     def in_sync_epoch(self) -> int:
         record = self.record
-        return record.epoch if record is not None and self._member.named_in(record) is not None else 0
+        return record.epoch if record is not None and self._member.me in record.in_sync else 0
 
     @property
     def others_in_sync(self) -> Sequence[ReplicaMemory]:
-        record = self.record
-        named = None if record is None else self._member.named_in(record)
-        others = sorted(record.in_sync - {named}) if record is not None and named is not None else ()
+        record, me = self.record, self._member.me
+        others = sorted(record.in_sync - {me}) if record is not None and me in record.in_sync else ()
         return [ReplicaMemory(replica.broker_id, replica.disk_id, master_epoch=0) for replica in others]
 
     @property
@@ -400,9 +399,9 @@ class Failover:
         self._refuse(f"another master may have taken our place: {reason}")
         self.poke()
 
-    def slave_left(self, replica: Replica) -> None:
+    def slave_left(self, broker_id: int, disk_id: str) -> None:
         if self._mastership is not None and self._mastership.epoch:
-            self._mastership.slave_left(replica, now_ms=self._now_ms())
+            self._mastership.slave_left(Replica(broker_id, disk_id), now_ms=self._now_ms())
             self._arm_fence()
             self.poke()
 
@@ -442,12 +441,11 @@ class Failover:
         """Until it is cancelled; once the store is recovered and a slave's role is there."""
         host = self._host
         self._mastership = Mastership(
-            Replica(host.identity.broker_id, host.member.disk_id, host.member.life),
+            Replica(host.identity.broker_id, host.member.disk_id),
             nonce=self._nonce,
             is_home_master=host.is_home_master,
             options=self._options,
             known=host.member.record_version,
-            earlier_lives=host.member.earlier_lives,
         )
         try:
             while not host.is_stopping:
@@ -717,9 +715,12 @@ class Failover:
         assert role.is_master, "who has claimed has a master's role"
         acked = (
             {
-                slave.replica: slave.acked_offset
+                Replica(slave.broker_id, slave.disk_id): slave.acked_offset
                 for slave in role.slaves()
-                if slave.replica is not None and slave.holds_all and slave.replica.holder not in role.lacking_progress
+                if slave.broker_id is not None
+                and slave.disk_id
+                and slave.holds_all
+                and slave.disk_id not in role.lacking_progress
             }
             if role.is_serving
             else {}
@@ -772,9 +773,7 @@ class Failover:
         async with asyncio.TaskGroup() as tasks:
             copies = [tasks.create_task(self._have_copied(replica)) for replica in joining]
         lacking = {replica for replica, copy in zip(joining, copies, strict=True) if not copy.result()}
-        # Who is there in another life of its disk is in the set as it was.
-        before_again = {one for one in before.in_sync if any(one.is_disk_of(other) for other in lacking)}
-        return replace(record, in_sync=(record.in_sync - lacking) | before_again) if lacking else record
+        return replace(record, in_sync=record.in_sync - lacking) if lacking else record
 
     async def _ask_to_withhold(self) -> None:
         """The authority is away: whoever could claim promises not to, so that this master goes on.
@@ -946,7 +945,11 @@ class Failover:
             raise HandOverRefused(_AUTHORITY_AWAY.format(self.problem)) from error
 
     def _successor(self, record: GroupRecord, role: FailoverRole, to: int | None) -> Replica:
-        connected = {slave.replica: slave.acked_offset for slave in role.slaves() if slave.replica is not None}
+        connected = {
+            Replica(slave.broker_id, slave.disk_id): slave.acked_offset
+            for slave in role.slaves()
+            if slave.broker_id is not None and slave.disk_id
+        }
         able = [replica for replica in sorted(record.in_sync - {record.master}) if replica in connected]
         if to is not None:
             able = [replica for replica in able if replica.broker_id == to]
@@ -960,7 +963,7 @@ class Failover:
 
     def _has_all(self, role: FailoverRole, successor: Replica) -> bool:
         end_offset = self._host.raw_end_offset
-        return any(slave.replica == successor and slave.acked_offset >= end_offset for slave in role.slaves())
+        return any(slave.disk_id == successor.disk_id and slave.acked_offset >= end_offset for slave in role.slaves())
 
     async def copy_progress(self) -> bool:
         """Our master hands over to us: what its groups have consumed is copied now. False: it could not be."""
@@ -1061,7 +1064,7 @@ class Failover:
         if record is not None and self._member.is_set_known:
             missing = tuple(
                 known.get(replica.disk_id) or ReplicaMemory(replica.broker_id, replica.disk_id)
-                for replica in sorted(record.in_sync - {self._member.named_in(record)})
+                for replica in sorted(record.in_sync - {me})
             )
         else:
             # Nobody knows who held all that was acknowledged: it may be any member that does not answer.

@@ -94,12 +94,12 @@ class ProgressCopies:
         self._arm_timer()
         self._copy_to(self._gate.lacking())
 
-    def require(self, holders: frozenset[str]) -> None:
+    def require(self, disk_ids: frozenset[str]) -> None:
         """Answers wait for these disks from now on. To be called again and again: who could not take it is asked again
         by that."""
-        _tell(self._gate.require(holders), True)
-        for holder in [holder for holder in self.lacking if self._endpoint(holder) is None]:
-            self.lacking.discard(holder)  # It is not connected: that is reason enough.
+        _tell(self._gate.require(disk_ids), True)
+        for disk_id in [disk_id for disk_id in self.lacking if self._endpoint(disk_id) is None]:
+            self.lacking.discard(disk_id)  # It is not connected: that is reason enough.
         self._copy_to({*self._gate.lacking(), *self.lacking})
 
     def give_up(self) -> None:
@@ -122,32 +122,32 @@ class ProgressCopies:
 
     # Inside
 
-    def _copy_to(self, holders: Iterable[str]) -> None:
-        for holder in holders:
-            link = self._links.setdefault(holder, _Link())
+    def _copy_to(self, disk_ids: Iterable[str]) -> None:
+        for disk_id in disk_ids:
+            link = self._links.setdefault(disk_id, _Link())
             if self._tasks is not None and (link.task is None or link.task.done()):
-                link.task = self._tasks.create_task(self._copy(holder, link))
+                link.task = self._tasks.create_task(self._copy(disk_id, link))
 
-    async def _copy(self, holder: str, link: _Link) -> None:
+    async def _copy(self, disk_id: str, link: _Link) -> None:
         """Until the member has what is waited for; one that is not required is asked once."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(max(0.0, link.next_s - loop.time()))
             link.next_s = loop.time() + _PAUSE_S
-            held = await self._held_after_call(holder, link)
+            held = await self._held_after_call(disk_id, link)
             if held is None:
-                self.lacking.add(holder)
+                self.lacking.add(disk_id)
                 link.next_s = loop.time() + _RETRY_PAUSE_S
                 await link.close()
             else:
-                self.lacking.discard(holder)
-                _tell(self._gate.held(holder, held), True)
-            if holder not in self._gate.lacking():
+                self.lacking.discard(disk_id)
+                _tell(self._gate.held(disk_id, held), True)
+            if disk_id not in self._gate.lacking():
                 return
 
-    async def _held_after_call(self, holder: str, link: _Link) -> int | None:
+    async def _held_after_call(self, disk_id: str, link: _Link) -> int | None:
         """How far of the journal the member has after a call with what is new; None: it cannot take it now."""
-        endpoint = self._endpoint(holder)
+        endpoint = self._endpoint(disk_id)
         if endpoint is None:
             return None
         if link.peer is None or link.peer.endpoint != endpoint:
@@ -161,7 +161,7 @@ class ProgressCopies:
             if not leases.goes_on_from(link.known) and await peer.copy_progress(self._identity):
                 link.known = await peer.append_leases(self._identity, LeaseChange(link.known, None, b""))
         except PeerUnavailable as error:
-            if holder not in self.lacking:
+            if disk_id not in self.lacking:
                 log.info("progress_not_copied", replica=endpoint, reason=str(error))
             return None
         return leases.bytes_at(link.known)

@@ -33,7 +33,6 @@ from tandemmq.core.delivery.half_messages import TRANSACTION_GROUP
 from tandemmq.core.message.record import HALF_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.put_result import PutStatus
@@ -87,7 +86,7 @@ class FailoverSeat(Protocol):
     def superseded(self, reason: str) -> None:
         """Another master took the group over, somebody says."""
 
-    def slave_left(self, replica: Replica) -> None:
+    def slave_left(self, broker_id: int, disk_id: str) -> None:
         """The connection to a slave has ended. If it is in the set it may claim soon."""
 
 
@@ -162,10 +161,10 @@ class MasterRole:
             leases=self.leases, clock=parts.clock, identity=parts.identity, endpoint=self._metadata_of_slave
         )
 
-    def _metadata_of_slave(self, holder: str) -> str | None:
+    def _metadata_of_slave(self, disk_id: str) -> str | None:
         for slave in self.slaves():
-            if slave.replica is not None and slave.replica.holder == holder:
-                return self._parts.members.member_metadata(slave.replica.broker_id)
+            if slave.disk_id == disk_id and slave.broker_id is not None:
+                return self._parts.members.member_metadata(slave.broker_id)
         return None
 
     def _new_write_path(self) -> WritePath:
@@ -307,17 +306,10 @@ class MasterRole:
         """Notes where the log ends now, to know later how old a slave's lag is."""
         self.lag_age.tick()
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """The slave behind `connection` has proven its log."""
         now_ms = self._parts.clock.monotonic_ms()
-        self.replica.verified(
-            replica.broker_id,
-            end_offset,
-            peer=connection,
-            now_ms=now_ms,
-            disk_id=replica.disk_id,
-            life=replica.life,
-        )
+        self.replica.verified(broker_id, end_offset, peer=connection, now_ms=now_ms, disk_id=disk_id)
 
     def require(self) -> None:
         """Acknowledges what the in-sync set holds, as the group's record has it now."""
@@ -335,8 +327,8 @@ class MasterRole:
             self._parts.client_api.message_arrived(topic)
 
     def _slave_left(self, slave: SlaveView) -> None:
-        if self._seat is not None and slave.replica is not None:
-            self._seat.slave_left(slave.replica)
+        if self._seat is not None and slave.broker_id is not None and slave.disk_id:
+            self._seat.slave_left(slave.broker_id, slave.disk_id)
 
     def _reported(self) -> None:
         self.write_path.collect()

@@ -140,7 +140,6 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             tail=LogRange(request.range.start_offset, request.range.end_offset),
             digest=request.digest,
             connection=request.connection,
-            life=request.life,
         )
         if equal and leaf and self._bearers is not None:
             self._bearers.note(request.connection, leaf)

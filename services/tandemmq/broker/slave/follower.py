@@ -389,7 +389,6 @@ class Follower:
         return ReplicaClaim(
             identity=self._identity,
             disk_id=self._replica.disk_id,
-            life=self._replica.life,
             run=self._replica.run,
             epoch=self._replica.greatest_epoch,
             metadata_endpoint=self._metadata_endpoint(),

@@ -23,7 +23,7 @@ from tandemmq.broker.tracing.send_tracer import BrokerTracing
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.master_replica import SlaveView
-from tandemmq.core.replication.mastership import MasterAbsence, ReadsStep, Replica, Sight
+from tandemmq.core.replication.mastership import MasterAbsence, ReadsStep, Sight
 from tandemmq.core.routing.values import RegisteredBroker
 from tandemmq.core.storage.disk import DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
@@ -209,7 +209,7 @@ class SlaveRole:
     def second_passed(self) -> None:
         """Nothing depends on it."""
 
-    def verified(self, replica: Replica, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """It proves its own log and takes no proof."""
 
     def superseded(self, reason: str) -> None:

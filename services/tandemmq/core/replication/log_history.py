@@ -178,8 +178,6 @@ class ReplicatedLog(Protocol):
 REPLICA_FILE: Final = "replica.json"
 REPLICAS_MAX: Final = 64
 """Members that are remembered, each with its newest disk; those that were heard of last stay."""
-LIVES_MAX: Final = 16
-"""Lives that a disk remembers of itself. One that is older than these is another disk's, for all that it knows."""
 
 
 class RecordDamaged(ValueError):
@@ -220,18 +218,11 @@ class ReplicaRecord:
     record_renewals: int = 0
     """Of that epoch, the write that made the in-sync set what it is. An authority that has less was put back."""
     record_in_sync: tuple[str, ...] = ()
-    """Of that set, in order: each disk's id and life, as `Replica.holder`."""
-    lives: tuple[str, ...] = ()
-    """The disk's lives, newest last. A life is of a folder, from its first process on a run of a machine on: the lock
-    lets one process at a time have it. A copy of the folder begins another one with its first process, and so does the
-    folder itself after the machine was started anew."""
-    place: str = ""
-    """Where the newest of them is: `Disk.place`."""
+    """Disk ids of that set, in order."""
 
-    def next_run(self, *, life: str, place: str) -> ReplicaRecord:
-        """As it is written at the next start: in `place`, with `life` if a new one begins there."""
-        lives = self.lives if self.lives and place == self.place else (*self.lives, life)[-LIVES_MAX:]
-        return replace(self, run=self.run + 1, lives=lives, place=place)
+    def next_run(self) -> ReplicaRecord:
+        """As it is written at the next start."""
+        return replace(self, run=self.run + 1)
 
     def remembering(self, *memories: ReplicaMemory) -> ReplicaRecord:
         """With what was just heard of other members, which counts more than what was known of them."""
@@ -258,8 +249,6 @@ class ReplicaRecord:
             "recordEpoch": self.record_epoch,
             "recordRenewals": self.record_renewals,
             "recordInSync": list(self.record_in_sync),
-            "lives": list(self.lives),
-            "place": self.place,
             "replicas": {
                 str(memory.broker_id): {
                     "diskId": memory.disk_id,
@@ -306,8 +295,6 @@ class ReplicaRecord:
                 record_epoch=int(document.get("recordEpoch", 0)),
                 record_renewals=int(document.get("recordRenewals", 0)),
                 record_in_sync=tuple(map(str, document.get("recordInSync", ()))),
-                lives=tuple(map(str, document.get("lives", ()))),
-                place=str(document.get("place", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise RecordDamaged(f"{REPLICA_FILE} is no replica record: {error!r}") from error

@@ -52,7 +52,6 @@ from tandemmq.core.replication.frames import (
     Transfer,
 )
 from tandemmq.core.replication.log_history import ReplicatedLog
-from tandemmq.core.replication.mastership import Replica
 from tandemmq.core.replication.put_gate import PutGate, WaitingPut
 from tandemmq.core.replication.sessions import MasterSession
 from tandemmq.core.storage.put_result import PutStatus
@@ -73,8 +72,8 @@ class SlaveView:
     lag_bytes: int
     in_sync: bool
     verified: bool
-    replica: Replica | None = None
-    """Whose disk was verified; None: nobody's."""
+    disk_id: str = ""
+    """Of the disk that was verified; empty: of none."""
     holds_all: bool = False
     """What it acknowledges it has from the log's beginning on."""
 
@@ -86,7 +85,6 @@ class _Proof(NamedTuple):
     end_offset: int
     expiry_ms: int
     disk_id: str
-    life: str
 
 
 class MasterReplica:
@@ -165,24 +163,22 @@ class MasterReplica:
             self._close(link, error)
             return []
 
-    def verified(
-        self, broker_id: int, end_offset: int, *, peer: str, now_ms: int, disk_id: str = "", life: str = ""
-    ) -> None:
+    def verified(self, broker_id: int, end_offset: int, *, peer: str, now_ms: int, disk_id: str = "") -> None:
         """A slave proved that its log up to `end_offset` equals ours; its connection from `peer` will report that end.
 
         The connection may not have been accepted yet, but is open: nobody else can have one from there.
         """
         self._drop_expired_proofs(now_ms=now_ms)
-        self._proofs[broker_id] = _Proof(peer, end_offset, now_ms + self._options.proof_lifetime_ms, disk_id, life)
+        self._proofs[broker_id] = _Proof(peer, end_offset, now_ms + self._options.proof_lifetime_ms, disk_id)
 
-    def require(self, holders: frozenset[str]) -> None:
-        """Sends wait for all these disks (`Replica.holder`) from now on, those that wait already, too."""
-        if holders == self._required:
+    def require(self, disk_ids: frozenset[str]) -> None:
+        """Sends wait for all these disks from now on, those that wait already, too."""
+        if disk_ids == self._required:
             return
         if self._required is not None:
             self._confirmed_offset = min(self.confirmed_offset, self._log.end_offset)
-        self._required = holders
-        self._gate.require(holders)
+        self._required = disk_ids
+        self._gate.require(disk_ids)
         self._acks_changed()
         self._release()
 
@@ -260,9 +256,9 @@ class MasterReplica:
             return _EVERYTHING
         held: dict[str, int] = {}
         for session in self._started:
-            if session.holder and session.proven_from_offset <= self._log.min_offset:
-                held[session.holder] = session.acked_offset
-        confirmed_offset = min([held.get(holder, 0) for holder in self._required])
+            if session.disk_id and session.proven_from_offset <= self._log.min_offset:
+                held[session.disk_id] = session.acked_offset
+        confirmed_offset = min([held.get(disk_id, 0) for disk_id in self._required])
         self._confirmed_offset = max(self._confirmed_offset, confirmed_offset)
         return self._confirmed_offset
 
@@ -306,11 +302,8 @@ class MasterReplica:
                 "no member of this group proved over the metadata plane, with its certificate, that this connection is "
                 "its own and its log ends there",
             )
-        replica = None
-        if broker_id is not None and (proof := self._proofs[broker_id]).disk_id:
-            replica = Replica(broker_id, proof.disk_id, proof.life)
-            self._refuse_copy_of_connected(replica)
-        session.start(reported_offset, broker_id=broker_id, replica=replica)
+        disk_id = "" if broker_id is None else self._proofs[broker_id].disk_id
+        session.start(reported_offset, broker_id=broker_id, disk_id=disk_id)
         self._events.append(SlaveStarted(session.link, session.peer, session.start_offset, broker_id))
         if broker_id is not None:
             del self._proofs[broker_id]
@@ -324,17 +317,6 @@ class MasterReplica:
         self._acks_changed()
         self._release()
 
-    def _refuse_copy_of_connected(self, newcomer: Replica) -> None:
-        """Two processes on copies of one disk would take turns, and each lack what the other acknowledged."""
-        for other in self._started:
-            replica = other.replica
-            if replica is not None and replica.is_disk_of(newcomer) and replica.life != newcomer.life:
-                raise RemoteProtocolError(
-                    "copied_disk",
-                    f"a process on the disk of broker {newcomer.broker_id}, or on a copy of it, is connected from "
-                    f"{other.peer}: end one of them, and give it an empty folder",
-                )
-
     def _tell_apart(self, newcomer: MasterSession) -> None:
         """Keeps one slave from being counted twice for a put; see the theory of operation."""
         for other in self._started:
@@ -347,7 +329,7 @@ class MasterReplica:
         needed = self._needed_slaves
         self._waitable_offset = 0
         if self._required is not None:
-            verified = sum(1 for session in self._started if session.holder)
+            verified = sum(1 for session in self._started if session.disk_id)
             # Members of the set are waited for, wherever they are; what is beyond them has to be there.
             if needed <= max(len(self._required), verified):
                 self._waitable_offset = _EVERYTHING
@@ -400,7 +382,7 @@ class MasterReplica:
             lag_bytes=session.lag_bytes,
             in_sync=self._is_in_sync(session),
             verified=session.verified,
-            replica=session.replica,
+            disk_id=session.disk_id,
             holds_all=session.verified and session.proven_from_offset <= self._log.min_offset,
         )
 

@@ -29,11 +29,6 @@ The set shrinks by members that have not reached, for a while, where the log end
 below `min_in_sync`. It grows in two steps: a slave that is near joins `required`, and once it has what the log held at
 that moment, it is written into the record. So nothing that was acknowledged before or between is missing on it.
 
-Two processes may run on copies of one disk. The record names the disk's life as well, and only who reports in that life
-acknowledges for it: a disk that reports in another one comes into the set as a new member does, in the place of the
-first. Whoever is named in an earlier life of its disk hears its group before it claims; in a life that the disk does
-not know of, it is not named at all (ADR 61).
-
 Who may claim without asking anybody: a member that has reached its master's end, in the record's epoch, since its
 process started. No disk is taken back to less under a process that runs. After a start (a kill, a loss of power, an
 older copy of the disk) the whole group is heard first, and the record still has to name this disk.
@@ -45,7 +40,7 @@ The set stands still meanwhile, since it cannot be written.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -54,7 +49,6 @@ PUT_BACK: Final = "it was put back to an older state"
 """How a `Hold` ends that lasts until an operator has given the authority its record again, or has named a master."""
 UNREADABLE: Final = "the group's record cannot be read"
 """How the problem of a member begins whose authority answers with something that is no record."""
-_COPIED: Final = "a process on a copy of this member's disk"
 _STAGGER_MS: Final = 500
 """So much later claims each further member of the set: two that claim at once cost a round."""
 _LEFT_CLAIM: Final = 3
@@ -139,13 +133,9 @@ class Mastership:
         is_home_master: bool,
         options: FailoverOptions,
         known: tuple[int, int] = (0, 0),
-        earlier_lives: Iterable[str] = (),
     ) -> None:
-        """`known` is the newest record, by epoch and renewals, that this disk remembers to have seen; (0, 0): none.
-        `earlier_lives` are our disk's: as one of these it may be in the record."""
+        """`known` is the newest record, by epoch and renewals, that this disk remembers to have seen; (0, 0): none."""
         self.me: Final = me
-        # A version that knows no lives writes none.
-        self._lives: Final = frozenset({me.life, "", *earlier_lives})
         self.options: Final = options
         self._nonce: Final = nonce
         self._is_home_master: Final = is_home_master
@@ -345,10 +335,7 @@ class Mastership:
                 f"{self._known_epoch}: {PUT_BACK}",
                 is_alarm=True,
             )
-        named = None if record is None else self.named_in(record)
-        # In an earlier life it was in the set, or a copy of its disk was: then its group is heard first.
-        is_electable = is_electable and named is not None and named.life in ("", self.me.life)
-        is_named = record is not None and record.successor == self.me.broker_id and named is not None
+        is_named = record is not None and record.successor == self.me.broker_id and self.me in record.in_sync
         if now_ms < self._claims_after_ms and not is_named:
             return Hold("it has promised its master not to claim, while that cannot reach the authority")
         if record is None:
@@ -357,18 +344,13 @@ class Mastership:
             return Hold("the group has no record yet: its home master writes the first")
         waited_ms = now_ms - self._seen_ms
         is_over = waited_ms >= record.lease_ms
-        if record.master.is_disk_of(self.me):
-            if record.master != named:
-                reason = f"{_COPIED} became the master since, and may have acknowledged what this one lacks"
-                return Hold(reason, is_alarm=True)
+        if record.master == self.me:
             if self._resigned_ms is not None and not is_over:
                 return Hold("it has resigned, and the successor has not claimed yet")
-            if named.life not in ("", self.me.life) and not is_over:
-                return Hold("its disk is the master's, which may live where the disk was before, or it is a copy")
             return Recover("it was the master, and was started again")
-        if named is None:
+        if self.me not in record.in_sync:
             return Follow(record.master)
-        rank_ms = _STAGGER_MS * sorted(record.in_sync - {record.master}).index(named)
+        rank_ms = _STAGGER_MS * self._rank(record)
         has_left = is_electable and self._acts_no_more(now_ms, rank_ms=rank_ms)
         if not is_named and not has_left and waited_ms < record.lease_ms + rank_ms:
             return Follow(record.master)
@@ -418,13 +400,7 @@ class Mastership:
         """The record lets this member become master: it is in the in-sync set, or there never was a record."""
         if not self._is_heard or self._went_back(self.record):
             return False
-        return self.record is None or self.named_in(self.record) is not None
-
-    def named_in(self, record: GroupRecord) -> Replica | None:
-        """As which our disk is in the in-sync set, in this life of it or in an earlier one; None: it is not, or a
-        process on a copy of it is."""
-        ours = [replica for replica in record.in_sync if replica.is_disk_of(self.me) and replica.life in self._lives]
-        return self.me if self.me in ours else max(ours, default=None)
+        return self.record is None or self.me in self.record.in_sync
 
     def is_vacant(self, now_ms: int) -> bool:
         """Nobody else can act as master: the record names us, or it stood still for a whole lease and we have promised
@@ -434,10 +410,7 @@ class Mastership:
             return True
         if now_ms < self._claims_after_ms:
             return False
-        if record is None or self.is_lease_over(now_ms) or self._acts_no_more(now_ms):
-            return True
-        # A process on a copy of our disk has another life, and may be the one that acts.
-        return record.master.is_disk_of(self.me) and record.master.life in ("", self.me.life)
+        return record is None or self.me == record.master or self.is_lease_over(now_ms) or self._acts_no_more(now_ms)
 
     def next_write(self, *, now_ms: int, end_offset: int, acked: Mapping[Replica, int]) -> FailoverStep | None:
         """Of a master; None: nothing is to be done now. `acked` is what each connected, proven slave holds."""
@@ -461,6 +434,9 @@ class Mastership:
         return replace(self.record, successor=to, renewals=self.record.renewals + 1)
 
     # Inside
+
+    def _rank(self, record: GroupRecord) -> int:
+        return sorted(record.in_sync - {record.master}).index(self.me)
 
     def _note_left(self, record: GroupRecord, acked: Mapping[Replica, int], *, now_ms: int) -> None:
         for replica, since_ms in list(self._left.items()):
@@ -487,12 +463,10 @@ class Mastership:
 
     def _next_set(self, record: GroupRecord, acked: Mapping[Replica, int], *, now_ms: int) -> frozenset[Replica]:
         joined = {replica for replica, (end, _) in self._joining.items() if acked.get(replica, -1) >= end}
-        # In another life a disk is there again at once: nobody else can be it, as long as the first one said nothing.
-        before = {one for one in record.in_sync if any(one.is_disk_of(other) for other in joined)}
-        in_sync = set((record.in_sync - before) | joined)
+        in_sync = set(record.in_sync | joined)
         behind = [
             replica
-            for replica in record.in_sync - {self.me} - before
+            for replica in record.in_sync - {self.me}
             if now_ms - self._reached[replica][1] >= self.options.behind_ms
         ]
         for replica in sorted(behind, key=lambda each: acked.get(each, -1)):
@@ -585,9 +559,9 @@ class MasterAbsence:
 # | key          | what                                                                                  |
 # |--------------|---------------------------------------------------------------------------------------|
 # | epoch        | counts the masters of the group, from 1                                               |
-# | master       | {brokerId, diskId, life} of the epoch's master; life: see `ReplicaRecord.lives`       |
+# | master       | {brokerId, diskId} of the epoch's master                                              |
 # | nonce        | of the master's process: an epoch has one incarnation                                 |
-# | inSync       | [{brokerId, diskId, life}, ...]: the in-sync set, the master included                 |
+# | inSync       | [{brokerId, diskId}, ...]: the in-sync set, the master included                       |
 # | leaseMs      | how long the record stands still before another may claim                             |
 # | renewals     | grows with each renewal of the lease                                                  |
 # | successor    | broker id that may claim at once; -1: nobody is named                                 |
@@ -605,22 +579,10 @@ class RecordUnreadable(ValueError):
 
 
 class Replica(NamedTuple):
-    """A member of the group and the disk it has. With another disk it is another replica, and so is a process on a copy
-    of the disk."""
+    """A member of the group and the disk it has. With another disk it is another replica."""
 
     broker_id: int
     disk_id: str
-    life: str = ""
-    """Of the disk; see `ReplicaRecord.lives`. Empty from a version that has none."""
-
-    @property
-    def holder(self) -> str:
-        """Names disk and life: whose acknowledgements count for it."""
-        return f"{self.disk_id}/{self.life}" if self.life else self.disk_id
-
-    def is_disk_of(self, other: Replica) -> bool:
-        """The same disk, or a copy of it."""
-        return (self.broker_id, self.disk_id) == (other.broker_id, other.disk_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -685,8 +647,8 @@ class GroupRecord:
 
 
 def _document(replica: Replica) -> dict[str, Any]:
-    return {"brokerId": replica.broker_id, "diskId": replica.disk_id, "life": replica.life}
+    return {"brokerId": replica.broker_id, "diskId": replica.disk_id}
 
 
 def _replica(document: dict[str, Any]) -> Replica:
-    return Replica(int(document["brokerId"]), str(document["diskId"]), str(document.get("life", "")))
+    return Replica(int(document["brokerId"]), str(document["diskId"]))

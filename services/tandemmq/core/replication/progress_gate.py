@@ -37,7 +37,7 @@ class ProgressGate(Generic[AnswerT]):
 
     def is_held(self, end: int) -> bool:
         """All required disks have the journal up to `end`."""
-        return all(self._held.get(holder, _NOTHING) >= end for holder in self._required)
+        return all(self._held.get(disk_id, _NOTHING) >= end for disk_id in self._required)
 
     def add(self, end: int, answer: AnswerT, *, now_ms: int) -> None:
         """Lets an answer wait until `end` is held; ends do not descend."""
@@ -48,19 +48,19 @@ class ProgressGate(Generic[AnswerT]):
         if not self._waits:
             return []
         end = self._waits[-1].end
-        return [holder for holder in sorted(self._required) if self._held.get(holder, _NOTHING) < end]
+        return [disk_id for disk_id in sorted(self._required) if self._held.get(disk_id, _NOTHING) < end]
 
-    def require(self, holders: frozenset[str]) -> list[AnswerT]:
+    def require(self, disk_ids: frozenset[str]) -> list[AnswerT]:
         """Answers wait for these disks from now on, and no more for others. Which of them are free by that."""
-        self._required = holders
+        self._required = disk_ids
         # Who comes back may have been restarted, or have followed another master meanwhile.
-        self._held = {holder: end for holder, end in self._held.items() if holder in holders}
+        self._held = {disk_id: end for disk_id, end in self._held.items() if disk_id in disk_ids}
         return self._take_free()
 
-    def held(self, holder: str, end: int) -> list[AnswerT]:
+    def held(self, disk_id: str, end: int) -> list[AnswerT]:
         """A disk has said that it has the journal up to `end`; which answers are free by that."""
-        if holder in self._required:
-            self._held[holder] = end
+        if disk_id in self._required:
+            self._held[disk_id] = end
         return self._take_free()
 
     def next_deadline_ms(self) -> int | None:

@@ -66,8 +66,8 @@ class ProvenAck(Protocol):
         """End of the slave's log, as it reported."""
 
     @property
-    def holder(self) -> str:
-        """Of whoever was verified for this link (`Replica.holder`); empty: nobody was."""
+    def disk_id(self) -> str:
+        """Of the disk that was verified for this link; empty: of none."""
 
 
 class _Waits:
@@ -153,10 +153,10 @@ class PutGate:
         put.first_outcome = PutStatus.SLAVE_NOT_AVAILABLE
         self._flush_waits.append(put)
 
-    def require(self, holders: frozenset[str]) -> None:
+    def require(self, disk_ids: frozenset[str]) -> None:
         """From now on a replica wait ends only when all these disks hold the put, and only verified links count. Puts
         that wait already wait for them, too, and no more for others; `slaves_hold` tells which are free by that."""
-        self._required = holders
+        self._required = disk_ids
 
     def split_at(self, offset: int) -> None:
         """A link is proven from `offset` on, at or below the log's end: only puts from there on may count it."""
@@ -248,11 +248,11 @@ class PutGate:
         """The same where all of `required` have to hold it, and k verified slaves at least."""
         held: dict[str, int] = {}
         for ack in acks:
-            if ack.holder and ack.proven_from_offset <= floor_offset:
-                held[ack.holder] = ack.acked_offset
+            if ack.disk_id and ack.proven_from_offset <= floor_offset:
+                held[ack.disk_id] = ack.acked_offset
         held_offset = _EVERYTHING
-        for holder in required:
-            held_offset = min(held_offset, held.get(holder, _NOTHING))
+        for disk_id in required:
+            held_offset = min(held_offset, held.get(disk_id, _NOTHING))
         if self._needed_slaves:
             ends = sorted(held.values())
             enough = ends[-self._needed_slaves] if len(ends) >= self._needed_slaves else _NOTHING

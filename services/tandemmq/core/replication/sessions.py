@@ -40,7 +40,6 @@ from tandemmq.core.replication.frames import (
     Transfer,
 )
 from tandemmq.core.replication.log_history import ReplicatedLog
-from tandemmq.core.replication.mastership import Replica
 
 _NOT_YET_REPORTED: Final = -1
 
@@ -60,12 +59,11 @@ class MasterSession:
         "_unparsed",
         "acked_offset",
         "broker_id",
-        "holder",
+        "disk_id",
         "in_sync",
         "link",
         "peer",
         "proven_from_offset",
-        "replica",
         "sent_offset",
         "start_offset",
         "started",
@@ -84,10 +82,8 @@ class MasterSession:
         self.in_sync = False
         self.broker_id: int | None = None
         """Who the slave is, when its log was verified before it connected; the wire itself does not tell."""
-        self.replica: Replica | None = None
-        """Whose disk was verified; None: nobody's, or that of a version that names none."""
-        self.holder = ""
-        """The replica's; empty: there is none."""
+        self.disk_id = ""
+        """Of the disk that was verified; empty: of none, or of a version that names none."""
         self.start_offset = 0
         """Where transfer began."""
         self.proven_from_offset = 0
@@ -122,7 +118,7 @@ class MasterSession:
             return None
         return reported_offset
 
-    def start(self, reported_offset: int, *, broker_id: int | None, replica: Replica | None = None) -> None:
+    def start(self, reported_offset: int, *, broker_id: int | None, disk_id: str = "") -> None:
         """Believes the first report, or raises RemoteProtocolError. `broker_id`, and the disk if it told one, are given
         for a verified end."""
         low, end = self._log.min_offset, self._log.end_offset
@@ -138,8 +134,7 @@ class MasterSession:
             raise RemoteProtocolError("report_below_start", f"reports {reported_offset}, our log starts at {low}")
         else:
             start_offset = reported_offset
-        self.broker_id, self.replica = broker_id, replica
-        self.holder = "" if replica is None else replica.holder
+        self.broker_id, self.disk_id = broker_id, disk_id
         self.start_offset = self.acked_offset = self.sent_offset = start_offset
         # An empty slave proved nothing even if we know who it is: with `sync_from_last_file` it never gets the rest.
         self.proven_from_offset = 0 if self.verified and reported_offset > 0 else start_offset

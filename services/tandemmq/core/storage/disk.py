@@ -216,10 +216,6 @@ class Disk(Protocol):
     def boot_id(self) -> str:
         """Names this run of the machine. While it stays the same, everything a killed process wrote is still there."""
 
-    def place(self) -> str:
-        """Names this folder on this run of the machine: a copy of it is in another place."""
-        return self.boot_id()
-
     def lock(self, path: str) -> DiskLock:
         """Locks byte 0 of the file as Java's FileChannel.lock does; its content is `lock`. Else StoreLocked."""
 

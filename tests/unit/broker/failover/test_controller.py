@@ -298,7 +298,7 @@ class Role:
         self.waiting_count = 0
 
     def slaves(self) -> list[SlaveView]:
-        view = SlaveView(1, "", OTHER.broker_id, END, 0, True, True, OTHER, holds_all=True)
+        view = SlaveView(1, "", OTHER.broker_id, END, 0, True, True, OTHER.disk_id, holds_all=True)
         return [view] if self.is_master else []
 
     def require(self) -> None:
@@ -310,9 +310,6 @@ class Role:
 
 class Member:
     """The disk of the broker."""
-
-    life = ""
-    earlier_lives = ()
 
     def __init__(self, disk_id: str) -> None:
         self.disk_id = disk_id

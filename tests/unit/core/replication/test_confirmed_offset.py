@@ -103,37 +103,3 @@ def test_a_slave_that_was_sent_only_the_end_of_the_log_confirms_nothing() -> Non
 def test_without_a_set_everything_may_be_read() -> None:
     log = MemoryLog(end_offset=100)
     assert MasterReplica(log, MasterOptions()).confirmed_offset > log.end_offset
-
-
-@given(first=st.integers(101, 200), reports=st.lists(st.tuples(st.booleans(), st.integers(101, 200)), max_size=6))
-def test_of_two_processes_on_copies_of_a_disk_one_is_heard_and_for_itself_alone(
-    first: int, reports: list[tuple[bool, int]]
-) -> None:
-    """Without that they take turns, and each lacks what the other acknowledged."""
-    master = _Master()
-    master.require(frozenset({"b/one"}))
-    master.log.grow(100)
-    links: dict[str, int] = {}
-    acked = {"one": 0, "two": 0}
-
-    def connect(life: str, end_offset: int) -> None:
-        peer = f"{life}:{len(links)}"
-        master.replica.verified(1, end_offset, peer=peer, now_ms=0, disk_id="b", life=life)
-        links[life] = master.replica.slave_connected(peer, now_ms=0)
-        master.replica.receive_data(links[life], REPORT.pack(end_offset), now_ms=0)
-
-    connect("one", first)
-    acked["one"] = first
-    for is_gone, end_offset in reports:
-        if is_gone and "one" in links:
-            master.replica.slave_disconnected(links.pop("one"), now_ms=0)
-        connect("two", end_offset)
-        refused = "one" in links
-        assert (master.replica.acked_offset(links["two"]) == -1) == refused
-        if not refused:
-            acked["two"] = end_offset
-        assert master.replica.confirmed_offset == acked["one"]
-    if "one" not in links:
-        before = master.replica.confirmed_offset
-        master.require(frozenset({"b/two"}))
-        assert master.replica.confirmed_offset == max(before, acked["two"])

@@ -30,10 +30,6 @@ OPTIONS = FailoverOptions()
 A, B, C = (Replica(number, f"disk-{number}") for number in range(3))
 
 
-def replace_life(replica: Replica, life: str) -> Replica:
-    return replica._replace(life=life)
-
-
 def member(me: Replica = B, *, known: tuple[int, int] = (0, 0)) -> Mastership:
     return Mastership(me, nonce=f"nonce-{me.broker_id}", is_home_master=me == A, options=OPTIONS, known=known)
 
@@ -468,92 +464,3 @@ def test_steps_and_state_agree(sights: list[Sight | None]) -> None:
         serves = step is ReadsStep.BEGIN or (serves and step is not ReadsStep.END)
         assert reads.serves is serves
         assert not (serves and sight in (Sight.MASTER, Sight.READER, None))
-
-
-# Two processes on copies of one disk
-
-OLD, NEW = (replace_life(B, life) for life in ("one", "two"))
-
-
-def lives_of(me: Replica, *earlier: str) -> Mastership:
-    return Mastership(
-        me, nonce=f"nonce-{me.life}", is_home_master=me.broker_id == 0, options=OPTIONS, earlier_lives=earlier
-    )
-
-
-def test_a_disk_that_reports_in_another_life_is_a_member_once_it_has_all_and_the_record_says_so() -> None:
-    one = master_of(record(OLD))
-    one.next_write(now_ms=0, end_offset=100, acked={OLD: 100})
-    # The first one is away. What the other has counts for nothing yet.
-    one.next_write(now_ms=100, end_offset=200, acked={NEW: 100})
-    assert one.required == {OLD}
-    step = one.next_write(now_ms=200, end_offset=200, acked={NEW: 199})
-    assert step is None
-    step = one.next_write(now_ms=300, end_offset=200, acked={NEW: 200})
-    assert isinstance(step, Write)
-    assert step.record.in_sync == {A, NEW}
-    one.sent(step.record, now_ms=300)
-    assert one.required == {OLD, NEW}, "either may be named, for all that is known"
-    one.written(step.record, "2", sent_ms=300, now_ms=310)
-    assert one.required == {NEW}
-
-
-@pytest.mark.parametrize("min_in_sync", [1, 2])
-def test_a_disk_in_another_life_takes_the_place_that_it_had_in_a_set_that_may_not_shrink(min_in_sync: int) -> None:
-    one = Mastership(A, nonce="nonce-0", is_home_master=True, options=replace(OPTIONS, min_in_sync=min_in_sync))
-    one.heard(None, None, now_ms=0)
-    one.claimed(record(OLD), "1", sent_ms=0, now_ms=0)
-    steps = [one.next_write(now_ms=now_ms, end_offset=100, acked={NEW: 100}) for now_ms in (0, 100)]
-    assert any(isinstance(step, Write) and step.record.in_sync == {A, NEW} for step in steps)
-
-
-@pytest.mark.parametrize(
-    ("me", "earlier", "named", "expected"),
-    [
-        (OLD, (), OLD, Claim),
-        (OLD, (), NEW, Follow),
-        (NEW, ("one",), NEW, Claim),
-        (NEW, ("one",), OLD, Recover),
-        (NEW, ("one",), B, Claim),
-        (B, (), B, Claim),
-    ],
-    ids=[
-        "as it was",
-        "a copy is named",
-        "after its copy",
-        "in its earlier life",
-        "by an older version",
-        "without lives",
-    ],
-)
-def test_who_claims_is_named_in_its_own_life(
-    me: Replica, earlier: tuple[str, ...], named: Replica, expected: type
-) -> None:
-    one = lives_of(me, *earlier)
-    one.heard(record(named), "1", now_ms=0)
-    assert isinstance(one.next_step(now_ms=6_000, is_electable=True), expected)
-    assert one.may_claim() == (expected is not Follow)
-
-
-@pytest.mark.parametrize("life", ["", "one", "two", "three"])
-def test_a_copy_of_the_masters_disk_leaves_it_its_lease(life: str) -> None:
-    """`three` is none of the disk's: somebody was master on a copy of it, and may have acknowledged alone."""
-    master = replace_life(A, life)
-    one = lives_of(replace_life(A, "two"), "one")
-    one.heard(record(master=master), "1", now_ms=0)
-    steps = [one.next_step(now_ms=now_ms, is_electable=False) for now_ms in (0, 5_999, 6_000)]
-    at_once, later = life in ("", "two"), life == "one"
-    assert [isinstance(step, Recover) for step in steps] == [at_once, at_once, at_once or later]
-    assert one.is_vacant(5_999) == at_once
-    assert one.may_claim() == (at_once or later)
-    # It lives, and renews.
-    one.heard(replace(record(master=master), renewals=1), "2", now_ms=5_000)
-    assert isinstance(one.next_step(now_ms=6_000, is_electable=False), Recover) == at_once
-
-
-def test_a_record_without_lives_is_read() -> None:
-    text = record(B).to_text().replace(', "life": ""', "")
-    assert "life" not in text
-    assert GroupRecord.from_text(text) == record(B)
-    held = record(OLD, NEW)
-    assert GroupRecord.from_text(held.to_text()) == held

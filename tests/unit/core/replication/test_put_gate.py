@@ -19,7 +19,7 @@ PUT_BYTES = 10
 class Ack:
     proven_from_offset: int
     acked_offset: int
-    holder: str = ""
+    disk_id: str = ""
 
 
 def gate(*, needed_slaves: int = 1) -> PutGate:
