@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,22 @@ def _link_state(broker: ServiceProcess) -> str:
     return str(asyncio.run(broker_status(broker)).master_link.state)
 
 
+def _is_filled(path: Path) -> bool:
+    """Fills the disk by this file, and whether it is full for good: a file that the slave begins beside it and gives up
+    again leaves room behind."""
+
+    def fill() -> int:
+        with suppress(OSError), path.open("ab", buffering=0) as more:
+            while True:
+                more.write(bytes(4_096))
+        return path.stat().st_size
+
+    size = fill()
+    # Longer than the slave waits before it tries again.
+    time.sleep(3)
+    return fill() == size
+
+
 def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
     with ProcessCluster(tmp_path) as cluster:
         cluster.add_name_server()
@@ -69,9 +86,7 @@ def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_pat
             )
             assert _link_state(slave) != "refusing"
             # Not even a checkpoint has room.
-            with suppress(OSError), (small_disk / "more").open("wb", buffering=0) as more:
-                while True:
-                    more.write(bytes(4_096))
+            wait_until(lambda: _is_filled(small_disk / "more"), limit_s=PATIENCE_S, what="the disk is full")
             # Nor the table of topics.
             asyncio.run(create_topic(master, "later"))
             wait_until(lambda: any("config/topics.json" in line for line in told()), limit_s=120, what="it says so")

@@ -112,6 +112,7 @@ async def test_49_what_always_fails_is_a_dead_letter_that_names_its_origin(
         assert (origin.topic, origin.message_id) == ("orders", message_id)
         assert dead.body == b"always fails"
         await push.until(lambda: has_finished(endpoint, "failing"), "the group is done with it")
+        await push.until(lambda: len(push.handled) >= 2, "what the handler printed is read")
         assert [one["attempt"] for one in push.handled] == [1, 2]
 
 
@@ -142,6 +143,7 @@ async def test_27_message_groups_keep_their_order(endpoint: Endpoint, run_script
     arguments = ("--topic", "ordered")
     async with run_push(*arguments, "--group", "in-order") as push:
         await run_script("produce", *arguments, "--count", "1000", "--groups", "10")
+        await push.until(lambda: len(push.handled) >= 1_000, "what the handler printed is read")
         await push.until(lambda: has_finished(endpoint, "in-order", "ordered"), "all messages are acknowledged")
         seen: dict[str, list[int]] = defaultdict(list)
         for one in push.handled:
@@ -156,5 +158,6 @@ async def test_29_what_fails_holds_back_what_follows_it(
     arguments = ("--topic", "ordered")
     async with run_push(*arguments, "--group", "in-order") as push:
         await run_script("produce", *arguments, "--bodies", "fail 3", "second", "third", "--groups", "1")
+        await push.until(lambda: len(push.handled) >= 6, "what the handler printed is read")
         await push.until(lambda: has_finished(endpoint, "in-order", "ordered"), "all messages are acknowledged")
         assert push.bodies() == ["fail 3"] * 4 + ["second", "third"]
