@@ -86,6 +86,8 @@ _KILL: Final = "kill, left dead"
 # After which another member becomes master.
 _TAKE_OVERS: Final = (_KILL, "stop", "pause longer than the lease")
 _REST_S: Final = 10.0
+# An audit's exit code.
+_NOT_ALL_READ: Final = 3
 _RENEWAL_S: Final = 20.0
 _CERTIFICATE_S: Final = 60.0
 
@@ -610,7 +612,7 @@ def _churn_rows(group: FailoverGroup, churn: Churn, audits: Audits) -> list[dict
         wait_until(lambda: not wrong(), limit_s=_REST_S, what="the tables are those that were answered")
     contradictions = wrong()
     audits.finish()
-    is_equal = audits.run_once() == 0
+    last = audits.run_once()
     ended_badly = [broker.name for broker in group.brokers if broker.stop() != 0]
     tracebacks = [
         f"{process.name}: {line}"
@@ -618,9 +620,10 @@ def _churn_rows(group: FailoverGroup, churn: Churn, audits: Audits) -> list[dict
         for line in process.log_path.read_text(errors="replace").splitlines()
         if "Traceback" in line
     ]
-    unequal = [text for code, texts in audits.texts.items() if code not in (0, 3) for text in texts]
-    if not is_equal:
-        unequal.append(list(audits.texts.values())[-1][-1])
+    unequal = [text for code, texts in audits.texts.items() if code not in (0, _NOT_ALL_READ) for text in texts]
+    if last == _NOT_ALL_READ:
+        # Nothing is in its way any more.
+        unequal.append(audits.texts[last][-1])
     for text in [*contradictions, *unequal, *ended_badly, *tracebacks]:
         print(f"  {text[:4_000]}", file=sys.stderr, flush=True)
     for call, count in sorted(churn.clients.items()):
@@ -630,7 +633,7 @@ def _churn_rows(group: FailoverGroup, churn: Churn, audits: Audits) -> list[dict
         _row("churn: calls of clients", sum(churn.clients.values())),
         _row("churn: tables that contradict an answer", len(contradictions), 0),
         _row("churn: audits", sum(map(len, audits.texts.values()))),
-        _row("churn: audits that could not read all", len(audits.texts[3])),
+        _row("churn: audits that could not read all", len(audits.texts[_NOT_ALL_READ])),
         _row("churn: audits that found something", len(unequal), 0),
         _row("churn: processes that did not end well", len(ended_badly), 0),
         _row("churn: tracebacks in logs", len(tracebacks), 0),

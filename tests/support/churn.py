@@ -107,7 +107,8 @@ class Churn:
         self._workers = workers
         self._seed = seed
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="churn")
+        self._thread = threading.Thread(target=self._play, name="churn")
+        self._error: BaseException | None = None
         self.ledger: Final[dict[Name, int | None]] = {}
         """What was answered last: the value, or None, if it was removed. Without what nobody answered."""
         self.clients: Final[Counter[str]] = Counter()
@@ -121,10 +122,12 @@ class Churn:
         self.stop()
 
     def stop(self) -> None:
-        """Returns when nothing is changed any more."""
+        """Returns when nothing is changed any more. Raises what ended the churn before."""
         self._stopping.set()
         self._thread.join(_JOIN_S)
         assert not self._thread.is_alive(), "the churn goes on"
+        if self._error is not None:
+            raise self._error
 
     def wrong(self, broker: ServiceProcess) -> list[str]:
         """Where a member's tables contradict the ledger."""
@@ -142,6 +145,13 @@ class Churn:
             for name, value in self.ledger.items()
             if held.get(name) != value
         ]
+
+    def _play(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            # An account that ended early contradicts nothing.
+            self._error = error
 
     async def _run(self) -> None:
         channels = Channels()
