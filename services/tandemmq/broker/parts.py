@@ -101,6 +101,10 @@ class Role(Protocol):
         """Why it neither takes nor gives messages while it serves; None: it does."""
 
     @property
+    def is_fenced(self) -> bool:
+        """Another may serve consumers by now, and nothing was refused here yet, perhaps: this process stood still."""
+
+    @property
     def change_refusal(self) -> str | None:
         """Why it does not change topics for operators; None: it does."""
 
@@ -581,8 +585,7 @@ class BrokerParts:
 
     @property
     def is_fenced(self) -> bool:
-        """Another may be the master by now, and nothing was refused here yet, perhaps: this process stood still."""
-        return self.role.is_master and self.role.client_refusal is not None
+        return self.role.is_fenced
 
     @property
     def reads_only(self) -> bool:

@@ -99,7 +99,7 @@ class BrokerServices(Protocol):
 
     @property
     def is_fenced(self) -> bool:
-        """Another broker may be the master by now: nothing is given any more, to those either who wait already."""
+        """Another broker may serve by now: nothing is given any more, to those either who wait already."""
 
     @property
     def reads_only(self) -> bool:

@@ -265,6 +265,10 @@ class MasterRole:
         return None if self._seat is None else self._seat.refusal
 
     @property
+    def is_fenced(self) -> bool:
+        return self.client_refusal is not None
+
+    @property
     def change_refusal(self) -> str | None:
         """Where another may be master, or become it, nobody would hear of the change."""
         if self._seat is None:

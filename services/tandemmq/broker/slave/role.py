@@ -140,6 +140,10 @@ class SlaveRole:
         answer_of(done).answer([AppendResult.refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages])
 
     @property
+    def is_fenced(self) -> bool:
+        return self._reads.stood_still
+
+    @property
     def is_ready(self) -> bool:
         """It holds, or is about to hold, what its master has, and has its topics, groups and offsets."""
         parts, follower = self._parts, self.follower
@@ -238,7 +242,7 @@ class SlaveRole:
 
     def when_progress_held(self, done: Callable[[bool], object]) -> None:
         """What consumers finish here no other member has, and the next master takes it from our files."""
-        done(self.serves_reads)
+        done(self.serves_reads and not self.is_fenced)
 
     # Life
 
@@ -479,6 +483,11 @@ class SlaveReads:
         return self._storage
 
     @property
+    def stood_still(self) -> bool:
+        """See `MasterAbsence`."""
+        return self._absence.stood_still(self._parts.clock.monotonic_ms())
+
+    @property
     def served_ms(self) -> int:
         """For how long it has served; 0: it does not."""
         return 0 if self._storage is None else max(1, self._parts.clock.monotonic_ms() - self._since_ms)
@@ -490,7 +499,8 @@ class SlaveReads:
         while True:
             await asyncio.sleep(_LOOK_S)
             now_ms = parts.clock.monotonic_ms()
-            self._act(self._absence.look(self._sight(), rank=self._rank(), now_ms=now_ms), "another member serves")
+            reason = "this process stood still" if self._absence.stood_still(now_ms) else "another member serves"
+            self._act(self._absence.look(self._sight(), rank=self._rank(), now_ms=now_ms), reason)
             storage = self._storage
             if storage is None or now_ms - ticked_ms < _TICK_S * 1_000:
                 continue

@@ -512,9 +512,18 @@ class MasterAbsence:
     serves: bool = False
     _alone_since_ms: int | None = None
     _is_promised: bool = False
+    _looked_ms: int = 0
+
+    def stood_still(self, now_ms: int) -> bool:
+        """It serves, and has not looked for as long as another waits before it serves: one may, and be unseen yet."""
+        return self.serves and now_ms - self._looked_ms >= self.grace_ms
 
     def look(self, sight: Sight, *, rank: int, now_ms: int) -> ReadsStep:
         """What follows from what is seen. `rank`: how many other slaves should serve rather than this one."""
+        stood_still, self._looked_ms = self.stood_still(now_ms), now_ms
+        if stood_still:
+            self._alone_since_ms = None
+            return self._set(serves=False)
         if sight is Sight.MASTER:
             self._is_promised = False
         if sight in (Sight.MASTER, Sight.READER) or (sight is Sight.STARTING and self._is_promised):

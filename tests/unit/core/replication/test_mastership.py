@@ -431,8 +431,8 @@ def test_a_master_that_waits_for_hours_does_not_keep_a_slave_from_serving() -> N
 @pytest.mark.parametrize("sight", [Sight.MASTER, Sight.READER])
 def test_it_gives_way(sight: Sight) -> None:
     reads = after(4 * [Sight.NOBODY])
-    assert reads.look(sight, rank=0, now_ms=9_000) is ReadsStep.END
-    assert reads.look(sight, rank=0, now_ms=9_001) is ReadsStep.STAY
+    assert reads.look(sight, rank=0, now_ms=4_000) is ReadsStep.END
+    assert reads.look(sight, rank=0, now_ms=4_001) is ReadsStep.STAY
 
 
 def test_no_name_server_begins_nothing_and_ends_nothing() -> None:
@@ -454,6 +454,18 @@ def test_a_master_that_dies_after_the_promise_does_not_silence_it_for_ever() -> 
     reads.promised()
     steps = [reads.look(Sight.NOBODY, rank=0, now_ms=10_000 + second * 1_000) for second in range(4)]
     assert steps == 3 * [ReadsStep.STAY] + [ReadsStep.BEGIN]
+
+
+@given(st.sampled_from([Sight.NOBODY, Sight.STARTING, Sight.UNKNOWN]), st.integers(0, 3 * GRACE_MS))
+def test_one_that_stood_still_gives_nothing_and_waits_anew(sight: Sight, still_ms: int) -> None:
+    reads = after(4 * [Sight.NOBODY])
+    woke_ms = 3_000 + still_ms
+    is_late = still_ms >= GRACE_MS
+    assert reads.stood_still(woke_ms) is is_late
+    assert reads.look(sight, rank=0, now_ms=woke_ms) is (ReadsStep.END if is_late else ReadsStep.STAY)
+    steps = [reads.look(Sight.NOBODY, rank=0, now_ms=woke_ms + second * 1_000) for second in range(1, 5)]
+    assert steps == (3 * [ReadsStep.STAY] + [ReadsStep.BEGIN] if is_late else 4 * [ReadsStep.STAY])
+    assert not reads.stood_still(woke_ms + 4_000)
 
 
 @given(st.lists(st.one_of(st.sampled_from(Sight), st.none()), max_size=40))
