@@ -148,6 +148,8 @@ def _serve(orders: socket.socket) -> None:
             if pid == 0:
                 orders.close()
                 _become(order)
+            # The kernel gives numbers again: one that ended under this one is another.
+            codes.pop(pid, None)
             answer = {"pid": pid}
         orders.sendall(json.dumps(answer).encode() + b"\n")
 
