@@ -24,6 +24,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
+from tandemmq.core.quotas import address_of_peer
+
 MESSAGES_MAX: Final = 64
 """About a millisecond of a broker's work. A slave 2 ms away confirms 32,000 a second of them."""
 MESSAGE_WEIGHT_BITS: Final = 14
@@ -100,7 +102,7 @@ class SendRoom:
         """There is no room, and `peer`, an address and a port, brings messages. True: they wait, and `send` is called
         when their turn has come, which must not raise. False: they go on at once."""
         weight = (messages << MESSAGE_WEIGHT_BITS) + body_bytes
-        address = peer.rpartition(":")[0]
+        address = address_of_peer(peer)
         waiting = self._addresses.get(address)
         if waiting is None:
             start = self._ends.get(address, 0)

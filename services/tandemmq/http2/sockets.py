@@ -30,6 +30,7 @@ from struct import Struct
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Final
 
+from tandemmq.core.quotas import address_of_peer
 from tandemmq.http2.output import PendingOutput
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class PlainSocket:
         # So much is read at a time while there are others.
         self._read_bytes = _READ_BYTES_FIRST
         peer = _peer_of(sock)
-        self.host: Final = peer.rpartition(":")[0]
+        self.host: Final = address_of_peer(peer)
         self.served_in: int = 0
         """The turn that served it last, of those that did not serve everybody."""
         self._connection = sockets.connect(peer, monotonic(), self._has_output, self._has_waiting_output)

@@ -18,6 +18,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from tandemmq.core.clock import Clock
+from tandemmq.core.quotas import address_of_peer
 from tandemmq.core.routing.group_memory import GroupMemory, GroupMemoryDamaged, GroupMemoryImage
 from tandemmq.core.routing.route_table import HeartbeatAnswer, Registered, RegistrationRefused, RouteTable
 from tandemmq.core.routing.values import (
@@ -200,7 +201,7 @@ class RouteRegistry:
 
     def tell_refused(self, identity: BrokerIdentity, reason: str, *, peer: str, **more: object) -> None:
         """A broker that is not taken comes again each second or two, and a stranger as often as it likes."""
-        host = peer.rpartition(":")[0]
+        host = address_of_peer(peer)
         names = _identity_keys(identity)
         kind = (host, *map(str, names.values()))
         not_told = self._refusals.take(kind, host, self._clock.monotonic_ms())

@@ -155,8 +155,17 @@ class LineRoom:
             return None
         self._lines[kind] = _Line(now_ms + _LINE_PAUSE_MS, whose, 0)
         self._shares[whose] += 1
+        self._collect(now_ms)
         others, self._others = self._others, 0
         return NotTold(0 if line is None else line.unseen, others)
+
+    def _collect(self, now_ms: int) -> None:
+        """What did not come again for long is counted with the others: no line of its own will say how often it did."""
+        for kind, line in tuple(self._lines.items()):
+            if now_ms < line.due_ms + _LINE_PAUSE_MS:
+                return
+            self._drop(kind, line)
+            self._others += line.unseen
 
     def _has_room(self, whose: str, now_ms: int) -> bool:
         while len(self._lines) >= _KINDS_MAX or self._shares[whose] >= _KINDS_OF_ONE:

@@ -33,6 +33,7 @@ from tandemmq.core.access.identity import (
     refusal,
 )
 from tandemmq.core.clock import Clock
+from tandemmq.core.quotas import address_of_peer
 from tandemmq.http2.errors import TlsMode
 from tandemmq.service.certificates import CertificateFolder, Certificates, CertificateUnusable
 from tandemmq.service.event_loop import SystemClock
@@ -320,13 +321,13 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
 
     def _tell_refusal(self, path: str, peer: str, reason: str) -> None:
         """Whoever has some certificate of the CA must not fill the disk."""
-        host = peer.rpartition(":")[0]
+        host = address_of_peer(peer)
         not_told = self._refusals.take((path, host, reason), host, self._clock.monotonic_ms())
         if not_told is not None:
             log.warning("call_refused", method=path, peer=peer, reason=reason, **not_told.fields())
 
     def _tell_plain(self, path: str, peer: str) -> None:
-        key = (path, peer.rpartition(":")[0])
+        key = (path, address_of_peer(peer))
         if key not in self._told and len(self._told) < _STRANGERS_TOLD_MAX:
             self._told.add(key)
             log.info("call_without_certificate", method=path, peer=peer)

@@ -107,11 +107,24 @@ async def rigged() -> AsyncIterator[Rig]:
     assert usage == Usage()
 
 
+class FromFar(socket.socket):
+    """As if it came from an address of IPv6, of which a test's machine has one."""
+
+    host = ""
+
+    def getpeername(self) -> tuple[str, int, int, int]:
+        return self.host, 40_000, 0, 0
+
+
 def connect_from(rig: Rig, host: str) -> socket.socket:
-    """A client's end of a connection from an address of the loopback network."""
+    """A client's end of a connection from an address of the loopback network, or as if from one of IPv6."""
+    is_far = ":" in host
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        far = socket.create_connection(listener.getsockname(), source_address=(host, 0))
+        far = socket.create_connection(listener.getsockname(), source_address=None if is_far else (host, 0))
         near, _ = listener.accept()
+    if is_far:
+        near = FromFar(fileno=near.detach())
+        near.host = host
     near.setblocking(False)
     rig.sockets.add(near)
     rig.peers.append(far)
@@ -352,13 +365,16 @@ async def test_one_request_passes_by_all_that_another_address_sent_on_many_conne
         await until(lambda: len(order) == 40 * 5 + 1)
 
 
-async def test_addresses_share_a_full_loop_however_many_connections_each_has() -> None:
+@pytest.mark.parametrize("greedy", [["127.0.0.2"], [f"2001:db8:0:7::{number:x}" for number in range(30)]])
+async def test_addresses_share_a_full_loop_however_many_connections_each_has(greedy: list[str]) -> None:
+    """Nor how many addresses of IPv6 a host takes from its network."""
     order: list[str] = []
     async with rigged() as rig:
         rig.handler = spends(rig, 0.002, order)
         peers = {
-            host: [connect_from(rig, host) for _ in range(count)]
-            for host, count in (("127.0.0.2", 30), ("127.0.0.3", 3), ("127.0.0.4", 1))
+            "127.0.0.2": [connect_from(rig, greedy[number % len(greedy)]) for number in range(30)],
+            "127.0.0.3": [connect_from(rig, "127.0.0.3") for _ in range(3)],
+            "127.0.0.4": [connect_from(rig, "127.0.0.4")],
         }
         await until(lambda: rig.reads >= 34)
         first = 1

@@ -151,3 +151,15 @@ def test_every_send_goes_to_the_log_once_and_in_the_order_of_its_connection(
     for peer, number in log.sent:
         by_connection[peer].append(number)
     assert all(numbers == list(range(len(numbers))) for numbers in by_connection.values())
+
+
+def test_a_host_with_many_ipv6_addresses_waits_as_one() -> None:
+    log = Log()
+    for number in range(64):
+        log.send(f"ipv6:[2001:db8:0:7::{number:x}]:4000")
+    log.send(f"{MODEST}:4000")
+    log.confirm(1)
+    while log.waiting and not any(peer.startswith(MODEST) for peer, _ in log.sent):
+        log.confirm(1)
+    place = [peer.startswith(MODEST) for peer, _ in log.sent].index(True)
+    assert place <= log.messages_max + 2, log.sent

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 
 from tandemmq.core.tracing.span_data import TraceContext
-from tandemmq.service.logging import EventMemory, configure_logging, get_logger, traced_lines
+from tandemmq.service.logging import EventMemory, LineRoom, configure_logging, get_logger, traced_lines
 
 CONTEXT = TraceContext(0xA1, 0xB2, True)
 
@@ -149,3 +149,39 @@ def _raised(password: str) -> Exception:
         raise ValueError(f"{len(password)} characters")
     except ValueError as error:
         return error
+
+
+_REFUSALS = st.lists(
+    st.tuples(st.integers(0, 300), st.integers(0, 5), st.sampled_from([0, 0, 0, 1, 40, 2_000, 11_000])), max_size=400
+)
+
+
+@given(_REFUSALS)
+def test_of_what_anybody_causes_each_is_told_or_counted_once(refusals: list[tuple[int, int, int]]) -> None:
+    """Whoever comes, however often, and whether it comes again or not."""
+    room, now_ms, told, times = LineRoom(), 0, 0, []
+    for host, kind, pause_ms in refusals:
+        now_ms += pause_ms
+        line = room.take((str(host), str(kind)), str(host), now_ms)
+        if line is not None:
+            told += 1 + line.of_this_kind + line.others
+            times.append(now_ms)
+    # In any ten seconds a hundred lines.
+    assert all(later - earlier >= 10_000 for earlier, later in zip(times, times[100:], strict=False))
+    last = room.take(("last",), "last", now_ms + 60_000)
+    assert last is not None
+    assert told + last.others == len(refusals)
+
+
+def test_a_flood_from_as_many_addresses_as_there_are_is_bounded_and_one_line_counts_what_was_left_out() -> None:
+    room, lines = LineRoom(), []
+    for number in range(200_000):
+        line = room.take((str(number),), str(number), number // 10)
+        if line is not None:
+            lines.append(line)
+    assert len(lines) <= 200
+    assert len(room._lines) <= 100
+    assert len(room._shares) <= 100
+    last = room.take(("1",), "1", 60_000)
+    assert last is not None
+    assert last.others + sum(1 + line.of_this_kind + line.others for line in lines) == 200_000

@@ -140,7 +140,7 @@ class Access:
         found = self._found(request, authorization)
         is_nobody = isinstance(found, Refusal) or found.name == _ANONYMOUS
         if self._guesses is not None and is_nobody and authorization[: len(_BEARER)].lower() == _BEARER:
-            self._guesses.tell(request.peer_host)
+            self._guesses.audit_log.refused("token_refused", fields={"address": request.peer_host})
             if found is Refusal.TOKEN_WRONG and self._guesses.are_too_many(counted_host(request.peer_host)):
                 return Refusal.TOO_MANY_TOKENS
         return found
@@ -268,8 +268,6 @@ def operator_only(request: HttpRequest) -> Actor:
     return actor
 
 
-_TOKEN_LINE_PAUSE_MS: Final = 60_000
-_TOKEN_HOSTS_MAX: Final = 1_000
 # A token has 16 characters or more and is not guessed at this pace; a person who mistypes it does not notice.
 _GUESSES_MAX: Final = 10
 _GUESSES_WINDOW_MS: Final = 60_000
@@ -282,16 +280,11 @@ class TokenGuesses:
     """Tokens that are none, on the page and with requests alike. After ten in a minute no token is taken from their
     address (of IPv6 its /64) until the minute is over, but one that was taken from there within ten minutes: a program
     that guesses keeps out nobody who shares its address and is at work, and nobody elsewhere.
-
-    Of those with requests the audit log has one line for each address in a minute, with how many it sent since the
-    last: who guesses shall not push out what operators did.
     """
 
     def __init__(self, audit_log: AuditLog, *, clock: Clock) -> None:
-        self._audit_log = audit_log
+        self.audit_log = audit_log
         self._clock = clock
-        # When the next line may be written, and those not told; the address that was told of longest ago first.
-        self._hosts: OrderedDict[str, tuple[int, int]] = OrderedDict()
         # Wrong ones, and when their minute began; whose the last was longest ago first.
         self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()
         # When a token was last taken from somewhere.
@@ -322,26 +315,13 @@ class TokenGuesses:
             self._counts.popitem(last=False)
         self._counts[whose] = (count + 1, began_ms)
 
-    def tell(self, host: str) -> None:
-        host, now_ms = counted_host(host), self._clock.monotonic_ms()
-        due_ms, count = self._hosts.get(host, (now_ms, 0))
-        if now_ms < due_ms:
-            self._hosts[host] = due_ms, count + 1
-            return
-        self._hosts.pop(host, None)
-        while len(self._hosts) >= _TOKEN_HOSTS_MAX:
-            self._hosts.popitem(last=False)
-        self._hosts[host] = now_ms + _TOKEN_LINE_PAUSE_MS, 0
-        self._audit_log.record("token_refused", level="warning", fields={"address": host, "not_told": str(count)})
-
 
 def _record_refusal(request: HttpRequest, actor: Actor, reason: str) -> None:
     """Leaves a line in the audit log, where the application has one."""
     audit_log = getattr(request.app.state, "audit_log", None)
     if isinstance(audit_log, AuditLog):
-        audit_log.record(
+        audit_log.refused(
             "operator_change",
-            level="warning",
             fields={
                 "who": actor.name,
                 "role": actor.role.value,
@@ -572,9 +552,8 @@ class Guard:
 
     def _record_forged(self, actor: Actor, scope: Scope, headers: _Headers) -> None:
         if self._audit_log is not None:
-            self._audit_log.record(
+            self._audit_log.refused(
                 "forged_change_refused",
-                level="warning",
                 fields={
                     "who": actor.name,
                     "address": actor.address,

@@ -43,15 +43,13 @@ def add_login(
         host = request.client.host if request.client is not None else ""
         is_guessing = access.is_guessing(host)
         actor = access.actor_with(form.text("token"), address=host)
-        if actor is None and is_guessing:
-            return page(
-                form.text("next"),
-                problem="Too many wrong tokens from your address; wait a minute.",
-                status=HTTPStatus.TOO_MANY_REQUESTS,
-            )
         if actor is None:
-            audit_log.record("login_refused", level="warning", fields={"address": host})
-            return page(form.text("next"), problem="This is not the token.", status=HTTPStatus.UNAUTHORIZED)
+            audit_log.refused("login_refused", fields={"address": host})
+            problem, status = "This is not the token.", HTTPStatus.UNAUTHORIZED
+            if is_guessing:
+                problem = "Too many wrong tokens from your address; wait a minute."
+                status = HTTPStatus.TOO_MANY_REQUESTS
+            return page(form.text("next"), problem=problem, status=status)
         audit_log.record("login", fields={"who": actor.name, "role": actor.role.value, "address": host})
         answer = RedirectResponse(_own_path(form.text("next")), HTTPStatus.SEE_OTHER, headers=_NO_STORE)
         is_proxied = access.is_trusted_proxy(host) and request.headers.get("x-forwarded-proto") == "https"

@@ -359,17 +359,17 @@ class _ActingOperations:
             outcome = f"failed unexpectedly: {type(defect).__name__}"
             raise
         finally:
-            self._audit_log.record(
-                "operator_change",
-                level=level,
-                fields={
-                    "who": self._actor.name,
-                    "role": self._actor.role.value,
-                    "address": self._actor.address,
-                    "action": _ACTIONS.get(name, name),
-                    "subject": subject,
-                    **fields,
-                    "dry_run": str(options.get("dry_run", False)).lower(),
-                    "outcome": outcome,
-                },
-            )
+            said = {
+                "who": self._actor.name,
+                "role": self._actor.role.value,
+                "address": self._actor.address,
+                "action": _ACTIONS.get(name, name),
+                "subject": subject,
+                **fields,
+                "dry_run": str(options.get("dry_run", False)).lower(),
+                "outcome": outcome,
+            }
+            if self._actor.may_change:
+                self._audit_log.record("operator_change", level=level, fields=said)
+            else:
+                self._audit_log.refused("operator_change", fields=said)
