@@ -13,9 +13,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +33,8 @@ from tandemmq.admin.api.access import SESSION_COOKIE
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.cli.app import app
+from tandemmq.cli.ending import Refused
+from tandemmq.cli.local.folder import split_overrides
 from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.core.access.signature import sign
 from tandemmq.nameserver.settings import NameServerSettings
@@ -113,7 +117,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         **{name: planted(name) for name in ("admin-token", "viewer-token", "guessed-token", "short-token")},
         **{name: planted(name) for name in ("signature", "session-token", "body", "property", "user-secret")},
         # Of users that are made and changed while the cluster runs.
-        **{name: planted(name) for name in ("made-secret", "changed-secret", "posted-secret")},
+        **{name: planted(name) for name in ("made-secret", "changed-secret", "posted-secret", "typed-secret")},
         # What users' secrets are sealed with: 32 bytes.
         "auth-key": base64.b64encode(secrets.token_bytes(32)).decode(),
         # The first line of the key.
@@ -134,23 +138,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "traceSampleRate": "1",
         "logLevel": "DEBUG",
     }
-    with ProcessCluster(folder) as cluster:
+    (folder / "tmp").mkdir()
+    with pytest.MonkeyPatch.context() as patch, ProcessCluster(folder) as cluster:
+        # What services and commands leave there is searched, too.
+        patch.setenv("TMPDIR", str(folder / "tmp"))
         cluster.add_name_server(with_disk=True)
         for broker_id in (0, 1):
             cluster.add_broker(broker_id=broker_id, settings=more)
         admin = ServiceProcess(
             name="admin",
             module="tandemmq.admin",
-            settings={
-                "namesrvAddr": cluster.namesrv_addr,
-                "refreshInterval": "200",
-                "adminToken": values["admin-token"],
-                "viewerToken": values["viewer-token"],
-            },
+            settings={"namesrvAddr": cluster.namesrv_addr, "refreshInterval": "200"},
             log_path=folder / "logs" / "admin.log",
             port_keys=("httpPort",),
         )
-        admin.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TANDEMMQ_ADMIN_TOKEN", values["admin-token"])
+            patch.setenv("TANDEMMQ_VIEWER_TOKEN", values["viewer-token"])
+            admin.start()
         try:
             yield Run(folder, cluster, admin, values)
         finally:
@@ -190,6 +195,81 @@ def _call(run: Run, method: str, request: Any, response_type: Any, *, tls: bool,
                 run.said[f"{method} {len(run.said)}"] = "" if method == "ReceiveMessage" else str(each)
         except grpc.RpcError as error:
             run.said[f"{method} {len(run.said)}"] = repr(error)
+
+
+@contextmanager
+def command_lines() -> Iterator[set[bytes]]:
+    """Those of all processes of this machine that were seen within the block, some hundred times a second."""
+    seen: set[bytes] = set()
+    over = Event()
+
+    def look() -> None:
+        while not over.is_set():
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    seen.add(path.read_bytes())
+            over.wait(0.002)
+
+    looks = Thread(target=look)
+    looks.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looks.join()
+
+
+def test_no_secret_is_in_a_command_line_of_any_process(run: Run) -> None:
+    """Services with tokens and keys, and commands that are given users' secrets in each way they know."""
+    command = [sys.executable, "-m", "tandemmq.cli"]
+    where, ask = ["--namesrv", run.cluster.namesrv_addr], ["-n", run.cluster.namesrv_addr]
+    file = run.folder / "secret" / "of-dan.txt"
+    file.write_text(f"{run.planted['made-secret']}\n")
+    secret = run.planted["typed-secret"]
+    keys = {"TANDEMMQ_ACCESS_KEY": "ann", "TANDEMMQ_SECRET_KEY": run.planted["user-secret"]}
+    asked: list[tuple[list[str], str]] = [
+        (["user", "create", "dan", "--password-file", str(file), *where], ""),
+        (["user", "update", "dan", "--password-file", "-", *where], secret),
+        (["createUser", *ask, "-c", "DefaultCluster", "-u", "eve", "-p", "-"], secret),
+        (["updateUser", *ask, "-c", "DefaultCluster", "-u", "eve", "-p", "-"], run.planted["made-secret"]),
+        (["topic", "create", "notes", *where], ""),
+        (["send", "notes", "text", *where], ""),
+    ]
+    with command_lines() as seen:
+        for words, said in asked:
+            done = subprocess.run(
+                [*command, *words],
+                input=f"{said}\n",
+                env={**os.environ, **keys},
+                capture_output=True,
+                text=True,
+                timeout=_LIMIT_S,
+                check=False,
+            )
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
+            run.said[f"process {words[:3]}"] = done.stdout + done.stderr
+    text = b"\n".join(seen)
+    assert b"createUser" in text, "the search sees short commands"
+    assert b"tandemmq.admin" in text
+    for name, value in run.planted.items():
+        assert not [form for form in forms(value) if form.encode() in text], name
+    assert run.found() == []
+
+
+def test_a_service_warns_of_a_secret_in_an_argument_and_up_does_not_take_one() -> None:
+    command = [sys.executable, "-m", "tandemmq.admin", "--check", "--set", "namesrvAddr=127.0.0.1:1"]
+    for given, warned in (
+        ([], False),
+        (["--set", "admin_token="], False),
+        (["--set", f"admin_token={'x' * 20}"], True),
+    ):
+        done = subprocess.run([*command, *given], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        assert ("warning: adminToken (--set)" in done.stderr) is warned, done.stderr
+        assert "x" * 20 not in done.stderr + done.stdout
+    for parameter in _SECRETS:
+        with pytest.raises(Refused, match="is not taken") as refused:
+            split_overrides([f"admin:{parameter.values[1]}=planted"], ["admin"])
+        assert "planted" not in f"{refused.value} {refused.value.cause} {refused.value.remedy}"
 
 
 def test_nothing_planted_is_found_after_a_run_with_errors_and_a_crash(run: Run) -> None:

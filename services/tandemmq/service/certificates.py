@@ -15,7 +15,9 @@ import os
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -166,9 +168,11 @@ class CertificateFolder:
     Raises CertificateUnusable when it is made and the files cannot be used. Later changes are taken if they can be.
     """
 
-    def __init__(self, folder: Path, *, clock: Clock) -> None:
+    def __init__(self, folder: Path, *, clock: Clock, is_lasting: bool = True) -> None:
+        """Unless `is_lasting` the files are read this once, and may be gone then."""
         self.folder = folder
         self._clock = clock
+        self._is_lasting = is_lasting
         self._lock = threading.Lock()
         self._seen = self._marks()
         self._certificates = read_certificates(folder, now=self._now())
@@ -180,7 +184,7 @@ class CertificateFolder:
     def current(self) -> Certificates:
         """The same object as long as nothing changed. Looks at the files once a second at most."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._looked_ms < _LOOK_INTERVAL_MS:
+        if now_ms - self._looked_ms < _LOOK_INTERVAL_MS or not self._is_lasting:
             return self._certificates
         with self._lock:
             self._looked_ms = now_ms
@@ -534,11 +538,19 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
+_WRITTEN_WITHIN_S: Final = 600
+
+
 def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _write(path: Path, data: bytes, *, mode: int) -> None:
+    for left in path.parent.glob(f".{path.name}-*"):
+        # Of a process that was killed while it wrote. Nobody writes for so long.
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _WRITTEN_WITHIN_S:
+                left.unlink()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -167,6 +167,18 @@ def effective_settings(settings: BaseSettings) -> dict[str, str]:
     }
 
 
+def secrets_in_arguments(model: type[BaseSettings], overrides: Iterable[str]) -> list[str]:
+    """A line for each secret among `key=value` of a command line, which every user of the machine may read."""
+    keys = _Keys(model)
+    variables = {key: variable for variable, key in keys.by_variable.items()}
+    given = {keys.canonical(text.partition("=")[0].strip()) for text in overrides if text.partition("=")[2].strip()}
+    return [
+        f"{key} (--set): every user of this machine may see it in `ps`; use {variables[key]} or the file of --config"
+        for key, field in keys.fields.items()
+        if key in given and field.annotation is SecretStr
+    ]
+
+
 def json_schema(model: type[BaseSettings]) -> dict[str, Any]:
     """JSON schema of the settings by RocketMQ's keys. The chart's values are checked against it."""
     return model.model_json_schema(by_alias=True)
@@ -410,6 +422,7 @@ def settings_of_command_line(
         settings = load_settings(model, config_file=options.config, environ=environ, overrides=options.set)
     except SettingsError as error:
         refuse(error.problems)
+    sys.stderr.write("".join(f"warning: {line}\n" for line in secrets_in_arguments(model, options.set)))
     problems = check(settings)
     if problems:
         refuse(problems)

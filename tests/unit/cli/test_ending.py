@@ -377,7 +377,9 @@ def test_users_and_policies_are_made_changed_shown_and_deleted() -> None:
     made = cluster.invoke("createUser", *where, "-u", "ann", "-p", "planted-secret", "-t", "Super", "-b", "broker-a")
     assert made.stdout.splitlines() == ["create user to broker-a:0 success.", "create user to broker-b:0 success."]
     assert "note: -b changes nothing" in made.stderr
-    cluster.run("updateUser", *where, "-u", "ann", "-s", "disable")
+    assert "note: others may have seen the secret in `ps`" in made.stderr
+    assert "planted-secret" not in made.output
+    assert "`ps`" not in cluster.invoke("updateUser", *where, "-u", "ann", "-s", "disable").stderr
     [line] = cluster.run("getUser", *where, "-u", "ann").splitlines()[1:]
     assert line.split() == ["ann", "******", "Super", "disable"]
     assert [line.split()[0] for line in cluster.run("listUser", *where, "-f", "n").splitlines()[1:]] == [

@@ -1,5 +1,6 @@
 """Which certificates are taken, and what is said of each that is not."""
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -340,3 +341,15 @@ def test_a_ca_is_saved_and_loaded_and_its_key_is_for_its_owner_only(tmp_path: Pa
     (tmp_path / "ca" / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
     with pytest.raises(CertificateUnusable, match="is not the key of"):
         CertificateAuthority.load(tmp_path / "ca")
+
+
+def test_what_a_killed_process_left_of_a_key_is_cleared_away(tmp_path: Path) -> None:
+    """Not what another process is writing now."""
+    old, new = tmp_path / ".tls.key-abcdefgh", tmp_path / ".tls.key-ijklmnop"
+    for left in (old, new):
+        left.write_text("key")
+    os.utime(old, (0, 0))
+    write_certificates(tmp_path, chain=b"c", key=b"k", authorities=b"a")
+    assert not old.exists()
+    assert new.exists()
+    assert (tmp_path / "tls.key").stat().st_mode & 0o777 == 0o600

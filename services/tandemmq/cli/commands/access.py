@@ -65,7 +65,7 @@ def user_create(
     from tandemmq.admin.operations.values import UserChange
 
     made = "" if password_file else secrets.token_urlsafe(_SECRET_BYTES)
-    change = UserChange(user, made or _password(password_file), user_type or "")
+    change = UserChange(user, made or password_of(password_file), user_type or "")
     tell_changes(cluster.ask(lambda operations: operations.create_user(change, dry_run=dry_run)))
     if made and not dry_run:
         typer.echo(f"secret key of {user}: {made}")
@@ -92,7 +92,7 @@ def user_update(
     """
     from tandemmq.admin.operations.values import UserChange
 
-    password = _password(password_file) if password_file or new_password else ""
+    password = password_of(password_file) if password_file or new_password else ""
     change = UserChange(user, password, user_type or "", status or "")
     tell_changes(cluster.ask(lambda operations: operations.update_user(change, dry_run=dry_run)))
 
@@ -259,7 +259,7 @@ def _users_table(users: Sequence[User]) -> Table:
     return table
 
 
-def _password(file: str) -> str:
+def password_of(file: str) -> str:
     """From a file's first line, or typed twice. CommandError when there is none."""
     if file:
         try:

@@ -145,7 +145,8 @@ class CertificateSecrets:
 async def show_certificate(name: str, document: Document) -> AsyncIterator[None]:
     """Calls within the block show the certificate that a Secret holds. CommandError when it cannot be used."""
     held = _data(document)
-    # A folder only this user can read, for as long as the command runs: what calls others reads files.
+    # Libraries read files. The folder, which only this user can read, is gone before anything is asked, so that a
+    # command that is killed leaves no key behind.
     with tempfile.TemporaryDirectory(prefix="tandemmq-") as folder:
         write_certificates(
             Path(folder),
@@ -154,15 +155,15 @@ async def show_certificate(name: str, document: Document) -> AsyncIterator[None]
             authorities=held.get(CA_FILE, b""),
         )
         try:
-            tls = ServiceTls(CertificateFolder(Path(folder), clock=SystemClock()))
+            tls = ServiceTls(CertificateFolder(Path(folder), clock=SystemClock(), is_lasting=False))
         except CertificateUnusable as error:
             raise Refused(
                 f"the certificate in Secret {name} cannot be used",
                 cause=str(error).replace(f"{folder}/", ""),
                 remedy="see `tandemmq certs check` in the admin's pod, and have it made anew",
             ) from error
-        with use_service_tls(tls):
-            yield
+    with use_service_tls(tls):
+        yield
 
 
 def _data(document: Document) -> dict[str, bytes]:

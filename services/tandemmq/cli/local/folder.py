@@ -676,6 +676,10 @@ def make_authority_folders(folder: ClusterFolder, members: Iterable[Member]) -> 
             folder.make(Path(place))
 
 
+_SECRET_KEYS: Final = frozenset({"admintoken", "viewertoken", "secretkey"})
+"""Of all services, without underscores and in lower case."""
+
+
 def split_overrides(values: Sequence[str], members: Sequence[str]) -> dict[str, list[str]]:
     """`key=value` for all brokers (under "") and `member:key=value` for one, by member."""
     overrides: dict[str, list[str]] = {}
@@ -689,6 +693,13 @@ def split_overrides(values: Sequence[str], members: Sequence[str]) -> dict[str, 
                 f"--set {value} cannot be understood",
                 cause=f"there is no member {target}" if "=" in assignment else "it has no '='",
                 remedy=f"write key=value for all brokers, or member:key=value with one of {', '.join(members)}",
+            )
+        key = assignment.partition("=")[0].strip()
+        if key.replace("_", "").lower() in _SECRET_KEYS:
+            raise Refused(
+                f"--set {target}:{key} is not taken",
+                cause="it is a secret, and every user of this machine may see command lines in `ps`",
+                remedy=f"write {key}=… into the member's file in DIR/conf",
             )
         overrides.setdefault(target, []).append(assignment)
     return overrides

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from tandemmq.cli.commands.access import acl_rows, entry_of
+from tandemmq.cli.commands.access import acl_rows, entry_of, password_of
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import Refused
@@ -36,7 +36,12 @@ _Place: TypeAlias = tuple[str | None, str | None]
 """What `-b` and `-c` say."""
 
 UsernameOption = Annotated[str, typer.Option("--username", "-u", help="The name of the user.")]
-PasswordOption = Annotated[str, typer.Option("--password", "-p", help="Its secret; others may see it in `ps`.")]
+PasswordOption = Annotated[
+    str,
+    typer.Option(
+        "--password", "-p", help="Its secret, which others may see in `ps`; - to have it read from standard input."
+    ),
+]
 UserTypeOption = Annotated[str, typer.Option("--userType", "-t", help="Super or Normal.")]
 SubjectOption = Annotated[str, typer.Option("--subject", "-s", help="User:NAME.")]
 ResourcesOption = Annotated[
@@ -59,11 +64,11 @@ def create_user(
 ) -> None:
     """Create a user on all masters.
 
-    Example: mqadmin createUser -c DefaultCluster -u billing -p a-long-secret -t Normal
+    Example: mqadmin createUser -c DefaultCluster -u billing -p - -t Normal
     """
     from tandemmq.admin.operations.values import UserChange
 
-    change = UserChange(username, password, user_type)
+    change = UserChange(username, _secret(password), user_type)
     _change(cluster, (broker_addr, cluster_name), "create user", lambda to: to.create_user(change, dry_run=dry_run))
 
 
@@ -84,7 +89,7 @@ def update_user(
     """
     from tandemmq.admin.operations.values import UserChange
 
-    change = UserChange(username, password, user_type, user_status)
+    change = UserChange(username, _secret(password), user_type, user_status)
     _change(cluster, (broker_addr, cluster_name), "update user", lambda to: to.update_user(change, dry_run=dry_run))
 
 
@@ -288,6 +293,15 @@ def copy_acl(
 
 
 # What they share
+
+
+def _secret(password: str) -> str:
+    """What `-p` says, or the first line of standard input."""
+    if password == "-":
+        return password_of("-")
+    if password:
+        typer.echo("note: others may have seen the secret in `ps`; -p - reads it from standard input", err=True)
+    return password
 
 
 def _change(
