@@ -6,7 +6,7 @@ the Go generator; the broker is a SYNC_MASTER that waits for its slave, as image
 beside, and beside without a bound of what is in the log (`unacknowledgedSendsMax`) take turns, so that whatever else
 the machine does falls on all of them.
 
-    make bench-fairness                               # build/bench-fairness.json
+    make bench-fairness                               # a line for each row, and build/bench-fairness.json
     python benchmarks/fairness.py --rounds 1 --only one_connection --modules build/compiled
 """
 
@@ -42,6 +42,9 @@ GREEDY_WARM_UP_S: Final = 2.0
 SLACK_S: Final = 60.0
 BOUND: Final = "unacknowledgedSendsMax"
 NO_BOUND: Final = "1000000"
+RATIO_AIM: Final = 2.0
+LOAD_QUIET: Final = 3.0
+"""Processes to run for each CPU; this one has about two itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +84,44 @@ def main() -> int:
             for topic in ("orderly", "greedy"):
                 pair.create_topic(topic)
             _orderly(pair.endpoint, 3.0)
+            with _greedy(pair.endpoint, GREEDY["batches"], seconds=arguments.seconds):
+                pass  # There is something to receive.
             for name in arguments.only or GREEDY:
                 rows.append(_row(pair, name, arguments.bound, rounds=arguments.rounds, seconds=arguments.seconds))
-                print(rows[-1], flush=True)
+                print(_line_of(rows[-1], arguments.bound), flush=True)
         except MeasurementFailed as error:
             print(f"fairness: {error}", file=sys.stderr)
             return 1
         finally:
             pair.stop_all()
-    REPORT.write_text(json.dumps({"rows": [asdict(row) for row in rows], "load": os.getloadavg()}, indent=2) + "\n")
+    load, processors = os.getloadavg(), os.cpu_count() or 1
+    REPORT.write_text(json.dumps({"rows": [asdict(row) for row in rows], "load": load}, indent=2) + "\n")
+    print(_judgement(rows, load[0] / processors), f"All figures: {REPORT}", sep="\n")
     return 0
+
+
+def _line_of(row: Row, bound: str) -> str:
+    """What an orderly client notices, in words."""
+    return (
+        f"{row.greedy}: the orderly client's p99 is {row.alone_p99_ms:.1f} ms alone, "
+        f"{row.beside_p99_ms:.1f} ms beside the greedy one ({row.p99_ratio:.1f} x), "
+        f"{row.unbounded_p99_ms:.1f} ms without a bound ({row.unbounded_p99_ratio:.1f} x); "
+        f"its p50 {row.alone_p50_ms:.1f}, {row.beside_p50_ms:.1f}, {row.unbounded_p50_ms:.1f} ms. "
+        f"Greedy with {BOUND}={bound}: {row.greedy_msg_s:,.0f} messages/s, "
+        f"without {row.unbounded_greedy_msg_s:,.0f}."
+    )
+
+
+def _judgement(rows: Sequence[Row], load: float) -> str:
+    """Whether the aim holds: nobody makes another's p99 double."""
+    over = [row.greedy for row in rows if row.p99_ratio > RATIO_AIM]
+    if load > LOAD_QUIET:
+        return (
+            f"The machine has {load:.0f} processes to run for each CPU: most of these times is waiting for one. "
+            "They tell which way is the better, and nothing of the aim; measure on a quiet machine."
+        )
+    aim = f"nobody makes another's p99 {RATIO_AIM:g} times as long"
+    return f"The aim, {aim}, is missed by {', '.join(over)}." if over else f"The aim holds: {aim}."
 
 
 def _row(pair: TandemPair, name: str, bound: str, *, rounds: int, seconds: float) -> Row:
@@ -99,7 +130,8 @@ def _row(pair: TandemPair, name: str, bound: str, *, rounds: int, seconds: float
     rates: dict[str, list[float]] = {bound: [], NO_BOUND: []}
     for number in range(rounds):
         alone.append(_orderly(pair.endpoint, seconds))
-        for limit in beside:
+        # In turn first: who reads what the other has just read finds it in memory.
+        for limit in list(beside) if number % 2 == 0 else list(reversed(beside)):
             pair.change_settings({BOUND: limit})
             # A group of its own finds all that was sent so far.
             group = f"greedy-{number}-{limit}-{name}"
@@ -156,6 +188,8 @@ def _greedy(endpoint: str, options: Sequence[str], *, seconds: float) -> Iterato
             process.kill()
             raise MeasurementFailed("the greedy client did not end") from None
     found.append(float(_total(output, "")["msg_s"]))
+    if not found[0]:
+        raise MeasurementFailed(f"the greedy client did nothing: {' '.join(options)}")
 
 
 def _total(output: str, said: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tandemmq.http2.errors import TlsMode
 from tandemmq.service.grpc_front import generic_handler
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX, ListenError, MethodTable
 from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
+from tandemmq.service.settings import service_connections_max
 
 # Names under which an orchestrator asks the health service. They mean different things, so that a slow recovery is not
 # killed and a broker whose peer is missing is not restarted.
@@ -90,7 +91,9 @@ class GrpcServer:
         tls: ServerTls | None = None,
         open_port: int = 0,
         records_changes: bool = False,
+        connections_max: int = 0,
     ) -> None:
+        """`connections_max` of each port; 0: as many as a port between services takes."""
         self._bind_address = bind_address
         self._port = port
         self._clock = clock
@@ -99,9 +102,11 @@ class GrpcServer:
         interceptors = (PermissionInterceptor(tls, clock=clock),) if tls is not None or records_changes else ()
         self.refused: Final[Counter[str]] = interceptors[0].refused if interceptors else Counter()
         """Calls that the table of permissions refused, by reason; `PermissionInterceptor.refused`."""
-        self._server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
+        # Whoever connects costs a descriptor and memory before anybody knows who it is.
+        bound = ("grpc.max_allowed_incoming_connections", connections_max or service_connections_max())
+        self._server = grpc.aio.server(options=(*_OPTIONS, bound), interceptors=interceptors)
         self._open_port = open_port
-        self._open_server = grpc.aio.server(options=_OPEN_OPTIONS)
+        self._open_server = grpc.aio.server(options=(*_OPEN_OPTIONS, bound))
         self._health = _Health(probes)
         self._service_names: list[str] = []
         for server in (self._server, self._open_server):
@@ -256,6 +261,8 @@ class TlsFront:
         self.plain_path = str(self._folder / "plain")
         self.tls_path = str(self._folder / "tls")
         self._server: asyncio.Server | None = None
+        # Each is three descriptors.
+        self._connections_max = min(_CONNECTIONS_MAX, service_connections_max())
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> int:
@@ -277,7 +284,7 @@ class TlsFront:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _CONNECTIONS_MAX:
+        if len(self._connections) >= self._connections_max:
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))

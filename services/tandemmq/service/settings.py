@@ -220,6 +220,16 @@ def connections_within_files(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft * 3 // 4))
 
 
+def service_connections_max() -> int:
+    """How many connections one port between services takes: whoever opens more is closed at once, and takes neither the
+    files nor the memory that the service needs itself. The cluster's own are some to each of its members."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _SERVICE_CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(_SERVICE_CONNECTIONS_MAX, soft // 16)
+
+
+_SERVICE_CONNECTIONS_MAX: Final = 4_096
+
+
 def check_folder_writable(key: str, folder: Path) -> list[str]:
     """A problem if the folder cannot be made or written. It is made if it is missing."""
     probe = folder / ".write-probe"

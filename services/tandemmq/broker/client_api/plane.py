@@ -42,7 +42,8 @@ def client_server_of(
 ) -> ClientServer:
     """The server `clientFront` names, for `port`. OSError or ssl.SSLError if TLS files cannot be used."""
     if settings.client_front is ClientFront.GRPCIO:
-        return GrpcServer(settings.bind_address, port, clock=clock)
+        connections_max = _limits(settings).connections
+        return GrpcServer(settings.bind_address, port, clock=clock, connections_max=connections_max)
     return Http2Front(
         settings.bind_address,
         port,

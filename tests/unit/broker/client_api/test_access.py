@@ -163,7 +163,7 @@ _THEIRS: Final[dict[str, dict[tuple[str, str], set[str]]]] = {
 
 @pytest.mark.parametrize("name", sorted(_METHODS))
 def test_each_method_asks_at_least_what_the_original_asks(guarded: GuardedBroker, name: str) -> None:
-    request = send_request(message()) if name == "SendMessage" else getattr(pb, f"{name}Request")()
+    request: Any = send_request(message()) if name == "SendMessage" else getattr(pb, f"{name}Request")()
     for field, value in (("topic", "orders"), ("group", "billing")):
         if field in request.DESCRIPTOR.fields_by_name:
             getattr(request, field).name = value
