@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
@@ -371,6 +371,51 @@ def test_a_receive_that_waits_is_asked_anew_when_policies_change(guarded: Guarde
     assert guarded.send_code() == definition.OK
     again = guarded.call("ReceiveMessage", receive_request(poll_ms=5_000)).sent[0]
     assert isinstance(again, pb.ReceiveMessageResponse)
+    assert again.status.code == UNAUTHORIZED
+
+
+WHAT_ENDS: Final[dict[str, Callable[[GuardedBroker], object]]] = {
+    "deleted": lambda guarded: guarded.changes.delete_user("ann"),
+    "disabled": lambda guarded: guarded.changes.put_user("ann", status=UserStatus.DISABLE),
+    "another key": lambda guarded: guarded.changes.put_user("ann", secret="another secret"),
+    "made anew": lambda guarded: (
+        guarded.changes.delete_user("ann"),
+        guarded.changes.put_user("ann", secret="another secret"),
+    ),
+    "topic denied": lambda guarded: guarded.allow("Topic:ord*", "Sub", decision=Decision.DENY),
+    "group denied": lambda guarded: guarded.allow("Group:*", "All", decision=Decision.DENY),
+    "elsewhere only": lambda guarded: guarded.allow("Topic:orders", "Sub,Pub", ips="10.9.0.0/16"),
+    "policies deleted": lambda guarded: guarded.changes.delete_entries("User:ann", [Resource.parse("Topic:orders")]),
+}
+
+
+@pytest.mark.parametrize("what", WHAT_ENDS)
+@pytest.mark.parametrize("method", ["ReceiveMessage", "PullMessage"])
+def test_whoever_waits_gets_nothing_more_once_its_user_may_not(guarded: GuardedBroker, method: str, what: str) -> None:
+    """And its place among those that wait is free again."""
+    guarded.allow("Topic:orders", "Sub,Pub")
+    guarded.allow("Group:group", "Sub")
+    guarded.changes.put_user("bob", secret="sesame of bob")
+    guarded.allow("*", "All", user="bob")
+    guarded.api.change_quotas(parse_quotas("user:* polls=1; address:* polls=3"))
+    request: Any = receive_request(poll_ms=20_000)
+    if method == "PullMessage":
+        queue = definition.MessageQueue(topic=definition.Resource(name="orders"), id=0)
+        queue.broker.name = "broker-a"
+        request = pb.PullMessageRequest(message_queue=queue, group=definition.Resource(name="group"), batch_size=1)
+        request.long_polling_timeout.FromSeconds(20)
+    waiting = guarded.call(method, request)
+    assert waiting.code is None, "it waits"
+    WHAT_ENDS[what](guarded)
+    guarded.time.end_turn()
+    assert waiting.code is StatusCode.OK, "it is answered at once"
+    said = [getattr(each, "status", each) for each in waiting.sent]
+    assert guarded.send_code(guarded.headers_of("bob", "client@2")) == definition.OK
+    guarded.time.advance(1_000)
+    assert [getattr(each, "status", each) for each in waiting.sent] == said
+    assert not [each for each in waiting.sent if getattr(each, "WhichOneof", lambda _: "")("content") == "message"]
+    assert not guarded.api.quotas._quotas._polls
+    again: Any = guarded.call(method, request).sent[0]
     assert again.status.code == UNAUTHORIZED
 
 
