@@ -203,7 +203,7 @@ def test_policies_come_back_from_their_text(policies: Acl) -> None:
 
 
 class Original:
-    """RocketMQ 5.3.4's AclAuthorizationHandler with PolicyEntry, Resource, Environment and IPAddressUtils, line by line
+    """RocketMQ 5.3.4's AclAuthorizationHandler with PolicyEntry, Resource, Environment and IPAddressUtils, as rules
     and from the texts that an operator gives to either; nothing of ours is in it but the words of the enumerations."""
 
     def __init__(self, policies: Acl) -> None:
