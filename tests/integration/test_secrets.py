@@ -151,6 +151,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             settings={"namesrvAddr": cluster.namesrv_addr, "refreshInterval": "200"},
             log_path=folder / "logs" / "admin.log",
             port_keys=("httpPort",),
+            # A program of its own, with a command line of its own.
+            prefix=("env",),
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TANDEMMQ_ADMIN_TOKEN", values["admin-token"])
