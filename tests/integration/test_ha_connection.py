@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import pytest
 
@@ -119,7 +119,7 @@ async def following(log: HeldLog) -> AsyncIterator[tuple[Master, asyncio.Task[st
     came: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda reader, writer: came.set_result((reader, writer)), "127.0.0.1", 0)
     connection = HaConnection(
-        log=log,
+        log=cast("Any", log),
         clock=ManualClock(),
         options=SlaveOptions(),
         acknowledged_end=lambda: log.end_offset,
