@@ -32,7 +32,6 @@ class ReplicaProof:
 
     @property
     def history(self) -> LogHistory:
-        """The epochs of the local log."""
         return self._replica.history
 
     async def promise(self, epoch: int, disk_id: str, nonce: str) -> bool:

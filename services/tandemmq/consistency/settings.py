@@ -45,8 +45,6 @@ ByteCount = Annotated[int, BeforeValidator(parse_bytes)]
 
 
 class EngineKind(StrEnum):
-    """What runs tasks."""
-
     AUTO = "auto"
     LOCAL = "local"
     SPARK = "spark"

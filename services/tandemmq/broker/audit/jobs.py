@@ -49,8 +49,6 @@ IDLE_LIMIT_S: Final = 60.0
 
 
 class DigestAlgorithm(StrEnum):
-    """How an extent is digested."""
-
     XXH3_128 = "xxh3_128"
     BLAKE3 = "blake3"
 

@@ -63,8 +63,7 @@ class ApiOptions:
 class Timer(Protocol):
     """A callback that is still to come."""
 
-    def cancel(self) -> None:
-        """It will not."""
+    def cancel(self) -> None: ...
 
 
 class Timers(Protocol):
@@ -110,24 +109,19 @@ class BrokerServices(Protocol):
         """Address written into records."""
 
     @property
-    def clock(self) -> Clock:
-        """Time."""
+    def clock(self) -> Clock: ...
 
     @property
-    def timers(self) -> Timers:
-        """Callbacks."""
+    def timers(self) -> Timers: ...
 
     @property
-    def options(self) -> ApiOptions:
-        """Limits and switches."""
+    def options(self) -> ApiOptions: ...
 
     @property
-    def topics(self) -> TopicTable:
-        """Topics of this broker group."""
+    def topics(self) -> TopicTable: ...
 
     @property
-    def groups(self) -> SubscriptionGroupTable:
-        """Consumer groups of this broker group."""
+    def groups(self) -> SubscriptionGroupTable: ...
 
     @property
     def queues(self) -> QueueReader:
@@ -156,8 +150,7 @@ class BrokerServices(Protocol):
         """The next receive is to get what lies far behind the log's end from that slave; 0: from our own disk."""
 
     @property
-    def sessions(self) -> ClientSessions:
-        """Clients heard of."""
+    def sessions(self) -> ClientSessions: ...
 
     @property
     def new_filters(self) -> NewFilters:

@@ -156,7 +156,6 @@ class Transactions:
         )
 
     def undecided(self) -> Iterator[tuple[Half, str]]:
-        """Each undecided half with its transaction id."""
         broker_name = self._services.identity.broker_name
         for half in self._table.undecided():
             yield half, TransactionId(broker_name, half.queue_offset, half.physical_offset, half.message_id).encode()
@@ -266,7 +265,6 @@ class Transactions:
     # EndTransaction
 
     def end_transaction(self, request: pb.EndTransactionRequest, call: Call) -> None:
-        """Answers with what became of the transaction."""
         answer = partial(_answer_end, call)
         if refused := check_client_id(call) or check_topic(request.topic.name):
             answer(refused)
@@ -681,8 +679,6 @@ class _HalfAnswer(PutAnswer):
 
 
 class _EndAnswer(PutAnswer):
-    """Tells what became of an end."""
-
     __slots__ = ("_done", "_half", "_resolution", "_table", "_transactions")
 
     def __init__(

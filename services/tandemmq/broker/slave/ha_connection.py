@@ -168,7 +168,6 @@ class HaConnection:
             self._sock = self._session = None
 
     def acknowledge(self) -> None:
-        """Reports the acknowledged end."""
         self._acknowledge(0 if self._timelines is None else self._clock.monotonic_ns())
 
     def _acknowledge(self, now_ns: int) -> None:
