@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes, new_store, with_options
 from tandemmq.broker.slave.ha_connection import READ_BUFFER_BYTES, HaConnection
@@ -144,8 +144,7 @@ async def following(log: HeldLog) -> AsyncIterator[tuple[Master, asyncio.Task[st
 
 
 async def until_written(log: HeldLog) -> None:
-    while not log.sizes:
-        await asyncio.sleep(0.001)
+    await until(lambda: log.sizes)
 
 
 async def test_large_reads_are_reported_once_the_thread_has_stored_them(log: HeldLog) -> None:

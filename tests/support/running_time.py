@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,13 @@ PATIENCE_S: Final = 240.0
 _TICK_S = 0.005
 _TICK_MAX_S = 0.1
 """A tick that comes later than that came late with everything else."""
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Waits for what others on this event loop bring about. TimeoutError: they do not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(_TICK_S)
 
 
 @contextmanager
