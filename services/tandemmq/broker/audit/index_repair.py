@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import structlog
@@ -41,8 +41,10 @@ from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.index_file import IndexFile, index_file_bytes
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.record_batch import IndexColumns
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
