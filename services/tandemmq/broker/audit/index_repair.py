@@ -19,6 +19,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -150,7 +151,7 @@ class IndexRepair:
         end_offset = file.end_physical_offset
         problem = ""
         for with_tags in (True, False):  # RocketMQ enters tags since 5.5.
-            done = await self._ask(job.with_tags_entered(with_tags))
+            done = await self._ask(replace(job, with_tags=with_tags))
             problem = "" if (done["entries"], done["end_offset"]) == (job.due_entries, end_offset) else done["problem"]
             if not problem:
                 return IndexFile(
