@@ -13,7 +13,7 @@ import pytest
 
 from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
 from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, TlsMode
@@ -110,9 +110,7 @@ async def serving(limits: Limits = PATIENT) -> AsyncIterator[tuple[Server, int]]
 
 
 async def until_empty(server: Server) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while server.connection_count:
-            await asyncio.sleep(0.01)
+    await until(lambda: not server.connection_count)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
@@ -167,9 +165,7 @@ async def test_connections_above_the_limit_are_closed_at_once() -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(LIMITS.connections + 3)]
         for _, writer in pairs:
             writer.write(GREETING)
-        async with asyncio.timeout(PATIENCE_S):
-            while server.counters["connection_refused"] < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: server.counters["connection_refused"] >= 3)
         assert server.connection_count <= LIMITS.connections
         for _, writer in pairs:
             writer.transport.abort()
@@ -198,9 +194,7 @@ async def test_whoever_opens_all_connections_keeps_nobody_else_out(tls_mode: Tls
     greedy = [await connected("127.0.0.1") for _ in range(limits.connections)]
     assert all([await is_served(reader) for reader, _ in greedy])
     greedy[0][1].write(open_request(1))
-    async with asyncio.timeout(PATIENCE_S):
-        while not server.usage.streams:
-            await asyncio.sleep(0.01)
+    await until(lambda: server.usage.streams)
     others = [await connected(f"127.0.0.{number}") for number in (2, 3, 3, 4)]
     assert all([await is_served(reader) for reader, _ in others])
     assert not await is_served((await connected("127.0.0.1"))[0])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 from typing import Final
 
 from chart.rendering import ROOT
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 
 # Unpacking Debian's package on a slow line.
 _TOOL_LIMIT_S: Final = 300
@@ -16,18 +15,12 @@ _TOOL_LIMIT_S: Final = 300
 @functools.cache
 def promtool() -> str:
     """Its path. AssertionError with what is missing."""
-    done = subprocess.run(
-        [str(ROOT / "tools" / "prometheus.sh"), "promtool"],
-        capture_output=True,
-        text=True,
-        timeout=_TOOL_LIMIT_S,
-        check=False,
-    )
+    done = run_program([str(ROOT / "tools" / "prometheus.sh"), "promtool"], limit_s=_TOOL_LIMIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 
 
 def run_promtool(*arguments: str) -> tuple[int, str]:
     """Its exit code and what it says."""
-    done = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run_program([promtool(), *arguments])
     return done.returncode, done.stdout + done.stderr

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "tandemmq"
@@ -99,20 +99,13 @@ def upgrade(api: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`helm template` as of an upgrade, which looks at what the Kubernetes at this address has. Never cached."""
     asking = ["--is-upgrade", "--dry-run=server", "--kube-apiserver", api, "--kubeconfig", os.devnull]
     command = [helm(), "template", "mq", str(CHART), "-n", "ns", "--kube-version", "1.33.0", *asking, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return run_program(command)
 
 
 def conform(text: str) -> str:
     """What kubeconform finds wrong with rendered text, "" if nothing. An object without a schema counts as wrong."""
     location = f"{_SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    done = subprocess.run(
-        [_kubeconform(), "-strict", "-schema-location", location, "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_program([_kubeconform(), "-strict", "-schema-location", location, "-"], input=text)
     return done.stdout + done.stderr if done.returncode else ""
 
 
@@ -137,7 +130,7 @@ def _preset(name: str | None) -> Iterator[str]:
 @functools.cache
 def _template(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [helm(), "template", "mq", str(CHART), "-n", "ns", "--kube-version", "1.33.0", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return run_program(command)
 
 
 @functools.cache
@@ -152,8 +145,6 @@ def _kubeconform() -> str:
 
 
 def _tool(name: str) -> str:
-    done = subprocess.run(
-        [str(ROOT / "tools" / "helm.sh"), name], capture_output=True, text=True, timeout=_TOOL_LIMIT_S, check=False
-    )
+    done = run_program([str(ROOT / "tools" / "helm.sh"), name], limit_s=_TOOL_LIMIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]

@@ -6,7 +6,6 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import yaml
 
 from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, helm, render
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.service.settings import SettingsError, load_settings
 
@@ -27,13 +26,7 @@ README_TOOL = runpy.run_path(str(ROOT / "tools" / "chart_readme.py"))
 
 @pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py", "dashboards.py", "settings_reference.py"])
 def test_what_a_tool_writes_is_of_today(tool: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / tool), "--check"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_program([sys.executable, str(ROOT / "tools" / tool), "--check"])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -111,7 +104,7 @@ def _notes(tmp_path: Path, *arguments: str) -> str:
         f'{{{{ define "notes" }}}}{text}{{{{ end }}}}kind: Notes\ntext: {{{{ include "notes" . | toJson }}}}\n'
     )
     command = [helm(), "template", "mq", str(copy), "-n", "ns", "-s", "templates/notes.yaml", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run_program(command)
     assert done.returncode == 0, done.stderr
     notes: str = yaml.safe_load(done.stdout)["text"]
     return notes

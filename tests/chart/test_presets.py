@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, Rendered, conform, environment, helm, render
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.nameserver.settings import NameServerSettings
@@ -37,7 +36,7 @@ def test_lint_has_nothing_to_say(preset: str) -> None:
         "-f",
         str(PRESETS[preset]),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = run_program(command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -215,5 +214,5 @@ def test_the_name_of_a_broker_group_is_text_whatever_yaml_takes_it_for(word: str
 def test_the_name_of_a_release_is_text_whatever_yaml_takes_it_for(word: str) -> None:
     command = [helm(), "template", word, str(CHART), "-n", word, "--kube-version", "1.33.0", "-f"]
     for preset in PRESETS.values():
-        done = subprocess.run([*command, str(preset)], capture_output=True, text=True, timeout=60, check=False)
+        done = run_program([*command, str(preset)], limit_s=60)
         assert (done.returncode, conform(done.stdout)) == (0, ""), done.stderr

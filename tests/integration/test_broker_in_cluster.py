@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import METADATA, AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 from support.topic_admin import broker_status, create_topic
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
@@ -112,13 +111,9 @@ def test_drained_master_leaves_nothing_to_lose(tmp_path: Path) -> None:
         master, slave = start_pair(cluster)
         with AcknowledgedSender(master, TOPIC) as sender:
             wait_until(lambda: len(sender.acknowledged) > 200, limit_s=120, what="200 acknowledged sends")
-            result = subprocess.run(
+            result = run_program(
                 [sys.executable, "-m", "tandemmq.broker.drain", "--limit", "60000"],
                 env={"TANDEMMQ_LISTEN_PORT": str(master.ports["listenPort"])},
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE_S,
-                check=False,
             )
             line = json.loads(result.stdout)
             assert result.returncode == 0, result.stderr
@@ -161,12 +156,8 @@ def test_drained_slave_leaves_at_once_and_follows_on(tmp_path: Path) -> None:
 
 
 def test_drain_command_never_fails_a_stop(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "tandemmq.broker.drain", "--limit", "500", "--target", f"127.0.0.1:{free_port()}"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    result = run_program(
+        [sys.executable, "-m", "tandemmq.broker.drain", "--limit", "500", "--target", f"127.0.0.1:{free_port()}"]
     )
     assert result.returncode == 0
     assert json.loads(result.stdout)["event"] == "drain_failed"
@@ -238,31 +229,13 @@ def test_broker_refuses_to_advertise_loopback_in_a_cluster(tmp_path: Path) -> No
     ]
     for key in ("listenPort", "haListenPort", "grpcServerPort"):
         command += ["--set", f"{key}=0"]
-    refused = subprocess.run(
-        [*command, "--set", "namesrvAddr=192.0.2.7:9876"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    refused = run_program([*command, "--set", "namesrvAddr=192.0.2.7:9876"])
     assert refused.returncode == 2
     assert refused.stderr.startswith("brokerIP1=127.0.0.1: is loopback, but NameServer 192.0.2.7:9876 is on another")
-    by_name = subprocess.run(
-        [*command, "--set", "namesrvAddr=name-server.invalid:9876"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    by_name = run_program([*command, "--set", "namesrvAddr=name-server.invalid:9876"])
     assert by_name.returncode == 75, "the name may get an address that is this machine's, too"
     assert "brokerIP1=127.0.0.1: is loopback, but NameServer name-server.invalid:9876" in by_name.stdout
-    unresolved = subprocess.run(
-        [*command, "--set", "brokerIP1=broker.invalid", "--set", "addressResolveTimeout=700"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    unresolved = run_program([*command, "--set", "brokerIP1=broker.invalid", "--set", "addressResolveTimeout=700"])
     assert unresolved.returncode == 75
     assert unresolved.stdout.count("advertised_name_does_not_resolve") == 1
     assert "brokerIP1=broker.invalid: does not resolve" in unresolved.stdout

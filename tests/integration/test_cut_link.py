@@ -11,7 +11,7 @@ import pytest
 
 from support.messages import outgoing_message
 from support.own_network import Network, NetworkUnavailable, can_make_networks, own_network
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options
 from tandemmq.broker.master.ha_listener import HaListener
@@ -71,8 +71,7 @@ async def test_both_ends_of_a_cut_link_know_in_seconds(network: Network, somethi
             masters.write_appended()
             listener.pump()
         async with asyncio.timeout(PATIENCE_S):
-            while not listener.departures:
-                await asyncio.sleep(0.05)
+            await until(lambda: listener.departures)
             reason = await following
         assert "has not answered" in listener.departures[-1].reason
         assert "has not answered" in reason
@@ -98,8 +97,7 @@ async def test_a_slave_without_room_is_not_taken_for_one_that_is_gone(network: N
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.get_running_loop().sock_connect(sock, (network.address, listener.port))
             sock.send(bytes(8))
-            while not replica.slaves():
-                await asyncio.sleep(0.01)
+            await until(lambda: replica.slaves())
             listener.pump()
             # Nobody reads, for longer than a link that is cut would live.
             await asyncio.sleep(7)

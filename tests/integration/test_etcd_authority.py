@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from support.group_records import RECORD
+from support.running_time import run_program
 from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, SwapLost, open_authority
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -73,9 +74,7 @@ class _Member:
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    done = subprocess.run(
-        [str(_ROOT / "tools" / "etcd.sh")], capture_output=True, text=True, timeout=_TOOL_LIMIT_S, check=False
-    )
+    done = run_program([str(_ROOT / "tools" / "etcd.sh")], limit_s=_TOOL_LIMIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 

@@ -24,7 +24,7 @@ from support.cluster_processes import ServiceProcess, commit_log_bytes, wait_unt
 from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
 from support.http2_peer import unary_request
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.settling_consumer import Deliveries, SettlingConsumer
 from support.topic_admin import create_topic
 from tandemmq.core.delivery.journal import GrantEntry, read_frames
@@ -368,8 +368,7 @@ async def _given_around_a_pause(group: FailoverGroup, message_id: str) -> tuple[
         os.kill(slave.pid, signal.SIGSTOP)
         sending = old.SendMessage(service.SendMessageRequest(messages=[message]), metadata=metadata, timeout=120)
         store = group.cluster.store_folder("broker-a-0")
-        while message_id.encode() not in b"".join(commit_log_bytes(store).values()):
-            await asyncio.sleep(0.005)
+        await until(lambda: message_id.encode() in b"".join(commit_log_bytes(store).values()))
         group.pause(master)
         try:
             os.kill(slave.pid, signal.SIGCONT)

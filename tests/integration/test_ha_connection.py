@@ -9,11 +9,11 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import pytest
 
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes, new_store, with_options
 from tandemmq.broker.slave.ha_connection import READ_BUFFER_BYTES, HaConnection
@@ -119,7 +119,7 @@ async def following(log: HeldLog) -> AsyncIterator[tuple[Master, asyncio.Task[st
     came: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda reader, writer: came.set_result((reader, writer)), "127.0.0.1", 0)
     connection = HaConnection(
-        log=log,
+        log=cast("Any", log),
         clock=ManualClock(),
         options=SlaveOptions(),
         acknowledged_end=lambda: log.end_offset,
@@ -144,8 +144,7 @@ async def following(log: HeldLog) -> AsyncIterator[tuple[Master, asyncio.Task[st
 
 
 async def until_written(log: HeldLog) -> None:
-    while not log.sizes:
-        await asyncio.sleep(0.001)
+    await until(lambda: log.sizes)
 
 
 async def test_large_reads_are_reported_once_the_thread_has_stored_them(log: HeldLog) -> None:

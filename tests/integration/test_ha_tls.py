@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from support.certificates import ADMIN, TestCertificates, broker, now
 from support.messages import outgoing_message
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options
 from tandemmq.broker import ha_transport
@@ -354,9 +354,7 @@ async def test_a_listener_that_stops_ends_handshakes(certificates: TestCertifica
     with linked(_tls(certificates.issue(broker(0)))) as link:
         reader, writer = await asyncio.open_connection("127.0.0.1", link.listener.port)
         writer.write(b"\x16\x03\x01")
-        async with asyncio.timeout(PATIENCE_S):
-            while not link.listener._handshakes:
-                await asyncio.sleep(0.01)
+        await until(lambda: link.listener._handshakes)
         link.listener.stop()
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""

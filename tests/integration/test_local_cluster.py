@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 
 _LINES = [f"line {number}" for number in range(200)]
 _START_LIMIT_S = 600.0
@@ -54,14 +54,7 @@ class LocalCluster:
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """One command against this cluster."""
-        return subprocess.run(
-            self._command(*arguments),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_LIMIT_S,
-            check=False,
-        )
+        return run_program(self._command(*arguments), input=stdin, limit_s=_COMMAND_LIMIT_S)
 
     def start(self, *arguments: str, stdout: int) -> subprocess.Popen[str]:
         """The same, to be waited for, once the interpreter runs: while it starts, Ctrl-C is told of by Python."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 
 from support.cluster_processes import ProcessCluster, ServiceProcess
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.topic_admin import create_group, create_topic
 from tandemmq.client.connection import ClientOptions
 from tandemmq.client.messages import ClientError
@@ -17,6 +17,7 @@ from tandemmq.client.producer import Producer
 from tandemmq.core.delivery.lease_terms import broker_of_handle
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.proto.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from tandemmq.service.event_loop import SystemClock
 
 TOPIC = "ordered"
@@ -41,11 +42,7 @@ class Raw:
         system.message_id, system.message_group = f"{message_group}-{number}", message_group
         system.message_type, system.body_encoding = definition.FIFO, definition.IDENTITY
         system.born_timestamp.GetCurrentTime()
-        send = self.channel.unary_unary(
-            f"{_SERVICE}SendMessage",
-            request_serializer=pb.SendMessageRequest.SerializeToString,
-            response_deserializer=pb.SendMessageResponse.FromString,
-        )
+        send = MessagingServiceStub(self.channel).SendMessage
         try:
             answer = await send(pb.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError:
@@ -65,11 +62,7 @@ class Raw:
         )
         request.invisible_duration.FromMilliseconds(10_000)
         request.long_polling_timeout.FromMilliseconds(5_000)
-        receive = self.channel.unary_stream(
-            f"{_SERVICE}ReceiveMessage",
-            request_serializer=pb.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=pb.ReceiveMessageResponse.FromString,
-        )
+        receive = MessagingServiceStub(self.channel).ReceiveMessage
         answers = receive(request, metadata=METADATA, timeout=PATIENCE_S)
         try:
             return [element.message async for element in answers if element.HasField("message")]
@@ -82,11 +75,7 @@ class Raw:
         request = pb.AckMessageRequest(
             group=definition.Resource(name=GROUP), topic=definition.Resource(name=TOPIC), entries=[entry]
         )
-        ack = self.channel.unary_unary(
-            f"{_SERVICE}AckMessage",
-            request_serializer=pb.AckMessageRequest.SerializeToString,
-            response_deserializer=pb.AckMessageResponse.FromString,
-        )
+        ack = MessagingServiceStub(self.channel).AckMessage
         try:
             answer = await ack(request, metadata=METADATA, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError:
@@ -136,16 +125,13 @@ async def test_message_groups_keep_one_queue_and_their_order(tmp_path: Path) -> 
                 tasks.create_task(_consume(raws[0], "broker-b", seen)),
             ]
             senders = [tasks.create_task(_send_all(raws, producer, group)) for group in MESSAGE_GROUPS]
-            async with asyncio.timeout(PATIENCE_S):
-                while seen.count < len(MESSAGE_GROUPS) * MESSAGES // 4:
-                    await asyncio.sleep(0.05)
+            await until(lambda: seen.count >= len(MESSAGE_GROUPS) * MESSAGES // 4)
             brokers[1].kill()
             await asyncio.sleep(1)
             await asyncio.to_thread(brokers[1].start)
             async with asyncio.timeout(120):
                 await asyncio.wait(senders)
-                while seen.count < len(MESSAGE_GROUPS) * MESSAGES:
-                    await asyncio.sleep(0.05)
+                await until(lambda: seen.count >= len(MESSAGE_GROUPS) * MESSAGES)
             for consumer in consumers:
                 consumer.cancel()
         for raw in raws:
@@ -156,11 +142,7 @@ async def test_message_groups_keep_one_queue_and_their_order(tmp_path: Path) -> 
 
 
 async def _wait_for_both(raw: Raw) -> None:
-    query = raw.channel.unary_unary(
-        f"{_SERVICE}QueryRoute",
-        request_serializer=pb.QueryRouteRequest.SerializeToString,
-        response_deserializer=pb.QueryRouteResponse.FromString,
-    )
+    query = MessagingServiceStub(raw.channel).QueryRoute
     async with asyncio.timeout(PATIENCE_S):
         while True:
             endpoints = definition.Endpoints(

@@ -10,12 +10,14 @@ import sys
 import urllib.request
 from pathlib import Path
 
+from support.running_time import run_program
+
 LIMIT_S = 120
 COMMAND = [sys.executable, "-m", "tandemmq.nameserver", "--set", "bindAddress=127.0.0.1"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return run_program([*COMMAND, *arguments], limit_s=LIMIT_S)
 
 
 def test_serves_until_sigterm_and_logs_json() -> None:

@@ -17,6 +17,7 @@ from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 
 TOPIC, EXPIRED = "kept", "expired"
 SMALL = {"mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": "1024"}
@@ -42,11 +43,7 @@ def change(broker: ServiceProcess, **values: str) -> None:
 def send(broker: ServiceProcess, topic: str) -> int:
     """One message, in sync with the slave or not; returns its number in the queue."""
     with grpc.insecure_channel(f"127.0.0.1:{broker.ports['grpcServerPort']}") as channel:
-        call = channel.unary_unary(
-            "/apache.rocketmq.v2.MessagingService/SendMessage",
-            request_serializer=service.SendMessageRequest.SerializeToString,
-            response_deserializer=service.SendMessageResponse.FromString,
-        )
+        call = MessagingServiceStub(channel).SendMessage
         properties = definition.SystemProperties(
             message_id=f"01{time.time_ns():032X}", message_type=definition.NORMAL, body_encoding=definition.IDENTITY
         )

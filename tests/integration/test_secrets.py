@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from support.api_requests import message, receive_request, send_request
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.running_time import run_program
 from tandemmq.admin.api.access import SESSION_COOKIE
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
@@ -403,15 +404,7 @@ def test_a_start_that_fails_does_not_show_a_secret(module: str, source: str, tmp
     else:
         (tmp_path / "settings.conf").write_text(f"adminToken={secret}\n")
         arguments = ["--config", str(tmp_path / "settings.conf")]
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
-    )
+    done = run_program([sys.executable, "-m", module, *arguments], env=environment, cwd=tmp_path, limit_s=_LIMIT_S)
     assert done.returncode != 0
     said = done.stdout + done.stderr
     assert said

@@ -29,6 +29,7 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as ns_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from tandemmq.service.certificates import CertificateFolder
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls, use_service_tls
@@ -174,11 +175,7 @@ def _send(group: SecureGroup, *, timeout_s: float = PATIENCE_S) -> int:
     """The status code of one send, which waits for a slave."""
     target = f"127.0.0.1:{group.master.ports['grpcServerPort']}"
     with grpc.insecure_channel(target) as channel:
-        call = channel.unary_unary(
-            "/apache.rocketmq.v2.MessagingService/SendMessage",
-            request_serializer=service.SendMessageRequest.SerializeToString,
-            response_deserializer=service.SendMessageResponse.FromString,
-        )
+        call = MessagingServiceStub(channel).SendMessage
         message = definition.Message(topic=definition.Resource(name=TOPIC), body=b"x")
         message.system_properties.message_id = f"01{time.time_ns():032X}"
         message.system_properties.message_type = definition.NORMAL

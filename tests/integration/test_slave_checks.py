@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.messages import outgoing_message
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, new_store, with_options
 from tandemmq.broker.replica_identity import ReplicaIdentity
@@ -162,8 +162,7 @@ async def test_a_record_that_is_damaged_at_its_master_is_never_reported(monkeypa
     slave.load()
     monkeypatch.setattr("tandemmq.broker.slave.follower.CORRUPT_PAUSE_MAX_S", 0.6)
     async with _followed(master, slave):
-        while len(master.reports) < 4:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(master.reports) >= 4)
     assert max(map(max, filter(None, master.reports))) <= start, "a damaged record was vouched for"
     assert log_bytes(slave)[:start] == log[:start]
 
@@ -222,8 +221,7 @@ async def test_a_log_that_contradicts_its_masters_is_compared_ever_less_often_an
     monkeypatch.setattr(f"{module}.RETRY_PAUSE_S", 0.02)
     with capture_logs() as lines:
         async with _followed(RawMaster(log, rng), slave, metadata="master:1") as follower:
-            while len(compared) < 6:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(compared) >= 6)
             assert follower.is_refusing
     pauses = [after - before for before, after in pairwise(compared)]
     assert pauses[-1] > 4 * 0.02

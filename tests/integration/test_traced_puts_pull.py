@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -116,8 +117,8 @@ async def master_of(puts: TracedPuts | None) -> AsyncIterator[PeerClient]:
         log=log,
         identity=identity,
         replica=replica,
-        proof=ReplicaProof(log=log, replica=replica, role=MasterOfNobody),
-        role=MasterOfNobody,
+        proof=ReplicaProof(log=log, replica=replica, role=cast("Any", MasterOfNobody)),
+        role=cast("Any", MasterOfNobody),
         traced_puts=puts,
     )
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(servicer, server)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 
 _ROOT = Path(__file__).parents[2]
 _EXTRAS = ("admin", "broker", "consistency")
@@ -94,9 +94,7 @@ def _link(package: str, site: Path) -> None:
 
 def _run(bare: Path, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    return subprocess.run(
-        [bare, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    return run_program([bare, *words], cwd=folder, env=environment)
 
 
 def test_wheel_says_what_it_is(metadata: Message) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 from simulation.ledger import Answer, Ledger
 from simulation.member import Member
@@ -222,7 +222,7 @@ class SimMaster:
                 store=self.store,
                 identity=self._identity,
                 replica=self.replica,
-                role=lambda: self,
+                role=lambda: cast("Any", self),
                 tables=self.tables,
             ),
         )

@@ -14,10 +14,10 @@ from simulation.network import PeerUnavailable, ServiceKey
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import MetadataTables
-from tandemmq.broker.peer_api.members import MetadataRole
+from tandemmq.broker.parts import Role
 from tandemmq.broker.peer_client import EpochPromise, ReplicaClaim
 from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.broker.replica_proof import ProvingRole, ReplicaProof
+from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
@@ -92,14 +92,6 @@ class ReplicaService(Protocol):
 REPLICAS: Final = ServiceKey[ReplicaService]("replica")
 
 
-class AskedRole(ProvingRole, MetadataRole, Protocol):
-    """What the broker is in its group, as far as members have to know."""
-
-    @property
-    def epoch_refusal(self) -> str | None:
-        """Why no other member may begin an epoch now; None: it may."""
-
-
 class SimReplicaService:
     """Answers from the local log."""
 
@@ -109,7 +101,7 @@ class SimReplicaService:
         store: MessageStore,
         identity: BrokerIdentity,
         replica: ReplicaIdentity,
-        role: Callable[[], AskedRole],
+        role: Callable[[], Role],
         tables: MetadataTables,
         failover: Failover | None = None,
     ) -> None:
@@ -122,7 +114,7 @@ class SimReplicaService:
         self._proof = ReplicaProof(log=store, replica=replica, role=role)
 
     @property
-    def _role(self) -> AskedRole:
+    def _role(self) -> Role:
         return self._asked_role()
 
     async def withhold_claim(self, epoch: int, duration_ms: int) -> bool:

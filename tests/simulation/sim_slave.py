@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, cast
 
 from simulation.member import Member
 from simulation.network import Network
@@ -132,7 +132,7 @@ class SimSlave:
                 store=self.store,
                 identity=self._identity,
                 replica=self.replica,
-                role=lambda: self,
+                role=lambda: cast("Any", self),
                 tables=self.tables,
             ),
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from html import unescape
 
 import httpx
@@ -12,6 +12,7 @@ import structlog
 from pydantic import SecretStr
 
 from support.admin_readings import cached, consistency_of
+from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
 from tandemmq.admin.api.access import Access, AccessRules
@@ -106,6 +107,18 @@ async def console_client(
         transport=transport, base_url="http://localhost:8080", headers=headers, follow_redirects=True
     ) as client:
         yield ConsoleClient(client, clock)
+
+
+def console_of(*add_pages: AddPages) -> Callable[..., AbstractAsyncContextManager[ConsoleClient]]:
+    """Of the operations that it is called with, perhaps with a role, the console with these pages; without any it has
+    its own."""
+
+    def console(
+        operations: Operations | None = None, role: Role = Role.OPERATOR
+    ) -> AbstractAsyncContextManager[ConsoleClient]:
+        return console_client(operations or FakeOperations(), *add_pages, role=role)
+
+    return console
 
 
 class _NoTraces:

@@ -14,7 +14,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import METADATA
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 from support.topic_admin import create_group, create_topic
 from tandemmq.core.replication.mastership import UNREADABLE
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
@@ -728,7 +727,7 @@ def _tandemmq(*arguments: str) -> str:
     """What the command says."""
     command = [sys.executable, "-m", "tandemmq.cli", *arguments]
     environment = {**os.environ, "COLUMNS": "400"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False)
+    done = run_program(command, env=environment)
     return done.stdout + done.stderr
 
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 PATIENCE_S: Final = 240.0
 """Of a call, a program or a wait that is not itself about its deadline: it ends what hangs."""
 _TICK_S = 0.005
 _TICK_MAX_S = 0.1
 """A tick that comes later than that came late with everything else."""
+
+
+def run_program(
+    command: Sequence[str | Path], *, limit_s: float = PATIENCE_S, **given: Any
+) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, with what it printed; how it ended is for the caller to judge. `given` is
+    what else `subprocess.run` takes."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, **given)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Waits for what others on this event loop bring about. TimeoutError: they do not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(_TICK_S)
 
 
 @contextmanager

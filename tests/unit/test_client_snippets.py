@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "operations" / "clients.md"
@@ -77,9 +77,7 @@ def test_program_has_the_syntax_of_its_language(
     if found is None:
         pytest.skip(f"{command[0]} is not installed")
     (tmp_path / file).write_text(_program(language))
-    checked = subprocess.run(
-        [found, *command[1:], file], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    checked = run_program([found, *command[1:], file], cwd=tmp_path)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
@@ -89,7 +87,7 @@ def test_program_of_java_has_the_syntax_of_its_language(tmp_path: Path) -> None:
     (tmp_path / "Hello.java").write_text(_program("java"))
     # Without the client's jars it cannot find symbols; it looks for them only in what it could parse.
     command = ["javac", "-proc:none", "-Xmaxerrs", "1000", "Hello.java"]
-    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    checked = run_program(command, cwd=tmp_path)
     errors = re.findall(r"error: (.*)", checked.stderr)
     assert errors
     assert all("does not exist" in error or "cannot find symbol" in error for error in errors), checked.stderr

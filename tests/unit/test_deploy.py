@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.nameserver.settings import NameServerSettings
@@ -85,13 +84,7 @@ def test_units_are_whole(unit: Path, tmp_path: Path) -> None:
     """As systemd reads them, with programs that there are."""
     instance = tmp_path / unit.name.replace("@.", "@broker-a.")
     instance.write_text(re.sub(r"/opt/tandemmq/bin/\w+", "/bin/true", unit.read_text()))
-    told = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(instance)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    told = run_program(["systemd-analyze", "verify", "--man=no", str(instance)])
     mine = [line for line in told.stderr.splitlines() if unit.name.split(".")[0].split("@")[0] in line]
     assert (told.returncode, mine) == (0, [])
 

@@ -8,7 +8,6 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # Rooms of an image beside those that all have, and its extra.
@@ -51,13 +50,7 @@ for room in rooms:
 def test_every_module_of_an_image_imports_with_its_packages(image: str) -> None:
     held = _locked(image)
     absent = [name for name, owners in packages_distributions().items() if not held & {_plain(o) for o in owners}]
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, ",".join(IMAGES[image]), ",".join(absent)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_program([sys.executable, "-c", IMPORT_ALL, ",".join(IMAGES[image]), ",".join(absent)])
     assert done.returncode == 0, done.stderr
 
 
@@ -162,13 +155,7 @@ def test_a_stripped_extension_is_smaller_and_loads(package: str, tmp_path: Path)
         "import importlib.util as u, sys; s = u.spec_from_file_location(sys.argv[1], sys.argv[2]); "
         "m = u.module_from_spec(s); s.loader.exec_module(m); assert m.__file__ == sys.argv[2]; print(len(dir(m)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", load, package, str(copy)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_program([sys.executable, "-c", load, package, str(copy)])
     assert done.returncode == 0, done.stderr
     assert STRIP_TOOL["strip_folder"](tmp_path) == 0, "once is enough"
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "supply_chain.py"))
@@ -30,7 +30,7 @@ def advisory(name: str, *events: dict[str, str], **more: Any) -> dict[str, Any]:
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tools" / "supply_chain.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return run_program(command)
 
 
 def test_none_of_the_advisories_kept_here_applies_and_it_says_how_many_were_asked() -> None:

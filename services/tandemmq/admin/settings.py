@@ -39,11 +39,10 @@ class AdminSettings(ServiceTlsSettings):
     )
     tls_cert_path: str = Field(
         "",
-        alias="tlsCertPath",
         description="Certificate chain of the port, PEM: with it the console, REST, metrics and gRPC are served by TLS "
         "alone. Read again when it changes. Empty: without TLS, for loopback, or behind a proxy that has it.",
     )
-    tls_key_path: str = Field("", alias="tlsKeyPath", description="Its private key, PEM, without a password.")
+    tls_key_path: str = Field("", description="Its private key, PEM, without a password.")
     refresh_interval: int = Field(
         2_000,
         ge=200,

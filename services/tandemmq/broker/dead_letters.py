@@ -42,7 +42,7 @@ from tandemmq.core.message.properties import (
     decode_properties,
     encode_properties,
 )
-from tandemmq.core.message.record import MessageRecord, OutgoingMessage, copy_of_record, offset_message_id
+from tandemmq.core.message.record import MessageRecord, OutgoingMessage, copy_of_record, message_id_of
 from tandemmq.core.metadata.topic_table import MESSAGE_TYPES
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group, queue_of_priority
 from tandemmq.core.storage.put_result import AppendResult
@@ -145,7 +145,7 @@ def _dead_letter(record: MessageRecord, *, topic: str, attempts: int) -> Outgoin
     """The message as it was, under its group's topic, with where it came from (RocketMQ's sendMessageBack)."""
     own = decode_properties(record.properties)
     properties = dict(own)
-    message_id = own.get(PROPERTY_UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset)
+    message_id = message_id_of(record, own)
     properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message_id)
     properties[PROPERTY_DEAD_LETTER_ORIGIN_TOPIC] = record.topic
@@ -255,9 +255,7 @@ class DeadLetterResend:
             letter.problem = str(error)
             return None
         properties = decode_properties(record.properties)
-        letter.message_id = properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(
-            record.store_host, record.physical_offset
-        )
+        letter.message_id = message_id_of(record, properties)
         # Brokers of RocketMQ deliver again from a topic of the group's own, and then only this names the first one.
         letter.topic = properties.get(PROPERTY_RETRY_TOPIC) or properties.get(PROPERTY_DEAD_LETTER_ORIGIN_TOPIC, "")
         letter.problem = self._problem(letter.topic)

@@ -10,14 +10,17 @@ was told to leave waits to be stopped, and its next process registers again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.master_replica import SlaveView
+
+if TYPE_CHECKING:
+    from tandemmq.broker.parts import Role
 
 log = structlog.get_logger(__name__)
 
@@ -34,21 +37,6 @@ class Drained:
     waited_ms: int
 
 
-class DepartingRole(Protocol):
-    """What the broker is in its group, as far as that keeps it."""
-
-    @property
-    def drain_grace_ms(self) -> int:
-        """How long it serves those who have not noticed yet; 0 where nobody would."""
-
-    @property
-    def waiting_count(self) -> int:
-        """Sends without an answer yet."""
-
-    def slaves(self) -> Sequence[SlaveView]:
-        """Those connected."""
-
-
 class Departure:
     """One per broker. `run` it in the broker's task group; event loop only.
 
@@ -59,7 +47,7 @@ class Departure:
         self,
         *,
         clock: Clock,
-        role: Callable[[], DepartingRole],
+        role: Callable[[], Role],
         default_limit_ms: int,
         leave: Callable[[], Awaitable[None]],
         refuse: Callable[[], None],

@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -46,22 +46,6 @@ _SLAVE_LIMIT_S: Final = 2.0
 _SLAVE_PAUSE_MS: Final = 10_000
 """A slave that failed is not asked for so long."""
 _CGROUP_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-class FarPages(stored_records.Pages, Protocol):
-    def are_resident(self, ranges: Sequence[stored_records.LogRange]) -> bool:
-        """Touching these bytes waits for no disk."""
-
-
-class LogsOfSlaves(Protocol):
-    """Logs of those that follow us."""
-
-    async def read(self, slave_id: int, wanted: LogRange) -> bytes | None:
-        """The range, of that slave or of another one; None: none follows that has acknowledged so far. OSError: not
-        now."""
-
-    async def close(self) -> None:
-        """Gives the connections back."""
 
 
 @dataclass(slots=True)
@@ -96,12 +80,12 @@ class FarReads:
     def __init__(
         self,
         log: MessageStore,
-        pages: FarPages,
+        pages: stored_records.CommitLogPages,
         *,
         near_bytes: int,
         now_ms: Callable[[], int],
         arrived: Callable[[str], None],
-        slaves: LogsOfSlaves | None = None,
+        slaves: SlaveLogs | None = None,
     ) -> None:
         """`slaves` None: none is asked."""
         self._log = log

@@ -58,8 +58,6 @@ class InvalidOffsets(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """One queue's move."""
-
     queue_id: int
     # All below was acknowledged; -1: the group had not read this queue.
     from_offset: int
@@ -108,19 +106,15 @@ class GroupChanges:
     # Groups and topics
 
     def has_group(self, group: str) -> bool:
-        """Whether there is such a group."""
         return self._tables.groups.get(group) is not None
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is such a topic."""
         return self._tables.topics.get(topic) is not None
 
     def members(self, group: str) -> list[ClientSession]:
-        """Its connected consumers."""
         return [session for session in self._sessions.all() if session.group == group]
 
     def removal_of(self, group: str) -> GroupRemoval:
-        """What `remove_group` would remove."""
         topics = {topic for name, topic in self._tables.consumer_offsets.pairs() if name == group}
         leased = self._leases.topics_of(group)
         return GroupRemoval(
@@ -282,7 +276,6 @@ class GroupProgressView:
         self._clock = clock
 
     def member_counts(self) -> Counter[str]:
-        """Connected consumers by group."""
         return Counter(session.group for session in self._sessions.all() if session.group)
 
     async def of(self, groups: Collection[str], *, with_ages: bool) -> dict[str, list[QueueStanding]]:

@@ -55,7 +55,6 @@ class GroupMembers:
         }
 
     def master_metadata(self) -> str | None:
-        """The master's metadata plane."""
         address = self.master_address()
         return address.metadata if address is not None else None
 
@@ -73,7 +72,6 @@ class GroupMembers:
         ]
 
     def registered(self) -> list[RegisteredBroker]:
-        """The group's members that are registered now."""
         group = (self._identity.cluster, self._identity.broker_name)
         return [broker for broker in self._view().brokers if _group_of(broker) == group]
 

@@ -29,7 +29,7 @@ from tandemmq.core.message.record import (
     OutgoingMessage,
     copy_of_record,
     decode_record,
-    offset_message_id,
+    message_id_of,
 )
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.routing.queue_choice import QueueRotation, queue_of_message_group
@@ -155,9 +155,7 @@ class KeptTails:
             return None
         properties = decode_properties(record.properties)
         answer.topic = record.topic
-        answer.message_id = properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(
-            record.store_host, record.physical_offset
-        )
+        answer.message_id = message_id_of(record, properties)
         wanted = Fingerprint(
             message_id=answer.message_id,
             topic=record.topic,

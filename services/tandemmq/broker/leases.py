@@ -233,7 +233,6 @@ class LeaseCopy(LeaseFiles):
             self.disk.write_file(_AHEAD_PATH, b"{}")
 
     def take_back(self) -> None:
-        """The storage is closed."""
         self._is_lent = False
 
     def cut(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, int, int]]:

@@ -69,7 +69,6 @@ class MessageGroupHomes:
         self._names, self._written = names, _text(names)
 
     def home_of(self, topic: str, message_group: str) -> str:
-        """The broker group that the message group lives in."""
         names = self._names.get(topic)
         if names is None:
             names = self._learn(topic)

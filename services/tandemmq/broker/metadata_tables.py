@@ -82,8 +82,7 @@ class ChangeSignal:
 class KeptTable(MetadataTable, PrintedTable, Protocol):
     """What each table offers: to be kept in a file, served to slaves, taken from a master, and from a replica."""
 
-    def __len__(self) -> int:
-        """Its entries."""
+    def __len__(self) -> int: ...
 
     @property
     def version(self) -> DataVersion:

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tandemmq.broker.far_reads import FarReads
     from tandemmq.broker.master.group_recovery import GroupRecovery
     from tandemmq.broker.parts import BrokerParts
+    from tandemmq.broker.retention import Retention
     from tandemmq.broker.runtime_settings import RuntimeSettings
     from tandemmq.broker.slave.follower import Follower
     from tandemmq.broker.write_path import WritePath
@@ -48,20 +49,7 @@ if TYPE_CHECKING:
     from tandemmq.core.storage.message_store import MessageStore
 
 
-# When a message was stored, read from its record's head alone.
-
-
 # What the store holds, how far it is behind itself, and how full its disk is.
-
-
-class RetentionFigures(Protocol):
-    """What `tandemmq.broker.retention.Retention` counts."""
-
-    deleted_needed_bytes: int
-
-    @property
-    def clock_jumped_ms(self) -> int:
-        """How far the wall clock is ahead (below 0: behind) while it is not believed, else 0."""
 
 
 class StoreMetrics:
@@ -74,7 +62,7 @@ class StoreMetrics:
         disk: Disk,
         clock: Clock,
         flush_seconds: Mapping[str, Histogram],
-        retention: RetentionFigures,
+        retention: Retention,
         disk_warning_ratio: Callable[[], float],
         damaged_entries: DamagedEntries,
         far_reads: FarReads,
@@ -126,9 +114,6 @@ class StoreMetrics:
     def _oldest_age_ms(self) -> int:
         oldest_ms = read_stored_at_ms(self._store, self._store.min_offset)
         return max(0, self._clock.wall_ms() - oldest_ms) if oldest_ms is not None else 0
-
-
-# Work that is long when there are many topics, done on the event loop without holding it.
 
 
 # Who is connected, and what the client plane refuses.
@@ -617,7 +602,7 @@ class BrokerMetrics:
         parts: BrokerParts,
         *,
         settings: RuntimeSettings,
-        retention: RetentionFigures,
+        retention: Retention,
         problem_count: Callable[[], int],
         forwarder: CallForwarder,
         failover: Failover | None = None,

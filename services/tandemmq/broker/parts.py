@@ -93,8 +93,7 @@ class Role(Protocol):
     # What clients and operators are told
 
     @property
-    def put(self) -> PutMessages:
-        """Takes messages of producers."""
+    def put(self) -> PutMessages: ...
 
     @property
     def client_refusal(self) -> str | None:
@@ -213,11 +212,9 @@ class Role(Protocol):
     def waiting_count(self) -> int:
         """Sends, and turns with acknowledgements, without an answer yet."""
 
-    def slaves(self) -> Sequence[SlaveView]:
-        """Those connected."""
+    def slaves(self) -> Sequence[SlaveView]: ...
 
-    def flushed(self) -> None:
-        """The log was flushed."""
+    def flushed(self) -> None: ...
 
     def second_passed(self) -> None:
         """Called once a second, from before `begin` on."""
@@ -235,8 +232,7 @@ class Role(Protocol):
         """Calls `done` with True once what was persisted outlives a change of master, with False if that stays
         unknown."""
 
-    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        """Adds the metrics of this role."""
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None: ...
 
     # Life
 
@@ -541,7 +537,6 @@ class BrokerParts:
         self.access_changes.sow(self._seeds)
 
     def take_role(self, role: Role) -> None:
-        """The role is this broker's from now on."""
         self.role, self.put = role, role.put
         self.persist_leases, self.when_progress_held = role.persist_leases, role.when_progress_held
 
@@ -569,7 +564,6 @@ class BrokerParts:
         return host_port(self.settings.ha_host, self.ports["listenPort"])
 
     def is_system_topic(self, name: str) -> bool:
-        """Whether it is a topic of the broker's own."""
         return is_system_topic(name, cluster=self.identity.cluster, broker_name=self.identity.broker_name)
 
     # What the client API's handlers need beside
@@ -668,7 +662,6 @@ class BrokerParts:
         return refusal
 
     def when_group_written(self, group: str, done: Callable[[], object]) -> None:
-        """Calls `done` when the group is durable."""
         self.tables.when_group_written(group, done)
 
     def _client_gone(self, client_id: str) -> None:

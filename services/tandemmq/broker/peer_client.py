@@ -134,12 +134,10 @@ class EpochPromise(NamedTuple):
 
 
 def lease_position(message: metadata_service_pb2.LeasePosition) -> LeasePosition:
-    """As a peer said it."""
     return LeasePosition(message.source, message.generation, message.journal_bytes)
 
 
 def lease_position_message(position: LeasePosition) -> metadata_service_pb2.LeasePosition:
-    """As a peer is told it."""
     return metadata_service_pb2.LeasePosition(
         source=position.source, generation=position.generation, journal_bytes=position.journal_bytes
     )

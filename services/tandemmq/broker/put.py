@@ -54,7 +54,11 @@ class PutMessages(Protocol):
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:
-        """Stores messages, all or none, and tells `done` their final results."""
+        """Stores messages, all or none, and tells `done` their final results, at once or later.
+
+        Final means: every flush and copy the settings ask for was had, or is known to be missing. `call` is what the
+        messages came with, and `traceparents` are those that they had themselves.
+        """
 
 
 # The server's span, its parent, and the contexts it is linked with.

@@ -149,7 +149,6 @@ class StoreQueueReader:
         return first_false(start, end, is_confirmed)
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
-        """Up to `count` entries from `start`."""
         if self.lite is not None and topic.startswith(LMQ_PREFIX):
             return self.lite.entries(topic, queue_id, start, count)
         queue = self._store.consume_queue(topic, queue_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.message.record import Blank, RecordFound, ScanStop, scan_record
@@ -15,51 +15,9 @@ from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.dispatch import record_boundaries, record_boundary_before
 
 if TYPE_CHECKING:
+    from tandemmq.broker.parts import Role
     from tandemmq.broker.peer_client import PeerClient
     from tandemmq.core.storage.message_store import MessageStore
-
-
-class LocalLog(Protocol):
-    """The part of the store that replicas ask about."""
-
-    @property
-    def min_offset(self) -> int:
-        """First byte held."""
-
-    @property
-    def end_offset(self) -> int:
-        """One past the last byte."""
-
-    @property
-    def flushed_offset(self) -> int:
-        """One past the last byte on disk."""
-
-    @property
-    def segment_bytes(self) -> int:
-        """CommitLog file size."""
-
-    def read_log(self, offset: int, max_bytes: int) -> memoryview:
-        """Bytes within one file."""
-
-    def digest(self, start_offset: int, end_offset: int) -> bytes:
-        """SHA-256 of a range; safe on another thread."""
-
-
-class ProvingRole(Protocol):
-    """What the broker is in its group, as far as a proof concerns it."""
-
-    @property
-    def is_serving(self) -> bool:
-        """It may vouch for its log."""
-
-    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
-        """A proof: the disk, one past the last byte that is equal, and the connection that it was made for."""
-
-    def superseded(self, reason: str) -> None:
-        """Why another master must have taken our place: a member follows a later epoch."""
-
-    async def leave_master(self) -> None:
-        """Ends a slave's connection, and returns when no byte comes any more."""
 
 
 class ReplicaProof:
@@ -67,14 +25,13 @@ class ReplicaProof:
     of its tail, while we serve.
     """
 
-    def __init__(self, *, log: LocalLog, replica: ReplicaIdentity, role: Callable[[], ProvingRole]) -> None:
+    def __init__(self, *, log: MessageStore, replica: ReplicaIdentity, role: Callable[[], Role]) -> None:
         self._log = log
         self._replica = replica
         self._role = role
 
     @property
     def history(self) -> LogHistory:
-        """The epochs of the local log."""
         return self._replica.history
 
     async def promise(self, epoch: int, disk_id: str, nonce: str) -> bool:

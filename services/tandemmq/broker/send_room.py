@@ -130,7 +130,6 @@ class SendRoom:
             self._ends.clear()
 
     def open(self) -> None:
-        """All that waits goes on."""
         self.is_full = False
         while self._starts:
             self._send_next()

@@ -51,8 +51,6 @@ class LogLevel(StrEnum):
 
 
 class BrokerRole(StrEnum):
-    """What a member does in its broker group."""
-
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
@@ -688,7 +686,6 @@ class BrokerSettings(ServicePortSettings):
         return min(self.max_delay_time_mills, self.timer_max_delay_sec * 1_000)
 
     def store_options(self) -> StoreOptions:
-        """The store's part."""
         return StoreOptions(
             commit_log_file_bytes=self.mapped_file_size_commit_log,
             consume_queue_file_bytes=-(-self.mapped_file_size_consume_queue // 20) * 20,
@@ -734,7 +731,6 @@ class BrokerSettings(ServicePortSettings):
         )
 
     def delivery_options(self) -> DeliveryOptions:
-        """Leases and redelivery."""
         return DeliveryOptions(
             consume_from_earliest=self.consume_from_earliest, max_inflight_per_queue=self.max_inflight_per_queue
         )

@@ -319,7 +319,6 @@ class WritePath:
             self.room.made()
 
     def close(self) -> None:
-        """Stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -152,8 +152,7 @@ class KubernetesObjects(Protocol):
     def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
         """All that carry a broker group's label."""
 
-    def create_event(self, document: Mapping[str, Any]) -> None:
-        """An Event of v1."""
+    def create_event(self, document: Mapping[str, Any]) -> None: ...
 
     def config_map_data(self, name: str) -> dict[str, str] | None:
         """Its data; None if there is no such ConfigMap."""
@@ -163,8 +162,6 @@ class KubernetesObjects(Protocol):
 
 
 class ApiServerObjects:
-    """The real ones."""
-
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
 

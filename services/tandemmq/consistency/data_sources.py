@@ -68,7 +68,6 @@ class Wanted:
     """Records that start in [min_offset, max_offset)."""
 
     def admits(self, topic: str, queue_id: int) -> bool:
-        """Whether rows of a queue are wanted."""
         return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
 
     def within(self, held: LogRange) -> LogRange:
@@ -772,7 +771,6 @@ class _Rows:
         )
 
     def take(self) -> pa.RecordBatch:
-        """All rows; empties it."""
         arrays = [pa.array([row.get(name) for row in self._rows], kind) for name, kind, _ in self._columns]
         self._rows.clear()
         self._bytes = 0

@@ -52,7 +52,6 @@ class Progress:
             self._thread.join()
 
     def groups(self, count: int) -> None:
-        """How many groups there are."""
         with self._lock:
             self._groups = count
 

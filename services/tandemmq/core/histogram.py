@@ -44,7 +44,6 @@ class Histogram:
         self._up_to = -inf
 
     def observe(self, value: float, count: int = 1) -> None:
-        """`count` observations of one value."""
         if not self._above < value <= self._up_to:
             self._find_bucket(value)
         self._counts[self._bucket] += count

@@ -96,8 +96,6 @@ class OverQuota(NamedTuple):
 
 
 class QuotaRules:
-    """All rules, for looking up."""
-
     def __init__(self, rules: tuple[QuotaRule, ...] = ()) -> None:
         self.rules: Final = rules
         self._by_name: Final = {(rule.kind, rule.name): rule.limits for rule in rules}

@@ -150,8 +150,6 @@ _WAITING_OUTPUT_S: Final = 0.005
 
 
 class Writer(Protocol):
-    """One connection with its socket."""
-
     def write_out(self) -> None:
         """Writes the connection's output as far as the socket takes it; closes behind the last words."""
 

@@ -244,7 +244,6 @@ class PlainSocket:
 
     @property
     def connection(self) -> Connection:
-        """Its state machine."""
         return self._connection
 
     def drain(self) -> None:

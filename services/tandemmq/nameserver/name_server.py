@@ -329,13 +329,11 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def WipeWritePermission(
         self, request: pb.WipeWritePermissionRequest, _context: _Context
     ) -> pb.WipeWritePermissionResponse:
-        """Begins a drain."""
         return pb.WipeWritePermissionResponse(topic_count=self._registry.wipe_write_permission(request.broker_name))
 
     async def AddWritePermission(
         self, request: pb.AddWritePermissionRequest, _context: _Context
     ) -> pb.AddWritePermissionResponse:
-        """Ends a drain."""
         return pb.AddWritePermissionResponse(topic_count=self._registry.add_write_permission(request.broker_name))
 
     async def PutKvConfig(self, request: pb.PutKvConfigRequest, _context: _Context) -> pb.PutKvConfigResponse:

@@ -46,5 +46,4 @@ class NameServerSettings(ServicePortSettings):
 
     @property
     def listen_ports(self) -> dict[str, int]:
-        """Ports that are listened on, by key."""
         return {"listenPort": self.listen_port} | self.common_ports

@@ -67,25 +67,20 @@ def _start(module: str) -> None:
 
 
 def nameserver() -> None:
-    """`mqnamesrv`."""
     _start("tandemmq.nameserver.__main__")
 
 
 def broker() -> None:
-    """`mqbroker`."""
     _start("tandemmq.broker.__main__")
 
 
 def broker_drain() -> None:
-    """`mqbroker-drain`."""
     _start("tandemmq.broker.drain")
 
 
 def admin() -> None:
-    """`mqadminservice`."""
     _start("tandemmq.admin.__main__")
 
 
 def consistency() -> None:
-    """`mqconsistency`."""
     _start("tandemmq.consistency.__main__")

@@ -146,8 +146,7 @@ class GrpcCall:
     def request_data(self) -> bytes:
         return self._request_data
 
-    def keep_request(self) -> None:
-        """It is kept anyway."""
+    def keep_request(self) -> None: ...
 
     def send(self, message: Message) -> None:
         """Queues one response; past the outbox limits the call ends with RESOURCE_EXHAUSTED instead."""
@@ -195,7 +194,6 @@ class GrpcCall:
             self._undelivered = callback
 
     def on_unread(self, callback: Callable[[], None]) -> None:
-        """See `_Unread`."""
         self._unread.add(self._peer, callback)
 
     def cancelled(self) -> None:

@@ -122,8 +122,7 @@ class _Reflection:
     def half_closed(self) -> None:
         self._call.finish()
 
-    def cancelled(self) -> None:
-        """Nothing is kept."""
+    def cancelled(self) -> None: ...
 
 
 class Http2Front:
@@ -187,7 +186,6 @@ class Http2Front:
         self._index.forwarder = forwarder
 
     def turn_away(self, *, is_on: bool) -> None:
-        """See `Server.turn_away`."""
         self._server.turn_away(is_on=is_on)
 
     def adopted(self) -> list[asyncio.Transport]:

@@ -164,7 +164,6 @@ class PodStream:
         return socket.socket(fileno=os.dup(self._forward.socket(self._port).fileno()))
 
     def close(self) -> None:
-        """Ends the connection."""
         self._forward.close()
 
 

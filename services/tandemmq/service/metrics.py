@@ -40,8 +40,6 @@ from tandemmq.service.rpc import ListenError
 
 
 class MetricKind(StrEnum):
-    """How a metric moves."""
-
     GAUGE = "gauge"
     """Up and down."""
     COUNTER = "counter"
@@ -85,7 +83,6 @@ class MetricSamples:
         self._base = tuple(base)
 
     def add(self, name: str, value: float, *labels: str) -> None:
-        """One sample of a gauge or a counter."""
         family = self._families[name]
         assert len(self._base) + len(labels) == len(family.info.labels), f"{name} has labels {family.info.labels}"
         family.samples.append((self._base + labels, value))
@@ -197,7 +194,6 @@ class SeriesLimit(Generic[KeyT]):
         self._admitted: set[KeyT] = set()
 
     def admits(self, key: KeyT) -> bool:
-        """Whether the key has a series of its own."""
         if key in self._admitted:
             return True
         if len(self._admitted) >= self._series_max:

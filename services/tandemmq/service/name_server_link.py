@@ -73,8 +73,7 @@ class Registrant(Protocol):
     """The broker that is to be registered. Its values may change at any time; see `registration_changed`."""
 
     @property
-    def identity(self) -> BrokerIdentity:
-        """Who it is."""
+    def identity(self) -> BrokerIdentity: ...
 
     @property
     def incarnation(self) -> int:
@@ -89,16 +88,13 @@ class Registrant(Protocol):
         """Greatest epoch of its history; 0 without one."""
 
     @property
-    def end_offset(self) -> int:
-        """End of its log."""
+    def end_offset(self) -> int: ...
 
     @property
-    def unproven(self) -> bool:
-        """See `Registration`."""
+    def unproven(self) -> bool: ...
 
     @property
-    def record_version(self) -> tuple[int, int]:
-        """See `Registration`."""
+    def record_version(self) -> tuple[int, int]: ...
 
     def registration(self) -> Registration:
         """All of it, with the topic table."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.core.metadata.metadata_store import DataVersion
@@ -47,7 +46,7 @@ _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 
 
 def identity_message(identity: BrokerIdentity) -> pb.BrokerIdentity:
-    return pb.BrokerIdentity(cluster=identity.cluster, broker_name=identity.broker_name, broker_id=identity.broker_id)
+    return as_message(pb.BrokerIdentity, identity)
 
 
 def identity_value(message: pb.BrokerIdentity) -> BrokerIdentity:
@@ -55,9 +54,7 @@ def identity_value(message: pb.BrokerIdentity) -> BrokerIdentity:
 
 
 def version_message(version: DataVersion) -> pb.DataVersion:
-    return pb.DataVersion(
-        state_version=version.state_version, timestamp_ms=version.timestamp_ms, counter=version.counter
-    )
+    return as_message(pb.DataVersion, version)
 
 
 def version_value(message: pb.DataVersion) -> DataVersion:
@@ -65,35 +62,15 @@ def version_value(message: pb.DataVersion) -> DataVersion:
 
 
 def registration_message(registration: Registration) -> pb.RegisterBrokerRequest:
-    liveness_timeout = Duration()
-    liveness_timeout.FromMilliseconds(registration.liveness_timeout_ms)
-    return pb.RegisterBrokerRequest(
-        identity=identity_message(registration.identity),
-        endpoints=_endpoints_message(registration.endpoints),
-        incarnation=registration.incarnation,
-        liveness_timeout=liveness_timeout,
-        data_version=version_message(registration.data_version),
-        topics=[
-            pb.TopicQueues(
-                topic=queues.topic,
-                read_queue_count=queues.read_queue_count,
-                write_queue_count=queues.write_queue_count,
-                permission=queues.permission,
-                topic_system_flag=queues.topic_system_flag,
-                message_type=queues.message_type,
-            )
-            for queues in registration.topics
-        ],
-        disk_id=registration.disk_id,
-        run=registration.run,
-        epoch=registration.epoch,
-        end_offset=registration.end_offset,
+    epoch, renewals = registration.record_version
+    return as_message(
+        pb.RegisterBrokerRequest,
+        registration,
         known_replicas=[replica_message(replica) for replica in registration.known_replicas],
         recovering=registration.recovering[:_RECOVERING_CHARACTERS_MAX],
-        role=pb.BROKER_ROLE_MASTER if registration.is_master else pb.BROKER_ROLE_SLAVE,
-        unproven=registration.unproven,
-        record_epoch=registration.record_version[0],
-        record_renewals=registration.record_version[1],
+        role="master" if registration.is_master else "slave",
+        record_epoch=epoch,
+        record_renewals=renewals,
     )
 
 
@@ -277,7 +254,7 @@ def _group_message(group: BrokerData) -> pb.BrokerData:
     return pb.BrokerData(
         cluster=group.cluster,
         broker_name=group.broker_name,
-        endpoints={broker_id: _endpoints_message(where) for broker_id, where in group.endpoints.items()},
+        endpoints={broker_id: as_message(pb.BrokerEndpoints, where) for broker_id, where in group.endpoints.items()},
         master_id=_NO_MASTER if group.master_id is None else group.master_id,
         epoch=group.epoch,
     )
@@ -286,18 +263,6 @@ def _group_message(group: BrokerData) -> pb.BrokerData:
 def _master_id_value(group: pb.BrokerData) -> int | None:
     master_id = group.master_id if group.HasField("master_id") else MASTER_ID
     return master_id if master_id in group.endpoints else None
-
-
-def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
-    return pb.BrokerEndpoints(
-        client=endpoints.client,
-        metadata=endpoints.metadata,
-        ha=endpoints.ha,
-        client_external=endpoints.client_external,
-        forwards=endpoints.forwards,
-        client_group=endpoints.client_group,
-        reads=endpoints.reads,
-    )
 
 
 def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:

@@ -122,8 +122,7 @@ class Call(Protocol):
 class StreamHandler(Protocol[ReadT]):
     """What a bidirectional call does with its requests. No method is called after `cancelled` or `Call.finish`."""
 
-    def message(self, message: ReadT, /) -> None:
-        """The next request."""
+    def message(self, message: ReadT, /) -> None: ...
 
     def half_closed(self) -> None:
         """The caller sends no more; the handler still has to finish the call.
@@ -132,8 +131,7 @@ class StreamHandler(Protocol[ReadT]):
         requests before it reports the end of the call.
         """
 
-    def cancelled(self) -> None:
-        """The caller is gone."""
+    def cancelled(self) -> None: ...
 
 
 class RequestDecoder(Protocol[DecodedT]):
@@ -156,7 +154,6 @@ class ShortRequests(Generic[DecodedT]):
     bytes_max: int
 
     def FromString(self, data: bytes, /) -> DecodedT:  # noqa: N802 - protobuf's name
-        """See `RequestDecoder.FromString`."""
         if len(data) > self.bytes_max:
             raise RequestTooLong(f"the request has {len(data):,} bytes; this method takes {self.bytes_max:,}")
         return self.decoder.FromString(data)
@@ -175,8 +172,6 @@ UnaryHandler: TypeAlias = Callable[[RequestT, Call], None]
 
 @dataclass(frozen=True, slots=True)
 class UnaryMethod(Generic[RequestT]):
-    """One request, one response."""
-
     handler: UnaryHandler[RequestT]
     request_type: RequestDecoder[RequestT]
 

@@ -10,7 +10,7 @@ import pytest
 from contract.client_api.conftest import Endpoint
 from contract.client_api.raw_client import RawClient
 from support.api_requests import message, receive_request
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
@@ -212,8 +212,7 @@ async def test_60_offset_of_a_time(single: Endpoint, client: RawClient) -> None:
 async def test_60_a_pull_waits_for_what_comes(single: Endpoint, client: RawClient) -> None:
     pulls = [asyncio.create_task(pull(client, pull_request(10, poll_ms=20_000))) for _ in range(2)]
     async with asyncio.timeout(PATIENCE_S):
-        while single.broker.api.waiting_receive_count != 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: single.broker.api.waiting_receive_count == 2)
         await client.send(message("single", b"at last"))
         answers = [await one for one in pulls]
     assert [(answer.bodies, answer.next_offset) for answer in answers] == [([b"at last"], 11)] * 2
@@ -228,8 +227,7 @@ async def test_60_a_pull_shows_nothing_that_a_change_of_master_might_take(single
     assert (hidden.code, hidden.next_offset) == (Code.MESSAGE_NOT_FOUND, 10)
     waiting = asyncio.create_task(pull(client, pull_request(10, poll_ms=20_000)))
     async with asyncio.timeout(PATIENCE_S):
-        while broker.api.waiting_receive_count != 1:
-            await asyncio.sleep(0.01)
+        await until(lambda: broker.api.waiting_receive_count == 1)
         broker.confirmed_offset = broker.store.end_offset
         broker.api.confirmed()
         assert (await waiting).bodies == [b"unconfirmed"]

@@ -11,7 +11,7 @@ import pytest
 from contract.client_api.conftest import Endpoint
 from contract.client_api.raw_client import RawClient
 from support.api_requests import message, receive_request
-from support.running_time import PATIENCE_S, running_time
+from support.running_time import running_time, until
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
@@ -27,9 +27,7 @@ async def delivered(client: RawClient, *bodies: bytes) -> list[str]:
 
 async def waiting(endpoint: Endpoint, count: int = 1) -> None:
     """Until so many receives wait."""
-    async with asyncio.timeout(PATIENCE_S):
-        while endpoint.broker.api.waiting_receive_count != count:
-            await asyncio.sleep(0.01)
+    await until(lambda: endpoint.broker.api.waiting_receive_count == count)
 
 
 async def test_11_digest_is_upper_case_md5_and_the_encoding_is_told(client: RawClient) -> None:
@@ -179,9 +177,7 @@ async def test_43_receive_cancelled_as_its_answer_is_written_loses_nothing(
     element = await call.read()
     assert isinstance(element, pb.ReceiveMessageResponse)
     call.cancel()
-    async with asyncio.timeout(PATIENCE_S):
-        while not any(state.ready_count for state in endpoint.broker.leases.progress()):
-            await asyncio.sleep(0.01)
+    await until(lambda: any(state.ready_count for state in endpoint.broker.leases.progress()))
     assert len((await client.receive()).messages) == 8
 
 

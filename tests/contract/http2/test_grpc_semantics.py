@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from contract.http2.conftest import Client
-from support.running_time import PATIENCE_S
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
+from support.running_time import until
 
 
 async def test_metadata_reaches_the_handler(client: Client) -> None:

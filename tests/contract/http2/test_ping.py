@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.http2 import frames
 from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
@@ -36,6 +36,5 @@ async def test_a_connection_that_ends_before_its_ping_is_answered_leaves_nothing
         while not server.output.is_waiting:
             await asyncio.sleep(0)
         writer.transport.abort()
-        while server.connection_count or server.output.is_waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: not (server.connection_count or server.output.is_waiting))
     await server.stop(limit_s=0)

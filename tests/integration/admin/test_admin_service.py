@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.audit_summaries import diverged_run
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
 from tandemmq.proto.admin.v1 import consistency_service_pb2 as consistency_pb
@@ -334,16 +334,8 @@ def test_taken_port_and_bad_settings_are_told_before_the_start() -> None:
     command = [sys.executable, "-m", "tandemmq.admin"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = subprocess.run(
-            [*command, "--set", f"httpPort={port}", "--set", "adminToken=abc"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        again = subprocess.run(
-            [*command, "--set", f"httpPort={port}"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        refused = run_program([*command, "--set", f"httpPort={port}", "--set", "adminToken=abc"])
+        again = run_program([*command, "--set", f"httpPort={port}"])
     assert (refused.returncode, again.returncode) == (2, 75)
     assert "adminToken" in refused.stderr
     assert again.stderr.startswith(f"httpPort={port}: another process listens")
@@ -483,6 +475,6 @@ def test_files_of_no_use_are_told_at_the_start(tmp_path: Path, lacks: str) -> No
         "--check",
         *(f"--set={key}={text}" for key, text in settings.items()),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = run_program(command)
     assert ("tlsCertPath" in done.stderr) is (lacks != "nothing"), done.stderr
     assert (done.returncode == 0) is (lacks == "nothing"), done.stderr

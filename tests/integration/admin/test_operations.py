@@ -14,7 +14,7 @@ import pytest
 
 from support.acknowledged_sends import METADATA
 from support.cluster_processes import ProcessCluster
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.operations import Operations
@@ -333,8 +333,7 @@ async def test_a_tail_gives_what_comes_in(cluster: ProcessCluster) -> None:
                 await asyncio.sleep(0.1)
             receipts = await send(who, "tailed", 6)
             wanted = {receipt.message_id for receipt in receipts[1::2]}
-            while not wanted <= {message.message_id for message in found}:
-                await asyncio.sleep(0.05)
+            await until(lambda: wanted <= {message.message_id for message in found})
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from support.running_time import run_program
+
 _START_LIMIT_S = 600.0
 _COMMAND_LIMIT_S = 120.0
 
@@ -35,9 +37,7 @@ class _Cluster:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """One command against this cluster."""
-        return subprocess.run(
-            self._command(*arguments), capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False
-        )
+        return run_program(self._command(*arguments), limit_s=_COMMAND_LIMIT_S)
 
     def checks(self) -> list[dict[str, str]]:
         """What the doctor finds, fine or not."""
@@ -125,12 +125,8 @@ def test_lost_slave_is_a_problem_with_a_remedy(cluster: _Cluster) -> None:
 
 
 def test_doctor_that_sees_nothing_says_so() -> None:
-    blind = subprocess.run(
-        [sys.executable, "-m", "tandemmq.cli", "doctor", "--namesrv", "127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_LIMIT_S,
-        check=False,
+    blind = run_program(
+        [sys.executable, "-m", "tandemmq.cli", "doctor", "--namesrv", "127.0.0.1:1"], limit_s=_COMMAND_LIMIT_S
     )
     assert blind.returncode == 2
     assert "no NameServer answers" in blind.stderr

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from support.cluster_processes import ProcessCluster, wait_until
 from support.kubernetes_release import pod
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import ClusterTarget
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, connection_on
@@ -54,13 +54,10 @@ class _Commands:
 
     def process(self, *words: str, stdin: str = "") -> str:
         """Standard output of a command that reads its standard input, or writes for a long time."""
-        result = subprocess.run(
+        result = run_program(
             [sys.executable, "-m", "tandemmq.cli", *words, "--namesrv", self.cluster.namesrv_addr],
             input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
+            limit_s=_LIMIT_S,
         )
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout

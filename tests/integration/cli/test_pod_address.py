@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from support.kubernetes_release import pod
+from support.running_time import until
 from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.release import PodAddresses, address_of
 from tandemmq.service.kubernetes_api import KubernetesUnavailable, PodStream
@@ -67,8 +68,7 @@ async def test_bytes_go_both_ways_through_the_tunnel() -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"question")
         await writer.drain()
-        while not outside.forwards:
-            await asyncio.sleep(0.01)
+        await until(lambda: outside.forwards)
         far = outside.forwards[0].far
         far.setblocking(False)
         loop = asyncio.get_running_loop()

@@ -13,6 +13,7 @@ import xxhash
 
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until
+from support.running_time import run_program
 from support.topic_admin import broker_status, create_topic
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from tandemmq.core.message.record import RecordFound, scan_record
@@ -24,9 +25,7 @@ _FIRST_FILE = "commitlog/00000000000000000000"
 
 def _cli(cluster: ProcessCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tandemmq.cli", "repair", "--namesrv", cluster.namesrv_addr, *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=_LIMIT_S, check=False, stdin=subprocess.DEVNULL
-    )
+    return run_program(command, limit_s=_LIMIT_S, stdin=subprocess.DEVNULL)
 
 
 def _damaged_slave(cluster: ProcessCluster) -> RepairStep:

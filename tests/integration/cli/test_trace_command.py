@@ -13,6 +13,7 @@ from typing import Any
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.otlp_receiver import Manner, OtlpReceiver, ReceivedSpan
+from support.running_time import run_program
 from support.topic_admin import broker_status, create_topic
 from tandemmq.client import ClientOptions, Producer
 from tandemmq.client.messages import TopicNotFound
@@ -26,9 +27,7 @@ _LIMIT_S = 120.0
 
 def _trace(cluster: ProcessCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tandemmq.cli", "trace", "--namesrv", cluster.namesrv_addr, *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=_LIMIT_S, check=False, stdin=subprocess.DEVNULL
-    )
+    return run_program(command, limit_s=_LIMIT_S, stdin=subprocess.DEVNULL)
 
 
 def _document(cluster: ProcessCluster, message_id: str) -> dict[str, Any]:

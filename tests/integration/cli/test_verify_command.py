@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from support.audit_stores import make_group
 from support.audit_summaries import diverged_run
 from support.certificates import ADMIN, CONSISTENCY, TestCertificates
 from support.cluster_processes import ProcessCluster
+from support.running_time import run_program
 from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify as verify_command
 from tandemmq.cli.ending import EXIT_FAILED, CommandError
@@ -152,7 +152,7 @@ def test_real_run_needs_no_java_and_tells_no_settings(tmp_path: Path, monkeypatc
     command = [sys.executable, "-m", "tandemmq.cli", "verify", "--results", str(tmp_path / "results"), "--tier", "deep"]
     for folder in folders:
         command += ["--path", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = run_program(command, limit_s=120)
     assert done.returncode == 0, done.stderr
     assert "all replicas hold the same" in done.stdout
     assert "{" not in done.stdout
@@ -175,9 +175,7 @@ def test_a_cluster_with_certificates_is_asked_with_that_of_the_environment(tmp_p
 
         def told(place: Path | None) -> str:
             environment = {} if place is None else {"TANDEMMQ_SERVICE_TLS_PATH": str(place)}
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | environment
-            )
+            done = run_program(command, limit_s=120, env=os.environ | environment)
             assert done.returncode == EXIT_FAILED
             return done.stderr
 

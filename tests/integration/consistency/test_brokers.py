@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.inline_audit import run_inline
 from support.inline_runner import InlineRunner
 from support.replica_folders import open_replica
-from support.running_time import running_time
+from support.running_time import run_program, running_time
 from support.store_damage import write_at
 from support.topic_admin import create_topic
 from tandemmq.consistency.audit import AuditReport
@@ -185,7 +184,7 @@ def _repair(report: AuditReport, plan: Path, namesrv_addr: str, *options: str) -
     plan.write_text(json.dumps(report.plan.to_json()))
     command = [sys.executable, "-m", "tandemmq.cli", "repair", "--yes", "--namesrv", namesrv_addr, "--plan", str(plan)]
     command += options
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_program(command, limit_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

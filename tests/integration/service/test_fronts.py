@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from support.http2_peer import open_request, unary_request
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.http2 import frames
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
@@ -277,8 +277,7 @@ async def test_handler_learns_of_a_written_answer_whose_caller_lost_its_connecti
             await asyncio.sleep(0.1)
             peers[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peers[0].close()
-            while not unread:
-                await asyncio.sleep(0.01)
+            await until(lambda: unread)
         assert unread == ["value of a"]
     finally:
         for peer in peers:

@@ -18,7 +18,7 @@ import structlog
 from prometheus_client import parser
 
 from support.otlp_receiver import Manner, OtlpReceiver
-from support.running_time import PATIENCE_S, running_time
+from support.running_time import PATIENCE_S, running_time, until
 from tandemmq.service import metrics
 from tandemmq.service.metrics import (
     ExporterType,
@@ -181,9 +181,7 @@ async def test_without_a_file_descriptor_left_the_thread_rests(monkeypatch: pyte
     monkeypatch.setattr(socketserver.TCPServer, "get_request", accept)
     endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
     with socket.create_connection(("127.0.0.1", endpoint.port)):
-        async with asyncio.timeout(PATIENCE_S):
-            while not attempts:
-                await asyncio.sleep(0.01)
+        await until(lambda: attempts)
         await asyncio.sleep(0.5)
     await asyncio.to_thread(endpoint.close)
     assert len(attempts) < 20
@@ -227,14 +225,10 @@ async def test_whoever_holds_all_connections_with_requests_that_never_end_gives_
     endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
     drips = [asyncio.create_task(_drip(endpoint.port, ended)) for _ in range(12)]
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(ended) < 4:  # of one host no more are served
-                await asyncio.sleep(0.02)
+        await until(lambda: len(ended) >= 4)
         assert (await asyncio.to_thread(get_from, "127.0.0.2", endpoint.port))[0] == 200
         monkeypatch.setattr(metrics, "_CONNECTION_LIMIT_S", 0.5)
-        async with asyncio.timeout(PATIENCE_S):
-            while len(ended) < 12:
-                await asyncio.sleep(0.02)
+        await until(lambda: len(ended) >= 12)
         assert (await asyncio.to_thread(get, endpoint.port))[0] == 200
     finally:
         for drip in drips:
@@ -284,8 +278,7 @@ async def test_an_export_that_is_set_up_wrongly_is_told_of_and_keeps_nobody_from
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zip")
     with OtlpReceiver() as receiver, structlog.testing.capture_logs() as lines:
         async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
-            while not lines:
-                await asyncio.sleep(0.01)
+            await until(lambda: lines)
             monkeypatch.delenv("OTEL_EXPORTER_OTLP_COMPRESSION")
             await asyncio.to_thread(receiver.wait_until, lambda receiver: bool(receiver.metrics("size")))
     assert lines[0]["event"] == "metrics_export_failing"

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from support.manual_time import ManualTime
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.admin.consistency_runs import JobStarter, ProcessStarter
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Verification, VerificationState
@@ -50,9 +50,7 @@ async def _kept(starter: ProcessStarter) -> AsyncIterator[None]:
 
 
 async def _until(state: Callable[[], Verification], holds: Callable[[Verification], bool]) -> Verification:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds(state()):
-            await asyncio.sleep(0.01)
+    await until(lambda: holds(state()))
     return state()
 
 

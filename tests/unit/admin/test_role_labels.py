@@ -10,7 +10,7 @@ import structlog
 
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, slave
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
 from tandemmq.admin.role_labels import KubernetesPods, Pod, RoleLabels, roles_by_pod
 from tandemmq.service.kubernetes_api import GROUP_LABEL, ROLE_LABEL, KubernetesUnavailable
@@ -100,11 +100,9 @@ async def test_failing_kubernetes_is_tried_again(monkeypatch: pytest.MonkeyPatch
     pods = _FakePods({"mq-broker-a-master-0": {}}, failure="cannot list the pods: 403 Forbidden")
     keeping = asyncio.create_task(_labels(pods).keep(cluster))
     async with asyncio.timeout(PATIENCE_S):
-        while pods.calls < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: pods.calls >= 2)
         pods.failure = ""
-        while not pods.patched:
-            await asyncio.sleep(0.001)
+        await until(lambda: pods.patched)
     keeping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await keeping

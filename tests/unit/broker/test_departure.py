@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from support.manual_time import ManualTime
 from tandemmq.broker.departure import Departure, Drained
@@ -40,7 +41,7 @@ class LeavingBroker:
     def __post_init__(self) -> None:
         self.departure = Departure(
             clock=self.time,
-            role=lambda: _Role(self),
+            role=lambda: cast("Any", _Role(self)),
             default_limit_ms=20_000,
             leave=self._leave,
             refuse=lambda: self._note("refused"),

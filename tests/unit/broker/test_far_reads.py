@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -83,11 +84,11 @@ class Consumer:
         self.damaged = DamagedEntries()
         self.far = FarReads(
             store,
-            self.pages,
+            cast("Any", self.pages),
             near_bytes=near_bytes,
             now_ms=lambda: self.now_ms,
             arrived=lambda _topic: self.arrived.set(),
-            slaves=slave,
+            slaves=cast("Any", slave),
         )
         self.far.slave_id = 1
         self.reader = StoreQueueReader(store, self.damaged, far=self.far)

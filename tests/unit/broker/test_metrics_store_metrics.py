@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any, cast
 
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
@@ -35,7 +36,7 @@ class NoPages:
 
 
 def far_reads(store: MessageStore) -> FarReads:
-    return FarReads(store, NoPages(), near_bytes=1 << 40, now_ms=lambda: 0, arrived=lambda _topic: None)
+    return FarReads(store, cast("Any", NoPages()), near_bytes=1 << 40, now_ms=lambda: 0, arrived=lambda _topic: None)
 
 
 class Store:
@@ -48,7 +49,7 @@ class Store:
             disk=disk,
             clock=self.clock,
             flush_seconds={"log": Histogram((0.1,))},
-            retention=Figures(),
+            retention=cast("Any", Figures()),
             disk_warning_ratio=lambda: 0.9,
             damaged_entries=DamagedEntries(),
             far_reads=far_reads(self.store),

@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from support.group_records import RECORD
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.replica_identity import LOG_END_FILE, ForeignStore, LogDamage, LogEndMark, ReplicaIdentity
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, Epoch, LogHistory
@@ -146,12 +145,6 @@ async def test_a_promise_that_was_written_for_a_caller_that_went_away_is_kept() 
     await asyncio.wait([promising])
     assert not await replica.promise(5, "B", "nonce of B")
     assert await replica.promise(5, "A", "nonce of A")
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 async def test_renewals_that_change_nothing_write_nothing() -> None:

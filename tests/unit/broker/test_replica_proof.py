@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import Any, cast
 
 import pytest
 
@@ -48,9 +49,9 @@ class _Member:
         self.master.read()
         self.master.history = LogHistory.of([(3, 0)])
         self.proof = ReplicaProof(
-            log=_Log(),
+            log=cast("Any", _Log()),
             replica=self.master,
-            role=lambda: self,
+            role=lambda: cast("Any", self),
         )
 
     def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from support.running_time import PATIENCE_S
+from support.running_time import run_program
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import find_address
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, command_error_in
@@ -155,7 +155,7 @@ def test_failure_is_found_inside_nested_groups() -> None:
 )
 def test_a_path_that_no_file_system_takes_is_named(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "tandemmq.cli", *arguments, "a" * 300]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    done = run_program(command)
     assert done.returncode == EXIT_FAILED
     problem, cause, remedy = done.stderr.splitlines()
     assert "a" * 300 in problem

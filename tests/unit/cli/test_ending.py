@@ -22,7 +22,7 @@ from rich.console import Console
 
 from support.cli_cluster import FakeCluster
 from support.fake_operations import FakeOperations
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 from tandemmq.admin.operations.values import OffsetReset, ResetTarget
 from tandemmq.cli.cluster_address import ContextFile
 from tandemmq.cli.commands.local_cluster import bring_down
@@ -154,9 +154,7 @@ commands.app.command()(lambda: ending.run(action()))
 sys.argv = ["tandemmq"]
 program.main()
 """
-    return subprocess.run(
-        (sys.executable, "-c", script), capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    return run_program((sys.executable, "-c", script))
 
 
 def test_ctrl_c_lets_a_command_put_away_what_it_made() -> None:
@@ -608,14 +606,7 @@ def test_a_file_that_cannot_be_written_anew_stays_as_it_was(tmp_path: Path) -> N
 def test_input_that_cannot_be_read_is_told(words: str, tmp_path: Path) -> None:
     """`0>file`, or a descriptor that a unit opened for writing."""
     with (tmp_path / "written").open("wb") as only_written:
-        ended = subprocess.run(
-            (*_TANDEMMQ, *words.split()),
-            stdin=only_written,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        ended = run_program((*_TANDEMMQ, *words.split()), stdin=only_written)
     assert (ended.returncode, ended.stderr[:9]) == (EXIT_REFUSED, "problem: ")
     assert os.strerror(errno.EBADF) in ended.stderr
 

@@ -24,8 +24,8 @@ from tandemmq.admin.operations.questions import (
 )
 from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
 from tandemmq.admin.rpc import BrokerOperationsCalls
-from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
-from tandemmq.core.message.record import decode_record, offset_message_id
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import decode_record, message_id_of
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.storage.kept_tail import TailPart, TailWalk
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
@@ -218,7 +218,7 @@ def _fingerprint(offset: int, data: bytes) -> tuple[TailMessage, pb.MessageFinge
         properties = decode_properties(record.properties)
     except MalformedRecord as error:
         raise OperationFailed(FailureKind.INVALID, f"what lies at {offset:,} is no record: {error.reason}") from error
-    message_id = properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset)
+    message_id = message_id_of(record, properties)
     fingerprint = pb.MessageFingerprint(
         message_id=message_id,
         topic=record.topic,

@@ -19,8 +19,9 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import replace
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import structlog
@@ -41,8 +42,10 @@ from tandemmq.core.audit.repair_plan import Refusal, RepairRefused
 from tandemmq.core.audit.replica_store import ReplicaState, ReplicaStore
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.index_file import IndexFile, index_file_bytes
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.record_batch import IndexColumns
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
@@ -148,7 +151,7 @@ class IndexRepair:
         end_offset = file.end_physical_offset
         problem = ""
         for with_tags in (True, False):  # RocketMQ enters tags since 5.5.
-            done = await self._ask(job.with_tags_entered(with_tags))
+            done = await self._ask(replace(job, with_tags=with_tags))
             problem = "" if (done["entries"], done["end_offset"]) == (job.due_entries, end_offset) else done["problem"]
             if not problem:
                 return IndexFile(

@@ -26,7 +26,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 import structlog
 
@@ -49,8 +49,6 @@ IDLE_LIMIT_S: Final = 60.0
 
 
 class DigestAlgorithm(StrEnum):
-    """How an extent is digested."""
-
     XXH3_128 = "xxh3_128"
     BLAKE3 = "blake3"
 
@@ -69,37 +67,38 @@ class JobFailure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DigestExtentsJob:
-    """Items: [start, end, digest in hex], the last "" where a file is missing or short."""
+class Job:
+    """Something to find out about [start_offset, end_offset) of the log that `facts` tell of."""
 
-    kind: ClassVar[str] = "digest-extents"
+    kind: ClassVar[str]
     facts: ReplicaFacts
     start_offset: int
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DigestExtentsJob(Job):
+    """Items: [start, end, digest in hex], the last "" where a file is missing or short."""
+
+    kind: ClassVar[str] = "digest-extents"
     extent_bytes: int
     algorithm: DigestAlgorithm
 
 
 @dataclass(frozen=True, slots=True)
-class DigestRangeJob:
+class DigestRangeJob(Job):
     """One digest (XXH3-128) of a whole range, however long. Done: digest in hex."""
 
     kind: ClassVar[str] = "digest-range"
-    facts: ReplicaFacts
-    start_offset: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRecordsJob:
+class CheckRecordsJob(Job):
     """Items: a Finding as JSON; then spans, likewise: tens of thousands of queues are too much for one line; then
     extents, as DigestExtentsJob has them, if any are wanted. Done: records and bytes_read. All as RecordCheck.to_json
     has them."""
 
     kind: ClassVar[str] = "check-records"
-    facts: ReplicaFacts
-    start_offset: int
-    end_offset: int
     with_queues: bool
     with_index: bool
     extent_bytes: int = 0
@@ -108,22 +107,19 @@ class CheckRecordsJob:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckStagedJob:
+class CheckStagedJob(Job):
     """Would the log be sound in [start_offset, end_offset) if it held the bytes of a file?
 
     Items: a Finding in the range as JSON. Done: records.
     """
 
     kind: ClassVar[str] = "check-staged"
-    facts: ReplicaFacts
-    start_offset: int
-    end_offset: int
     staged_path: str
     """Of the file, for the operating system."""
 
 
 @dataclass(frozen=True, slots=True)
-class FindEntriesJob:
+class FindEntriesJob(Job):
     """What a queue's entries should be, by the records of [start_offset, end_offset), which starts with one.
 
     Items: [queue_offset, physical_offset, size, tags_code], the first of each queue offset, in the order of the log.
@@ -131,9 +127,6 @@ class FindEntriesJob:
     """
 
     kind: ClassVar[str] = "find-entries"
-    facts: ReplicaFacts
-    start_offset: int
-    end_offset: int
     topic: str
     queue_id: int
     first_queue_offset: int
@@ -142,16 +135,13 @@ class FindEntriesJob:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeIndexJob:
+class MakeIndexJob(Job):
     """An IndexFile of the records of [start_offset, end_offset), which starts with one, in a file of its own.
 
     Done: see `make_index`.
     """
 
     kind: ClassVar[str] = "make-index"
-    facts: ReplicaFacts
-    start_offset: int
-    end_offset: int
     staged_path: str
     """Of the file, for the operating system."""
     slot_count: int
@@ -162,12 +152,6 @@ class MakeIndexJob:
     """What comes behind so many has a file of its own."""
     with_tags: bool = True
 
-    def with_tags_entered(self, with_tags: bool) -> MakeIndexJob:
-        """The same with tags or without."""
-        return replace(self, with_tags=with_tags)
-
-
-Job: TypeAlias = DigestExtentsJob | DigestRangeJob | CheckRecordsJob | CheckStagedJob | FindEntriesJob | MakeIndexJob
 
 _KINDS: Final[dict[str, type[Job]]] = {
     kind.kind: kind
@@ -255,6 +239,7 @@ class JobRunner:
         elif isinstance(job, MakeIndexJob):
             yield from _make_index(job, store)
         else:
+            assert isinstance(job, FindEntriesJob), f"a job without work: {job}"
             yield from _find_entries(job, store)
 
 

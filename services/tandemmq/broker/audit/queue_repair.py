@@ -427,8 +427,6 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 class DueEntry(NamedTuple):
-    """The entry a record should have."""
-
     queue_offset: int
     physical_offset: int
     size: int

@@ -26,7 +26,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 import xxhash
@@ -62,7 +62,9 @@ from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaFiles, Re
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.disk import DiskError
-from tandemmq.core.storage.flush_jobs import FlushJob
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
 
 # Would the log be sound with other bytes in a range of it? Asked before a repair puts them there.
 
@@ -147,31 +149,9 @@ _ROOM_LEFT_BYTES: Final = 256 << 20
 """The broker needs its next files more than a repair needs room for a copy."""
 
 
-class RepairableLog(Protocol):
-    """The part of the store that is repaired. Event loop only, but for the jobs' `run`."""
-
-    @property
-    def log_cuts(self) -> int:
-        """Counts truncations."""
-
-    def read_log(self, offset: int, max_bytes: int) -> memoryview:
-        """Bytes within one file."""
-
-    def replace_log(self, offset: int, data: bytes) -> None:
-        """Puts bytes in the place of durable ones."""
-
-    def log_sync_job(self, start_offset: int, end_offset: int) -> FlushJob:
-        """What makes them durable."""
-
-    def flush_finished(self, job: FlushJob) -> None:
-        """Its `run` returned."""
-
-
-class SourceReader(Protocol):
-    """Reads another member's log. Raises RepairRefused with SOURCE_UNAVAILABLE, or when it is not that member."""
-
-    def __call__(self, source_broker_id: int, wanted: LogRange) -> AsyncGenerator[bytes, None]:
-        """The bytes, in order and complete."""
+SourceReader: TypeAlias = Callable[[int, LogRange], AsyncGenerator[bytes, None]]
+"""Reads bytes of the log of the member with that broker id, in order and complete. Raises RepairRefused with
+SOURCE_UNAVAILABLE, or when it is not that member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +190,7 @@ class RangeRepair:
         self,
         *,
         root: str,
-        store: RepairableLog,
+        store: MessageStore,
         state: Callable[[], ReplicaState],
         files: StoreFiles,
         helper: AuditHelper,

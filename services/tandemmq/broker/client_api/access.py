@@ -576,8 +576,7 @@ class _RefusedStream:
     def half_closed(self) -> None:
         """Its end is on the way."""
 
-    def cancelled(self) -> None:
-        """Likewise."""
+    def cancelled(self) -> None: ...
 
 
 class _GuardedStream:
@@ -612,7 +611,6 @@ class _GuardedStream:
         self._inner.message(message)
 
     def half_closed(self) -> None:
-        """An orderly end."""
         self._inner.half_closed()
 
     def cancelled(self) -> None:

@@ -161,7 +161,6 @@ class ClientApi:
         self._receive.end_polls(_ASK_AGAIN)
 
     def message_arrived(self, topic: str) -> None:
-        """A message of the topic may be delivered now."""
         self._receive.message_arrived(topic)
 
     def message_held_back(self, topic: str) -> None:

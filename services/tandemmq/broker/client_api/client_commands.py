@@ -47,7 +47,6 @@ class ClientCommands:
         self._telemetry = telemetry
 
     def reconnect(self, client_id: str) -> ClientReply:
-        """Has it connect anew."""
         for stream in self._streams(client_id):
             stream.command(RECONNECT)
         return ClientReply("SENT", "Java and Node clients connect anew; others pass over it")

@@ -441,7 +441,6 @@ class _Shape:
         return None if found is None else found.groups()
 
     def choose(self, values: list[bytes]) -> tuple[bytes, ...]:
-        """Those of all values that are used."""
         return tuple([values[place] for place in self._used])
 
     def may_have_pattern(self) -> bool:

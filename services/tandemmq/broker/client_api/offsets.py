@@ -228,7 +228,6 @@ class OffsetHandler:
             self._receive.quotas.pulled(pull.share, len(pulled.records), encoded_bytes)
 
     def left(self, pull: _Pull) -> None:
-        """The caller is gone."""
         self.poll_over(pull)
         self._receive.wait_no_longer(pull)
 
@@ -277,7 +276,6 @@ class _Pull(WaitingPull):
         _end_pull(self.call, outcome, self.offset)
 
     def cancel(self) -> None:
-        """The caller is gone."""
         self._handler.left(self)
 
 

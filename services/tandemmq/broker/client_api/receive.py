@@ -291,7 +291,6 @@ class ReceiveHandler:
         self._arm()
 
     def wait_no_longer(self, pull: WaitingPull) -> None:
-        """Its caller is gone."""
         self._polls.cancel(pull)
 
     def refused_topic(self, topic: str) -> Outcome | None:

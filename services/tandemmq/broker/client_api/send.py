@@ -652,7 +652,6 @@ class RecallHandle(NamedTuple):
     message_id: str
 
     def encode(self) -> str:
-        """As clients get it."""
         text = f"{_VERSION} {self.topic} {self.broker_name} {self.deliver_ms} {self.message_id}"
         return base64.urlsafe_b64encode(text.encode()).decode()
 

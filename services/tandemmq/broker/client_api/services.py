@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tandemmq.broker.put import PutAnswer, PutDone
+from tandemmq.broker.put import PutMessages
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lite_topics import LiteTopics
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute
@@ -63,8 +63,7 @@ class ApiOptions:
 class Timer(Protocol):
     """A callback that is still to come."""
 
-    def cancel(self) -> None:
-        """It will not."""
+    def cancel(self) -> None: ...
 
 
 class Timers(Protocol):
@@ -110,24 +109,19 @@ class BrokerServices(Protocol):
         """Address written into records."""
 
     @property
-    def clock(self) -> Clock:
-        """Time."""
+    def clock(self) -> Clock: ...
 
     @property
-    def timers(self) -> Timers:
-        """Callbacks."""
+    def timers(self) -> Timers: ...
 
     @property
-    def options(self) -> ApiOptions:
-        """Limits and switches."""
+    def options(self) -> ApiOptions: ...
 
     @property
-    def topics(self) -> TopicTable:
-        """Topics of this broker group."""
+    def topics(self) -> TopicTable: ...
 
     @property
-    def groups(self) -> SubscriptionGroupTable:
-        """Consumer groups of this broker group."""
+    def groups(self) -> SubscriptionGroupTable: ...
 
     @property
     def queues(self) -> QueueReader:
@@ -156,8 +150,7 @@ class BrokerServices(Protocol):
         """The next receive is to get what lies far behind the log's end from that slave; 0: from our own disk."""
 
     @property
-    def sessions(self) -> ClientSessions:
-        """Clients heard of."""
+    def sessions(self) -> ClientSessions: ...
 
     @property
     def new_filters(self) -> NewFilters:
@@ -184,18 +177,9 @@ class BrokerServices(Protocol):
     def send_room(self) -> SendRoom:
         """Where sends wait while enough of them stand in the log without an acknowledgement."""
 
-    def put(
-        self,
-        messages: Sequence[OutgoingMessage],
-        done: PutAnswer | PutDone,
-        call: Call | None = None,
-        traceparents: Sequence[str] = (),
-    ) -> None:
-        """Stores messages, all or none, and tells `done` their final results, at once or later.
-
-        Final means: every flush and copy the settings ask for was had, or is known to be missing. `call` is what the
-        messages came with, and `traceparents` are those that they had themselves.
-        """
+    @property
+    def put(self) -> PutMessages:
+        """Takes messages of producers."""
 
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
         """Creates a readable and writable topic, and calls `done` when it is durable."""

@@ -505,7 +505,6 @@ class SettleHandler:
 
 
 def _leased_under(topic: str, lite_topic: str) -> str:
-    """The name under which a message is leased."""
     return lmq_name(topic, lite_topic) if lite_topic else topic
 
 

@@ -91,7 +91,6 @@ class TelemetryHandler:
         self._asked.pop(nonce, None)
 
     def telemetry(self, call: Call) -> TelemetryStream:
-        """A client opened its stream."""
         stream = TelemetryStream(
             self._services, call, published=self._published, answered=self._answered, ended=self._stream_ended
         )
@@ -188,7 +187,6 @@ class TelemetryStream:
         error. Without the command it takes the end as a reason to reconnect."""
 
     def resource_of(self, topic: str) -> definition.Resource:
-        """The topic as the producer names it."""
         return self.topics.get(topic) or definition.Resource(name=topic)
 
     def command(self, command: pb.TelemetryCommand, /) -> None:
@@ -213,7 +211,6 @@ class TelemetryStream:
         self._settings(command.settings, remembers=False)
 
     def half_closed(self) -> None:
-        """An orderly end."""
         self.end()
 
     def cancelled(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -66,6 +66,7 @@ from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
+    from tandemmq.broker.client_api.telemetry import TelemetryStream
 
 log = structlog.get_logger(__name__)
 
@@ -83,16 +84,6 @@ _COPIES_READ_MAX: Final = 8
 _RESOLUTIONS: Final = {definition.COMMIT: Resolution.COMMIT, definition.ROLLBACK: Resolution.ROLLBACK}
 
 Done = Callable[[Outcome], object]
-
-
-class Publisher(Protocol):
-    """A producer's Telemetry stream."""
-
-    def resource_of(self, topic: str) -> definition.Resource:
-        """The topic, as the producer names it."""
-
-    def command(self, command: pb.TelemetryCommand, /) -> None:
-        """Sends it. A stream that has just ended takes it, too, and nobody hears of it."""
 
 
 class CheckPolicy(NamedTuple):
@@ -113,7 +104,7 @@ class Transactions:
     def __init__(
         self,
         services: BrokerServices,
-        publishers: Callable[[str], Sequence[Publisher]],
+        publishers: Callable[[str], Sequence[TelemetryStream]],
         *,
         chance: random.Random | None = None,
     ) -> None:
@@ -165,7 +156,6 @@ class Transactions:
         )
 
     def undecided(self) -> Iterator[tuple[Half, str]]:
-        """Each undecided half with its transaction id."""
         broker_name = self._services.identity.broker_name
         for half in self._table.undecided():
             yield half, TransactionId(broker_name, half.queue_offset, half.physical_offset, half.message_id).encode()
@@ -275,7 +265,6 @@ class Transactions:
     # EndTransaction
 
     def end_transaction(self, request: pb.EndTransactionRequest, call: Call) -> None:
-        """Answers with what became of the transaction."""
         answer = partial(_answer_end, call)
         if refused := check_client_id(call) or check_topic(request.topic.name):
             answer(refused)
@@ -690,8 +679,6 @@ class _HalfAnswer(PutAnswer):
 
 
 class _EndAnswer(PutAnswer):
-    """Tells what became of an end."""
-
     __slots__ = ("_done", "_half", "_resolution", "_table", "_transactions")
 
     def __init__(

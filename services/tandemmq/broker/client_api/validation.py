@@ -263,7 +263,6 @@ _NEW_FILTERS_ADDRESSES_MAX: Final = 10_000
 def parsed_filter(
     services: BrokerServices, expression: definition.FilterExpression, call: Call
 ) -> MessageFilter | Outcome:
-    """The filter of a subscription or a receive."""
     if expression.type == definition.SQL:
         parsed = known_sql(expression.expression)
         if parsed is None:
@@ -400,7 +399,6 @@ def _check_properties(sent: SentMessage) -> Outcome | None:
 
 
 def _is_good_tag(tag: str) -> bool:
-    """Whether it may be one; remembered."""
     if not tag.strip() or "|" in tag or _has_control_character(tag):
         return False
     if len(tag) <= _GOOD_CHARACTERS_MAX:

@@ -289,7 +289,6 @@ class MasterRole:
         return self.replica.confirmed_offset
 
     def slaves(self) -> Sequence[SlaveView]:
-        """Those connected."""
         return self.replica.slaves()
 
     def setting_appliers(self) -> Mapping[str, Applier]:

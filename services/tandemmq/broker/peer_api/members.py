@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused
 from tandemmq.broker.ha_transport import ConnectionBearers
-from tandemmq.broker.leases import LeaseChange, LeaseSource
+from tandemmq.broker.leases import LeaseChange
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metadata_tables import ChangeSignal, KeptTable
 from tandemmq.broker.peer_client import history_messages, lease_position, lease_position_message
 from tandemmq.broker.queries.stored_records import Pages
 from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.broker.replica_proof import LocalLog, ReplicaProof
+from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.replication.mastership import Replica
@@ -30,7 +30,9 @@ from tandemmq.service.protobuf import as_message
 from tandemmq.service.service_tls import certificate_of, claim_problem_of
 
 if TYPE_CHECKING:
+    from tandemmq.broker.parts import Role
     from tandemmq.broker.tracing.send_tracer import TracedPuts
+    from tandemmq.core.storage.message_store import MessageStore
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -43,22 +45,6 @@ PIECE_BYTES: Final = 1 << 20
 # ReplicaService: what this broker tells of its CommitLog.
 
 
-class ReplicaRole(Protocol):
-    """What the broker is in its group, as far as other members have to know."""
-
-    @property
-    def is_serving(self) -> bool:
-        """It has begun and has not ended."""
-
-    @property
-    def recovery(self) -> GroupRecovery | None:
-        """A master's start, which an operator may have to help."""
-
-    @property
-    def epoch_refusal(self) -> str | None:
-        """Why no other member may begin an epoch now; None: it may."""
-
-
 @refusing(by_kind())
 class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     """Answers from the local log."""
@@ -66,11 +52,11 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     def __init__(
         self,
         *,
-        log: LocalLog,
+        log: MessageStore,
         identity: BrokerIdentity,
         replica: ReplicaIdentity,
         proof: ReplicaProof,
-        role: Callable[[], ReplicaRole],
+        role: Callable[[], Role],
         traced_puts: TracedPuts | None = None,
         pages: Pages | None = None,
         ha_tls: bool = False,
@@ -379,22 +365,6 @@ LEASES_BYTES_MAX: Final = 256 << 20
 """Some million leases; a slave holds them in memory while it takes them."""
 
 
-class MetadataRole(Protocol):
-    """What the broker is in its group, as far as its tables and leases go."""
-
-    @property
-    def holds_copies(self) -> bool:
-        """They are copies of its master's."""
-
-    @property
-    def is_serving(self) -> bool:
-        """It has begun; a master's disk may be an older one before."""
-
-    @property
-    def leases(self) -> LeaseSource:
-        """The files of its leases."""
-
-
 @refusing(by_kind())
 class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     """Serves the tables of a master, once that serves: until then its disk may be an older copy, or have another
@@ -406,7 +376,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         *,
         tables: Mapping[MetadataFile, KeptTable],
         changes: ChangeSignal,
-        role: Callable[[], MetadataRole],
+        role: Callable[[], Role],
         damaged: Collection[MetadataFile] = (),
     ) -> None:
         self._tables = tables

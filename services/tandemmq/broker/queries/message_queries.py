@@ -39,8 +39,8 @@ from tandemmq.broker.queries.values import (
 )
 from tandemmq.broker.queue_reader import EntryDamage, PassedOver
 from tandemmq.core.clock import Clock
-from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
-from tandemmq.core.message.record import MessageRecord, RecordOutline, offset_message_id
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import MessageRecord, RecordOutline, message_id_of
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
@@ -147,9 +147,7 @@ class MessageQueries:
 
     async def _is(self, outline: RecordOutline, wanted: Fingerprint) -> bool:
         properties = decode_properties(outline.properties)
-        message_id = properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(
-            outline.store_host, outline.physical_offset
-        )
+        message_id = message_id_of(outline, properties)
         if (message_id, outline.topic) != (wanted.message_id, wanted.topic):
             return False
         digest = hashlib.sha256().digest()

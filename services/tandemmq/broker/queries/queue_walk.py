@@ -65,8 +65,6 @@ _STEPS_OF_READ: Final = 100
 
 
 class Place(NamedTuple):
-    """A message's place."""
-
     physical_offset: int
     size: int
     queue_id: int

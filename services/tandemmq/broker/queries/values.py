@@ -25,8 +25,6 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class QueriedMessage:
-    """A message as it lies in the log."""
-
     outline: RecordOutline
     properties: Mapping[str, str]
     body: Body

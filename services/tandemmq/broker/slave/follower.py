@@ -185,7 +185,6 @@ class Follower:
             await asyncio.sleep(LEAVE_POLL_S)
 
     async def run(self) -> None:
-        """Follows until cancelled."""
         try:
             await self._follow_for_ever()
         finally:

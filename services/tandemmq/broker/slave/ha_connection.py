@@ -18,10 +18,10 @@ import asyncio
 import mmap
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.broker.ha_transport import (
     CHECK_INTERVAL_S,
@@ -40,6 +40,9 @@ from tandemmq.core.replication.sessions import SlaveSession
 from tandemmq.core.storage.disk import DiskFull, RawWrite, StorageError
 from tandemmq.core.tracing.send_spans import ReplicaTimelines
 
+if TYPE_CHECKING:
+    from tandemmq.core.storage.message_store import MessageStore
+
 # As much as a dispatch takes in one go: while one thread does the one, the other has enough of the other to do.
 READ_BUFFER_BYTES: Final = 4 << 20
 # A hand-over to the thread waits for the interpreter: up to 5 ms, which a master's sends must not wait for. Whoever has
@@ -48,27 +51,6 @@ WRITTEN_APART_BYTES_MIN: Final = 1 << 20
 CONNECT_TIMEOUT_S: Final = 5.0
 _LOOK_TIMEOUT_S: Final = 1.0
 _NS_PER_MS: Final = 1_000_000
-
-
-class SlaveLog(Protocol):
-    """Where the bytes go."""
-
-    @property
-    def min_offset(self) -> int:
-        """First byte held."""
-
-    @property
-    def end_offset(self) -> int:
-        """One past the last byte held."""
-
-    def append_replicated(self, start_offset: int, parts: Sequence[memoryview]) -> None:
-        """Appends CommitLog bytes at the end, unchanged; no part goes beyond the end of a file."""
-
-    def replicated_write(self, start_offset: int, parts: Sequence[memoryview]) -> RawWrite | None:
-        """What does the same in a thread; None: not possible."""
-
-    def replicated_write_finished(self, write: RawWrite) -> None:
-        """It has run."""
 
 
 @dataclass(slots=True)
@@ -106,7 +88,7 @@ class HaConnection:
     def __init__(
         self,
         *,
-        log: SlaveLog,
+        log: MessageStore,
         clock: Clock,
         options: SlaveOptions,
         acknowledged_end: Callable[[], int],
@@ -186,7 +168,6 @@ class HaConnection:
             self._sock = self._session = None
 
     def acknowledge(self) -> None:
-        """Reports the acknowledged end."""
         self._acknowledge(0 if self._timelines is None else self._clock.monotonic_ns())
 
     def _acknowledge(self, now_ns: int) -> None:

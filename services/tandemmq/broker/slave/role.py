@@ -247,7 +247,6 @@ class SlaveRole:
     # Life
 
     async def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Follows from now on."""
         parts = self._parts
         parts.store.set_writable(False, "a slave takes messages from its master only")
         # Its log may be cut, and is compared with the master's at each start.

@@ -64,8 +64,6 @@ class Failure(NamedTuple):
 
 
 class DeliveredMessage(NamedTuple):
-    """A message whose delivery is traced."""
-
     message_id: str
     # The send's span; None when the send was not traced.
     sent: TraceContext | None

@@ -140,7 +140,6 @@ class BrokerSource:
     def digests(
         self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
     ) -> list[ExtentDigest]:
-        """See Source; made by the broker."""
         request = reader_pb.DigestExtentsRequest(
             range=_range(log_range), extent_bytes=extent_bytes, algorithm=_ALGORITHMS[algorithm]
         )
@@ -149,7 +148,6 @@ class BrokerSource:
         return [_extent(extent) for reply in replies for extent in reply.extents]
 
     def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
-        """See Source; done by the broker."""
         return self._check(reader_pb.CheckRecordsRequest(range=_range(log_range), with_queues=True, with_index=True))[0]
 
     def check_and_digest(

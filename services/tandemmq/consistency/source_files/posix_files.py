@@ -72,7 +72,6 @@ class SourceSpec:
 
     @property
     def is_broker(self) -> bool:
-        """Whether a running broker is asked."""
         return self.kind is SourceKind.BROKER
 
     def to_json(self) -> dict[str, Any]:

@@ -53,11 +53,9 @@ class Source(Protocol):
     """One replica, opened. Every call blocks and may raise ReplicaUnreadable."""
 
     @property
-    def files(self) -> ReplicaFiles:
-        """Its files."""
+    def files(self) -> ReplicaFiles: ...
 
-    def facts(self) -> ReplicaFacts:
-        """What is known of it now."""
+    def facts(self) -> ReplicaFacts: ...
 
     def digests(
         self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
@@ -69,8 +67,7 @@ class Source(Protocol):
 
     def check_and_digest(
         self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
-    ) -> tuple[RecordCheck, list[ExtentDigest]]:
-        """Both."""
+    ) -> tuple[RecordCheck, list[ExtentDigest]]: ...
 
 
 class FileSource:

@@ -145,8 +145,6 @@ class Pattern(StrEnum):
 
 
 class Action(StrEnum):
-    """What is done to a resource."""
-
     ALL = "All"
     PUB = "Pub"
     SUB = "Sub"
@@ -209,7 +207,6 @@ class Resource(NamedTuple):
         return f"{self.kind.value}:{name}"
 
     def covers(self, kind: ResourceKind, name: str) -> bool:
-        """Whether the pattern matches a resource."""
         if self.kind is ResourceKind.ANY:
             return True
         if self.kind is not kind:

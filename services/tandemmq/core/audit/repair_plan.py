@@ -61,8 +61,6 @@ PLAN_SCHEMA_VERSION: Final = 1
 
 
 class RepairAction(StrEnum):
-    """What a step does."""
-
     COPY_RANGE = "copy-range"
     """The target broker fetches [start_offset, end_offset) from the source broker of its group, checks both digests,
     and replaces its own bytes."""

@@ -59,7 +59,6 @@ def is_number(name: str) -> bool:
 
 
 def is_queue_id(name: str) -> bool:
-    """Whether a folder's name is the one of a queue."""
     return is_number(name) and str(int(name)) == name and int(name) < _QUEUE_IDS_MAX
 
 

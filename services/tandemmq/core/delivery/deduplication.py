@@ -92,7 +92,6 @@ class Window:
             self.forget_oldest()
 
     def forget_oldest(self) -> None:
-        """Its oldest ids go."""
         begin = next(iter(self._slices))
         self.count -= len(self._slices.pop(begin))
 
@@ -111,7 +110,6 @@ class Deduplication:
 
     @property
     def count(self) -> int:
-        """Ids of all topics."""
         return sum(window.count for window in self._windows.values())
 
     def window(self, config: TopicConfig, held_in: str = "") -> Window | None:
@@ -136,7 +134,6 @@ class Deduplication:
             self.cut_short_count += 1
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted."""
         for held_in in ("", *_HOLDING_TOPICS):
             self._windows.pop((topic, held_in), None)
 

@@ -55,8 +55,6 @@ _SLACK: Final = 1_024
 
 
 class Resolution(Enum):
-    """How a half ended."""
-
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     GIVEN_UP = "GIVEN_UP"
@@ -207,7 +205,6 @@ class HalfMessages:
     # Told
 
     def learn(self, half: Half, *, due_ms: int) -> None:
-        """A half is in the log."""
         self.next_offset = max(self.next_offset, half.queue_offset + 1)
         # What the log had before it was cut there is another's.
         self._ended.pop(half.queue_offset, None)

@@ -295,7 +295,6 @@ class LeaseTable:
         return None if record is None else LeasedRecord(record, handle, lease.attempt, lease.queue.queue_id, offset)
 
     def is_leased(self, group: str, topic: str, handle: str, now_ms: int) -> bool:
-        """Whether the handle's lease runs."""
         subscription = self._state.subscriptions.get((group, topic))
         return subscription is not None and _held(subscription, handle, now_ms + self._clock_offset_ms)[0] is not None
 

@@ -245,7 +245,6 @@ class LiteTopics:
     # What is there
 
     def has(self, parent: str, lite_topic: str) -> bool:
-        """Whether there is such a lite topic."""
         known = self._parents.get(parent)
         return known is not None and lite_topic in known.lites
 
@@ -313,7 +312,6 @@ class LiteTopics:
             self.count -= 1
 
     def forget_parent(self, parent: str) -> None:
-        """The topic was deleted."""
         known = self._parents.pop(parent, None)
         if known is not None:
             self.count -= len(known.lites)
@@ -366,7 +364,6 @@ class LiteTopics:
         return end if end <= start or is_confirmed(end - 1) else first_false(start, end, is_confirmed)
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
-        """Up to `count` entries from `start`."""
         parent, lite_topic = split_lmq_name(topic)
         lite = self._lite(parent, lite_topic)
         if lite is None or start < lite.first:

@@ -85,7 +85,6 @@ class PollTable(Generic[TokenT]):
         return [] if queue is None else [self._wake_first(queue)]
 
     def is_waited_for(self, topic: str, group: str) -> bool:
-        """Whether a receive of the group waits."""
         groups = self._topics.get(topic)
         return groups is not None and group in groups
 

@@ -89,8 +89,6 @@ class BadSql:
 
 
 class SqlFilter(MessageFilter):
-    """A compiled expression."""
-
     __slots__ = ("_condition", "expression")
 
     def __init__(self, expression: str, condition: _Node) -> None:
@@ -210,8 +208,6 @@ def _told(unexpected: UnexpectedInput) -> str:
 
 
 class _Node:
-    """A part of an expression."""
-
     __slots__ = ()
 
     def value(self, properties: bytes) -> object:

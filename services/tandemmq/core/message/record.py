@@ -3,7 +3,7 @@ leads to it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address
@@ -15,6 +15,7 @@ from librt.strings import BytesWriter, write_i32_be, write_i64_be
 from tandemmq.core.message.properties import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
     encode_properties,
     index_terms,
     tags_code,
@@ -216,6 +217,11 @@ _ID_BYTES: Final = (16, 28)
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
     return (store_host.address + _PORT_AND_OFFSET.pack(store_host.port, physical_offset)).hex().upper()
+
+
+def message_id_of(record: MessageRecord | RecordOutline, properties: Mapping[str, str]) -> str:
+    """Its client's; of a message without one, the id of its record."""
+    return properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset)
 
 
 def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:

@@ -127,7 +127,6 @@ class ConsumerOffsetTable:
 
     @property
     def version(self) -> DataVersion:
-        """Compared by slaves."""
         return self._version
 
     def __len__(self) -> int:
@@ -193,7 +192,6 @@ class ConsumerOffsetTable:
         return [(topic, queue_id, end) for topic, ends in self._queue_ends.items() for queue_id, end in ends.items()]
 
     def queue_end(self, topic: str, queue_id: int) -> QueueEnd | None:
-        """Of one queue."""
         return self._queue_ends.get(topic, {}).get(queue_id)
 
     def note_queue_ends(self, ends: Iterable[tuple[str, int, int]], log_offset: int, *, now_ms: int) -> bool:
@@ -505,7 +503,6 @@ class DelayOffsetTable:
 
     @property
     def version(self) -> DataVersion:
-        """Compared by slaves."""
         return self._version
 
     def __len__(self) -> int:
@@ -522,7 +519,6 @@ class DelayOffsetTable:
             self._version = self._version.next(now_ms)
 
     def to_json(self) -> str:
-        """The text of `delayOffset.json`."""
         return write_java_json({"dataVersion": self._version.to_fields(), "offsetTable": self._offsets})
 
     def copied(self) -> Self:

@@ -47,8 +47,7 @@ class NamedEntry(Protocol):
     """A topic or a group, as its table sees it."""
 
     @property
-    def name(self) -> str:
-        """Its key in the table."""
+    def name(self) -> str: ...
 
     def check(self) -> None:
         """Raises unless the entry may be made."""
@@ -57,8 +56,7 @@ class NamedEntry(Protocol):
         """RocketMQ's JSON object, fields in its order."""
 
     @classmethod
-    def from_object(cls, name: str, fields: JavaObject) -> Self:
-        """Reads one entry."""
+    def from_object(cls, name: str, fields: JavaObject) -> Self: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,6 @@ class NamedTable(Generic[NamedT]):
 
     @property
     def version(self) -> DataVersion:
-        """Compared by slaves."""
         return self._version
 
     def get(self, name: str) -> NamedT | None:

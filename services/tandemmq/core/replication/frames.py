@@ -179,8 +179,6 @@ class MasterOptions:
 
 @dataclass(frozen=True, slots=True)
 class SlaveOptions:
-    """A slave's timers."""
-
     heartbeat_interval_ms: int = 5_000
     """`haSendHeartbeatInterval`: a report is repeated after more than this without one."""
     housekeeping_interval_ms: int = 20_000

@@ -226,8 +226,6 @@ class HeartbeatStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to one sign of life."""
-
     status: HeartbeatStatus
     master: RegisteredBroker | None
     # True if the member is another broker to others than before: its epoch rose.

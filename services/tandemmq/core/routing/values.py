@@ -263,8 +263,6 @@ class RouteSnapshot:
 
 
 class AddressScheme(Enum):
-    """How to read a host."""
-
     IPV4 = "ipv4"
     IPV6 = "ipv6"
     DOMAIN_NAME = "domain name"
@@ -272,8 +270,6 @@ class AddressScheme(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One host and port."""
-
     host: str
     port: int
     scheme: AddressScheme

@@ -45,7 +45,6 @@ longer where others write to the same file system."""
 
 
 def queue_folder(topic: str, queue_id: int) -> str:
-    """Where the files of one queue are."""
     return f"{CONSUME_QUEUE_FOLDER}/{topic}/{queue_id}"
 
 

@@ -408,7 +408,6 @@ class IndexFile:
         self._segment.sync()
 
     def close(self) -> None:
-        """Lets go of the file."""
         self._segment.close()
 
     def _seconds_since_begin(self, store_timestamp_ms: int) -> int:

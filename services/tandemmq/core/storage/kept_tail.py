@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from tandemmq.core.message.properties import PROPERTY_UNIQUE_KEY, decode_properties
+from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import (
     Blank,
     Corrupt,
     RecordFound,
     ScanStop,
     decode_record,
-    offset_message_id,
+    message_id_of,
     scan_record,
 )
 from tandemmq.core.message.record_layout import (
@@ -320,9 +320,7 @@ def _whose(data: bytes, at: int) -> str:
     """Which message a damaged record was, if its head and its end are whole."""
     try:
         record = decode_record(data, at, check_crc=False)
-        message_id = decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY) or offset_message_id(
-            record.store_host, record.physical_offset
-        )
+        message_id = message_id_of(record, decode_properties(record.properties))
     except (MalformedRecord, ValueError):
         return ""
     return f": message {message_id} of topic {record.topic}"

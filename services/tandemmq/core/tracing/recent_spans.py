@@ -188,7 +188,6 @@ class RecentSpans:
 
     @property
     def trace_count(self) -> int:
-        """Traces remembered now."""
         return len(self._notable.traces) + len(self._ordinary.traces)
 
     @property

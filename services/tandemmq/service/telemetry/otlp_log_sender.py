@@ -4,15 +4,17 @@ metrics are sent. Imported only where lines are sent."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 
-from tandemmq.service.telemetry.audit_export import AuditLine
 from tandemmq.service.telemetry.otlp_sender import EXPORTER_LINES, SCOPE, encoded_resource, endpoint_of, fill_attributes
+
+if TYPE_CHECKING:
+    from tandemmq.service.telemetry.audit_export import AuditLine
 
 _SEVERITIES: Final = {
     "info": SeverityNumber.SEVERITY_NUMBER_INFO,

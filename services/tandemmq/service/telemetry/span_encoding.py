@@ -193,7 +193,6 @@ def _text_pair(key: _Key, value: str) -> bytes:
 
 
 def _pair(key: bytes, value: bytes) -> bytes:
-    """A KeyValue after its length."""
     length = varint(len(value))
     return b"".join((varint(len(key) + len(length) + len(value)), key, length, value))
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
-from support.console_client import ConsoleClient, console_client
+from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from tandemmq.admin.audit_log import Role
 from tandemmq.admin.console.dead_letters import add_dead_letter_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import DeadLetterResult, Unseen
 
-
-@asynccontextmanager
-async def _console(
-    operations: FakeOperations | None = None, role: Role = Role.OPERATOR
-) -> AsyncIterator[ConsoleClient]:
-    async with console_client(operations or FakeOperations(), add_dead_letter_pages, role=role) as client:
-        yield client
+_console = console_of(add_dead_letter_pages)
 
 
 async def test_groups_that_have_some() -> None:

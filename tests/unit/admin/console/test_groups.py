@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
 
-from support.console_client import ConsoleClient, console_client
+from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
 from tandemmq.admin.audit_log import Role
@@ -18,13 +16,7 @@ from tandemmq.admin.console.groups import add_group_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Unseen
 
-
-@asynccontextmanager
-async def _console(
-    operations: FakeOperations | None = None, role: Role = Role.OPERATOR
-) -> AsyncIterator[ConsoleClient]:
-    async with console_client(operations or FakeOperations(), add_group_pages, role=role) as client:
-        yield client
+_console = console_of(add_group_pages)
 
 
 async def test_list_shows_lag_members_and_what_is_read() -> None:

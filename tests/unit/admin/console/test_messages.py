@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from support.cluster_states import master
-from support.console_client import ConsoleClient, console_client
+from support.console_client import console_client, console_of
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
 from tandemmq.admin.audit_log import Role
@@ -18,11 +16,7 @@ from tandemmq.admin.console.messages import add_message_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, Unseen
 
-
-@asynccontextmanager
-async def _console(operations: FakeOperations | None = None) -> AsyncIterator[ConsoleClient]:
-    async with console_client(operations or FakeOperations(), add_message_pages) as client:
-        yield client
+_console = console_of(add_message_pages)
 
 
 def _address(operations: FakeOperations, place: int, topic: str = "orders") -> str:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from support.console_client import ConsoleClient, console_client
+from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from tandemmq.admin.audit_log import Role
 from tandemmq.admin.console.messages import add_transaction_pages
 from tandemmq.admin.operations.values import Unseen
 
-
-@asynccontextmanager
-async def _console(
-    operations: FakeOperations | None = None, role: Role = Role.OPERATOR
-) -> AsyncIterator[ConsoleClient]:
-    async with console_client(operations or FakeOperations(), add_transaction_pages, role=role) as client:
-        yield client
+_console = console_of(add_transaction_pages)
 
 
 async def test_undecided_ones_are_shown() -> None:

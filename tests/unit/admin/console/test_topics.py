@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from urllib.parse import quote
 
-from support.console_client import ConsoleClient, console_client
+from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from support.operations_samples import LONGEST_NAME, RECEIPTS
 from tandemmq.admin.audit_log import Role
@@ -15,13 +13,7 @@ from tandemmq.admin.console.topics import add_topic_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Unseen
 
-
-@asynccontextmanager
-async def _console(
-    operations: FakeOperations | None = None, role: Role = Role.OPERATOR
-) -> AsyncIterator[ConsoleClient]:
-    async with console_client(operations or FakeOperations(), add_topic_pages, add_message_pages, role=role) as client:
-        yield client
+_console = console_of(add_topic_pages, add_message_pages)
 
 
 async def test_list_shows_topics_with_what_they_hold() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from support.console_client import ConsoleClient, console_client
+from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from tandemmq.admin.audit_log import Role
 from tandemmq.admin.console.users import add_user_pages, user_rows
@@ -14,12 +11,7 @@ from tandemmq.admin.operations.values import Acl, AclEntry, Unseen, User
 _SECRET = "planted-secret"
 
 
-@asynccontextmanager
-async def _console(
-    operations: FakeOperations | None = None, role: Role = Role.OPERATOR
-) -> AsyncIterator[ConsoleClient]:
-    async with console_client(operations or FakeOperations(), add_user_pages, role=role) as client:
-        yield client
+_console = console_of(add_user_pages)
 
 
 def test_a_row_says_what_a_user_may_and_where_it_is_otherwise() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import xxhash
@@ -90,7 +90,7 @@ class Parts:
         (self.root / "commitlog" / f"{0:020d}").write_bytes(bytes(LOG_BYTES))
         self.repair = RangeRepair(
             root=str(self.root),
-            store=self.store,
+            store=cast("Any", self.store),
             state=lambda: ReplicaState(
                 identity=BrokerIdentity("cluster", "broker-a", 1),
                 min_offset=0,

@@ -18,7 +18,7 @@ import pytest
 
 from support.http2_peer import unary_request
 from support.manual_time import ManualTime
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, until
 from tandemmq.broker.client_api import forwarding
 from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, GroupCalls, HeldOutcome
 from tandemmq.broker.client_api.validation import Code, Outcome, status_of
@@ -26,7 +26,7 @@ from tandemmq.core.clock import Clock
 from tandemmq.http2 import frames
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
+from tandemmq.proto.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
 from tandemmq.service.rpc import (
@@ -126,11 +126,7 @@ async def member(
 
 
 async def heartbeat(channel: grpc.aio.Channel, limit_s: float = PATIENCE_S, **headers: str) -> str:
-    call = channel.unary_unary(
-        f"/{SERVICE}/Heartbeat",
-        request_serializer=pb.HeartbeatRequest.SerializeToString,
-        response_deserializer=pb.HeartbeatResponse.FromString,
-    )
+    call = MessagingServiceStub(channel).Heartbeat
     metadata = [(name.replace("_", "-"), value) for name, value in headers.items()]
     answer = await call(pb.HeartbeatRequest(), metadata=metadata, timeout=limit_s)
     return str(answer.status.message)
@@ -222,43 +218,27 @@ async def test_where_roles_are_fixed_the_master_ends_deliveries_and_gets_nothing
         member(lambda: endpoint, [], names=SETTLING) as (channel, forwarder),
     ):
         assert await heartbeat(channel) == "member"
-        acknowledge = channel.unary_unary(
-            f"/{SERVICE}/AckMessage",
-            request_serializer=pb.AckMessageRequest.SerializeToString,
-            response_deserializer=pb.AckMessageResponse.FromString,
-        )
+        acknowledge = MessagingServiceStub(channel).AckMessage
         assert (await acknowledge(pb.AckMessageRequest(), timeout=PATIENCE_S)).status.message == "master"
         assert forwarder.forwarded_count == 1
 
 
 async def test_routes_are_each_members_own_answer() -> None:
     async with front("master", []) as (_, endpoint), member(lambda: endpoint, []) as (channel, _):
-        call = channel.unary_unary(
-            f"/{SERVICE}/QueryRoute",
-            request_serializer=pb.QueryRouteRequest.SerializeToString,
-            response_deserializer=pb.QueryRouteResponse.FromString,
-        )
+        call = MessagingServiceStub(channel).QueryRoute
         assert (await call(pb.QueryRouteRequest(), timeout=PATIENCE_S)).status.message == "member"
 
 
 async def test_a_stream_of_answers_comes_whole() -> None:
     async with front("master", []) as (_, endpoint), member(lambda: endpoint, []) as (channel, _):
-        call = channel.unary_stream(
-            f"/{SERVICE}/ReceiveMessage",
-            request_serializer=pb.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=pb.ReceiveMessageResponse.FromString,
-        )
+        call = MessagingServiceStub(channel).ReceiveMessage
         answers = [answer.status.message async for answer in call(pb.ReceiveMessageRequest(), timeout=PATIENCE_S)]
         assert answers == ["master 0", "master 1", "master 2"]
 
 
 async def test_a_stream_both_ways_is_passed_on_and_ends_with_either_side() -> None:
     async with front("master", []) as (_, endpoint), member(lambda: endpoint, []) as (channel, forwarder):
-        call = channel.stream_stream(
-            f"/{SERVICE}/Telemetry",
-            request_serializer=pb.TelemetryCommand.SerializeToString,
-            response_deserializer=pb.TelemetryCommand.FromString,
-        )
+        call = MessagingServiceStub(channel).Telemetry
         stream = call(None)
         for text in ("one", "two"):
             await stream.write(pb.TelemetryCommand(status=definition.Status(message=text)))
@@ -298,7 +278,7 @@ async def test_clients_that_end_their_streams_at_any_moment_do_not_end_the_membe
         front("master", []) as (_, endpoint),
         member(lambda: endpoint, []) as (channel, forwarder),
     ):
-        open_stream = service_pb2_grpc.MessagingServiceStub(channel).Telemetry
+        open_stream = MessagingServiceStub(channel).Telemetry
 
         async def client() -> None:
             stream = open_stream()
@@ -328,7 +308,7 @@ async def test_whatever_fails_in_a_stream_that_is_passed_on_ends_no_other_call(s
         member(lambda: endpoint, []) as (channel, _),
     ):
         with patch.object(forwarding._ForwardedStream, side, fails):
-            stream = service_pb2_grpc.MessagingServiceStub(channel).Telemetry()
+            stream = MessagingServiceStub(channel).Telemetry()
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await stream.write(pb.TelemetryCommand())
                 if side == "_read":
@@ -418,11 +398,7 @@ async def other_group(sender: Sender) -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def acknowledge(channel: grpc.aio.Channel, *, timeout_s: float = PATIENCE_S, **headers: str) -> definition.Status:
-    call = channel.unary_unary(
-        f"/{SERVICE}/AckMessage",
-        request_serializer=pb.AckMessageRequest.SerializeToString,
-        response_deserializer=pb.AckMessageResponse.FromString,
-    )
+    call = MessagingServiceStub(channel).AckMessage
     metadata = [(name.replace("_", "-"), value) for name, value in headers.items()]
     answer = await call(pb.AckMessageRequest(group={"name": "g"}), metadata=metadata, timeout=timeout_s)
     assert isinstance(answer, pb.AckMessageResponse)
@@ -434,11 +410,7 @@ async def test_the_owner_of_a_call_answers_it() -> None:
         sender = Sender({"broker-b": endpoint})
         async with other_group(sender) as channel:
             assert (await acknowledge(channel)).message == "owner"
-            receive = channel.unary_stream(
-                f"/{SERVICE}/ReceiveMessage",
-                request_serializer=pb.ReceiveMessageRequest.SerializeToString,
-                response_deserializer=pb.ReceiveMessageResponse.FromString,
-            )
+            receive = MessagingServiceStub(channel).ReceiveMessage
             answers = [
                 answer.status.message async for answer in receive(pb.ReceiveMessageRequest(), timeout=PATIENCE_S)
             ]
@@ -486,8 +458,7 @@ async def test_who_gave_messages_hears_that_the_caller_of_who_passed_them_on_may
             if is_reset:
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
-            while passes_on.connection_count or len(names) < 1 + is_reset:
-                await asyncio.sleep(0.01)
+            await until(lambda: not passes_on.connection_count and len(names) >= 1 + is_reset)
         assert names[1:] == ([UNREAD + names[0]] if is_reset else [])
         assert names[0]
     finally:
@@ -543,21 +514,17 @@ async def test_the_next_master_hears_of_an_answer_that_its_former_one_gave_and_n
             is_ready, is_here = next_master == "another", next_master == "this broker"
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
-            while servers[1].connection_count:
-                await asyncio.sleep(0.01)
+            await until(lambda: not servers[1].connection_count)
             if next_master == "another, later":
                 master = await member()
-                while not told:
-                    await asyncio.sleep(0.01)
+                await until(lambda: told)
                 is_ready = True
             if next_master == "this broker, by closing":
                 is_here = True
                 await forwarder.close(is_stopping=False)
-            while not here and not (told and is_ready):
-                await asyncio.sleep(0.01)
+            await until(lambda: here or (told and is_ready))
             if next_master == "another, later":
-                while len(told) < 2:
-                    await asyncio.sleep(0.01)
+                await until(lambda: len(told) >= 2)
         assert {client_id for client_id, _ in here} == ({"client@1"} if "this" in next_master else set())
         names = {name.removeprefix(UNREAD) for name in [*told, *(name for _, name in here)]}
         assert [passed_on_nonce(name) is not None for name in names] == [True]
@@ -622,8 +589,7 @@ async def test_too_many_calls_that_wait_for_one_group_are_refused_and_do_not_hol
         sender = Sender({"broker-b": silent, "broker-c": endpoint})
         async with other_group(sender) as channel:
             waiting = [asyncio.create_task(acknowledge(channel, timeout_s=PATIENCE_S)) for _ in range(1_024)]
-            while sender.calls.forwarded_counts.get("AckMessage", 0) < len(waiting):
-                await asyncio.sleep(0.01)
+            await until(lambda: sender.calls.forwarded_counts.get("AckMessage", 0) >= len(waiting))
             assert (await acknowledge(channel)).code == definition.TOO_MANY_REQUESTS
             sender.owner = "broker-c"
             assert (await acknowledge(channel)).message == "owner"
@@ -667,9 +633,7 @@ async def changing_member(
 
 
 async def until_held(forwarder: CallForwarder, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while forwarder.held_count < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: forwarder.held_count >= count)
 
 
 def ended(forwarder: CallForwarder) -> dict[str, int]:
@@ -702,30 +666,23 @@ async def test_strangers_leave_room_for_callers_that_are_known(monkeypatch: pyte
     async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
         strangers = [asyncio.create_task(heartbeat(channel)) for _ in range(30)]
         await until_held(forwarder, 5)
-        async with asyncio.timeout(PATIENCE_S):
-            while forwarder.held_counts[HeldOutcome.NO_ROOM] < 25:
-                await asyncio.sleep(0.005)
+        await until(lambda: forwarder.held_counts[HeldOutcome.NO_ROOM] >= 25)
         known = [asyncio.create_task(heartbeat(channel, x_known="1")) for _ in range(5)]
         await until_held(forwarder, 10)
         assert await heartbeat(channel, x_known="1") == "member", "all of it is taken"
         # The same on the way to a master that does not answer.
         change.master, change.is_under_way = silent, False
-        async with asyncio.timeout(PATIENCE_S):
-            while forwarder.forwarded_count < 10:
-                await asyncio.sleep(0.005)
+        await until(lambda: forwarder.forwarded_count >= 10)
         for task in (*strangers, *known):
             task.cancel()
         await asyncio.wait((*strangers, *known))
-        while len(forwarder._calls):
-            await asyncio.sleep(0.005)
+        await until(lambda: not forwarder._calls)
         strangers = [asyncio.create_task(heartbeat(channel)) for _ in range(30)]
-        while forwarder.forwarded_count < 15:
-            await asyncio.sleep(0.005)
+        await until(lambda: forwarder.forwarded_count >= 15)
         await asyncio.wait(strangers, timeout=5, return_when=asyncio.FIRST_COMPLETED)
         assert forwarder.forwarded_count == 15
         known = [asyncio.create_task(heartbeat(channel, x_known="1")) for _ in range(5)]
-        while forwarder.forwarded_count < 20:
-            await asyncio.sleep(0.005)
+        await until(lambda: forwarder.forwarded_count >= 20)
         for task in (*strangers, *known):
             task.cancel()
         await asyncio.wait((*strangers, *known))
@@ -740,11 +697,7 @@ async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch
         return call.header("x-known") == "1"
 
     async def acknowledged(channel: grpc.aio.Channel, *, known: str = "", size: int = 1_000) -> str:
-        call = channel.unary_unary(
-            f"/{SERVICE}/AckMessage",
-            request_serializer=pb.AckMessageRequest.SerializeToString,
-            response_deserializer=pb.AckMessageResponse.FromString,
-        )
+        call = MessagingServiceStub(channel).AckMessage
         request = pb.AckMessageRequest(group=definition.Resource(name="x" * size))
         answer = await call(request, timeout=PATIENCE_S, metadata=(("x-known", known),))
         return str(answer.status.message)
@@ -752,26 +705,20 @@ async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch
     async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
         change.master = silent
         waiting = [asyncio.create_task(acknowledged(channel, size=20_000))]
-        while forwarder.forwarded_count < 1:
-            await asyncio.sleep(0.005)
+        await until(lambda: forwarder.forwarded_count >= 1)
         assert await acknowledged(channel, known="1") == "member", "a large one passes alone"
         waiting[0].cancel()
-        while forwarder._bytes:
-            await asyncio.sleep(0.005)
+        await until(lambda: not forwarder._bytes)
         waiting += [asyncio.create_task(acknowledged(channel)) for _ in range(5)]
-        while forwarder.forwarded_count < 6:
-            await asyncio.sleep(0.005)
+        await until(lambda: forwarder.forwarded_count >= 6)
         assert await acknowledged(channel) == "member"
         waiting += [asyncio.create_task(acknowledged(channel, known="1")) for _ in range(5)]
-        while forwarder.forwarded_count < 11:
-            await asyncio.sleep(0.005)
+        await until(lambda: forwarder.forwarded_count >= 11)
         assert await acknowledged(channel, known="1") == "member"
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        async with asyncio.timeout(PATIENCE_S):
-            while forwarder._bytes:
-                await asyncio.sleep(0.005)
+        await until(lambda: not forwarder._bytes)
 
 
 async def test_a_call_is_refused_when_a_change_ends_without_a_master() -> None:
@@ -823,11 +770,7 @@ async def test_what_tells_where_masters_are_and_what_was_passed_on_before_does_n
     change = Change()
     seen: list[dict[str, str]] = []
     async with changing_member(change, seen) as (channel, forwarder, _):
-        query = channel.unary_unary(
-            f"/{SERVICE}/QueryRoute",
-            request_serializer=pb.QueryRouteRequest.SerializeToString,
-            response_deserializer=pb.QueryRouteResponse.FromString,
-        )
+        query = MessagingServiceStub(channel).QueryRoute
         assert (await query(pb.QueryRouteRequest(), timeout=PATIENCE_S)).status.message == "member"
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await heartbeat(channel, x_tandemmq_forwarded="1")
@@ -863,9 +806,7 @@ async def test_a_call_whose_master_is_changing_waits_at_the_member_that_passed_i
             for answer in answers:
                 assert isinstance(answer, grpc.aio.AioRpcError) if next_master == "nobody" else answer == next_master
             assert at_master.held_count == 0
-            async with asyncio.timeout(PATIENCE_S):
-                while at_member.held_count:
-                    await asyncio.sleep(0.005)
+            await until(lambda: not at_member.held_count)
             await at_member.close()
 
 
@@ -895,7 +836,5 @@ async def test_a_caller_that_went_away_is_not_answered_later() -> None:
         change.is_under_way = False
         assert await heartbeat(channel) == "member"
         assert len(seen) == 1
-        async with asyncio.timeout(PATIENCE_S):
-            while forwarder.held_count:
-                await asyncio.sleep(0.005)
+        await until(lambda: not forwarder.held_count)
         assert ended(forwarder) == {HeldOutcome.CALLER_GONE: 1}

@@ -4,7 +4,7 @@ the simulator's."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 
 from support.group_records import RECORD
-from support.running_time import PATIENCE_S
+from support.running_time import until
 from tandemmq.broker.failover import controller, turned_away
 from tandemmq.broker.failover.authority import AuthorityUnavailable, Held, SwapLost
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused, boot_time_ms
@@ -253,12 +253,6 @@ async def claim_when_the_lease_is_over(failover: Failover) -> None:
             return
         except ClaimRefused:
             await asyncio.sleep(0.01)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 class MemoryAuthority:

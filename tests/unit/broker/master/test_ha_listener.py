@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
 
-from support.running_time import PATIENCE_S
+from support.running_time import until
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.master.ha_listener import SLAVES_MAX, STRANGERS_LINES_MAX, HaListener
@@ -46,14 +45,14 @@ async def test_who_opens_all_connections_and_says_nothing_keeps_no_slave_out() -
     silent: list[socket.socket] = []
     try:
         slave.sendall(REPORT.pack(0))
-        await _until(lambda: len(replica.slaves()) == 1)
+        await until(lambda: len(replica.slaves()) == 1)
         for _ in range(SLAVES_MAX + 10):
             silent.append(socket.create_connection(address))
             await asyncio.sleep(0)
         late = socket.create_connection(address)
         silent.append(late)
         late.sendall(REPORT.pack(0))
-        await _until(lambda: len(replica.slaves()) == 2)
+        await until(lambda: len(replica.slaves()) == 2)
         assert len(listener.departures) == 0, "nobody who had reported was sent away"
     finally:
         listener.stop()
@@ -73,7 +72,7 @@ async def test_strangers_do_not_fill_the_log_and_proven_slaves_are_told_of_all_t
     async def come_and_go() -> None:
         changes.clear()
         socket.create_connection(address).close()
-        await _until(lambda: len(changes) == 2)
+        await until(lambda: len(changes) == 2)
 
     try:
         with capture_logs() as lines:
@@ -84,9 +83,9 @@ async def test_strangers_do_not_fill_the_log_and_proven_slaves_are_told_of_all_t
             host, port = slave.getsockname()
             replica.verified(1, 0, peer=connection_end(host, port), now_ms=clock.monotonic_ms())
             slave.sendall(REPORT.pack(0))
-            await _until(lambda: bool(replica.slaves()))
+            await until(lambda: bool(replica.slaves()))
             slave.close()
-            await _until(lambda: not replica.slaves())
+            await until(lambda: not replica.slaves())
             assert [line["event"] for line in lines[STRANGERS_LINES_MAX:]] == ["slave_disconnected"]
             clock.now_ms += 60_000
             await come_and_go()
@@ -123,10 +122,10 @@ async def test_what_strangers_report_does_not_fill_the_log_and_is_counted(report
                 with socket.create_connection(address) as stranger:
                     stranger.sendall(REPORT.pack(report))
                     if report == 0:
-                        await _until(lambda: len(replica.slaves()) == 1)
+                        await until(lambda: len(replica.slaves()) == 1)
                     else:
-                        await _until(lambda: path.refused_report_count == number)  # noqa: B023 - asked before the next
-                await _until(lambda: not replica.slaves())
+                        await until(lambda: path.refused_report_count == number)  # noqa: B023 - asked before the next
+                await until(lambda: not replica.slaves())
             assert len(lines) == STRANGERS_LINES_MAX
             if report != 0:
                 assert path.refused_counts.total() == 100, "what is not told is counted"
@@ -134,14 +133,14 @@ async def test_what_strangers_report_does_not_fill_the_log_and_is_counted(report
                 host, port = slave.getsockname()
                 replica.verified(1, 0, peer=connection_end(host, port), now_ms=clock.monotonic_ms())
                 slave.sendall(REPORT.pack(0))
-                await _until(lambda: any(view.broker_id == 1 for view in replica.slaves()))
+                await until(lambda: any(view.broker_id == 1 for view in replica.slaves()))
                 slave.sendall(REPORT.pack(1 << 40))
-                await _until(lambda: not replica.slaves())
+                await until(lambda: not replica.slaves())
             told = [line["event"] for line in lines[STRANGERS_LINES_MAX:]]
             assert told == ["slave_started", "slave_in_sync", "slave_report_refused", "slave_link_closed"]
             clock.now_ms += 60_000
             socket.create_connection(address).close()
-            await _until(lambda: len(lines) > STRANGERS_LINES_MAX + len(told))
+            await until(lambda: len(lines) > STRANGERS_LINES_MAX + len(told))
         assert lines[STRANGERS_LINES_MAX + len(told)]["not_told"] > 0
     finally:
         listener.stop()
@@ -149,9 +148,3 @@ async def test_what_strangers_report_does_not_fill_the_log_and_is_counted(report
 
 def _fail(error: Exception) -> None:
     raise error
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -54,7 +54,7 @@ def ask(
     servicer = MetadataServicer(
         tables={MetadataFile.TOPICS: topics},
         changes=ChangeSignal(),
-        role=lambda: Role(holds_copies=not is_master, is_serving=is_serving),
+        role=lambda: cast("Any", Role(holds_copies=not is_master, is_serving=is_serving)),
         damaged=[MetadataFile.TOPICS] if is_damaged else [],
     )
     request = pb.GetMetadataTableRequest(table=pb.METADATA_TABLE_TOPICS, known_version=known, accept_copy=accept_copy)

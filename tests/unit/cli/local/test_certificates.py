@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
-from support.running_time import PATIENCE_S
+from support.running_time import PATIENCE_S, run_program
 from tandemmq.cli.app import app
 from tandemmq.cli.ending import CommandError
 from tandemmq.cli.local.certificates import ClusterCertificates, authority_in, caller_certificate, member_identity
@@ -203,13 +202,9 @@ def _port_that_speaks_no_tls() -> Iterator[int]:
 def test_a_failed_handshake_is_told_by_our_error_alone(folder: ClusterFolder) -> None:
     ClusterCertificates(folder).make(_members(folder))
     with _port_that_speaks_no_tls() as port:
-        ended = subprocess.run(
+        ended = run_program(
             [sys.executable, "-m", "tandemmq.cli", "status", "--namesrv", f"127.0.0.1:{port}"],
             env=os.environ | {"TANDEMMQ_SERVICE_TLS_PATH": str(folder.certs / "admin")},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
         )
     assert ended.returncode != 0
     lines = ended.stderr.splitlines()
