@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -414,7 +415,7 @@ def test_an_operator_names_a_master_when_the_authority_has_lost_the_record(tmp_p
         for broker in group.brokers:
             broker.kill()
         for record in group.authority.glob("*.json"):
-            record.unlink()
+            shutil.rmtree(record)
         for broker in group.brokers:
             broker.start()
         wait_until(

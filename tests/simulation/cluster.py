@@ -62,6 +62,7 @@ RETURN_LIMIT_MS: Final = 60_000
 an operator has to give disks up. In all other cases `MASTER_LIMIT_MS` is."""
 MASTER_LIMIT_MS: Final = 11_000
 """A lease and 5 s: so soon somebody acts as master once all is there that this takes; see `Cluster.lacks`."""
+JUST_NOW_MS: Final = 10_000
 MASTERLESS_MS: Final = 20_000
 """So long an operator lets a group be without a master."""
 TABLES_WAIT_FOR_THE_SET: Final = True
@@ -119,6 +120,8 @@ class Cluster:
         self.authority.late_share = settings.authority_late_share
         self._authority_machine = Machine(AUTHORITY, self.network, self._rng(AUTHORITY))
         self._authority_process: Process | None = None
+        self.removed: list[Member] = []
+        """Members that were taken out of the group for good."""
         self._incarnations: dict[int, str] = {}
         """Who acknowledged in an epoch."""
         self._answers_at: dict[int, Answer] = {}
@@ -160,7 +163,7 @@ class Cluster:
             late_ms = 0 if member is self.master else self.settings.slaves_late_ms
             self.timeline.after(late_ms * US_PER_MS, member.start)
         asked = self.members if self.settings.failover else self.members[:1]
-        hosts = {member.broker_id: member.name for member in asked}
+        hosts = self._hosts = {member.broker_id: member.name for member in asked}
         process = Process(Machine("operator", self.network, self._rng("operator")), failed=self._client_failed)
         self.operator = SimOperator(
             process, self.network, self.ledger, self.settings, self._rng("operator choices"), hosts
@@ -181,6 +184,24 @@ class Cluster:
         self.deliveries.two_masters_until_us = FOR_EVER_US
         second.start()
         return second
+
+    def add_member(self) -> Member:
+        """One more broker of a group that fails over, with an empty disk."""
+        broker_id = len(self.members) + len(self.removed)
+        member = self._new_member(f"broker-{broker_id}", broker_id)
+        member.changed_settings = dict(self.members[-1].changed_settings)
+        self._hosts[broker_id] = member.name
+        self.members.append(member)
+        self.budget.members = (*self.budget.members, member.name)
+        member.start()
+        return member
+
+    def remove_member(self, member: Member) -> None:
+        """A slave's machine is taken away, with its disk, and never comes back."""
+        with self._data_loss(member, f"removal of {member.name}", disk_lost=True):
+            member.take_away()
+            self.members.remove(member)
+        self.removed.append(member)
 
     def add_producer(self, name: str) -> SimProducer:
         """Starts one more producer."""
@@ -269,6 +290,8 @@ class Cluster:
         if self.settings.failover:
             self.run_until(lambda: self._actor() is not None, limit_ms=RETURN_LIMIT_MS, what="nobody acts as master")
         self.run_until(self._converged, limit_ms=HEAL_LIMIT_MS, what="the slaves do not follow their master")
+        if self.settings.failover:
+            self.run_until(self._in_sync, limit_ms=HEAL_LIMIT_MS, what="not all members are in the in-sync set")
         self.run_until(
             self._tables_follow, limit_ms=HEAL_LIMIT_MS, what="the slaves' tables do not follow their master's"
         )
@@ -384,7 +407,7 @@ class Cluster:
                 member=member,
                 process=process,
                 network=self.network,
-                settings=self.settings,
+                settings=replace(self.settings, **member.changed_settings),
                 journal=self.journal,
                 answered=self._judged(partial(self._answered, member)),
                 given=partial(self._given, member),
@@ -444,6 +467,7 @@ class Cluster:
 
     def _answered(self, member: Member, answer: Answer) -> None:
         """A master acknowledges."""
+        self._check_copies(member, answer)
         known = self._incarnations.setdefault(answer.epoch, answer.incarnation)
         if known != answer.incarnation:
             raise Violation(f"{known} and {answer.incarnation} both acknowledge in epoch {answer.epoch}")
@@ -461,6 +485,22 @@ class Cluster:
         if (answer.message_id, answer.physical_offset) not in self.ledger.lost:
             self._answers_at[answer.physical_offset] = answer
             self.ledger.answered(answer)
+
+    def _check_copies(self, member: Member, answer: Answer) -> None:
+        """It does so by the settings that it was started with, whoever else has others."""
+        needed = cast("SimBroker", member.node).needed_copies
+        since_us = self.timeline.now_us - JUST_NOW_MS * US_PER_MS
+        # Who has lost its disk since it reported may have had it.
+        holders = [
+            other.name
+            for other in (*self.members, *self.removed)
+            if other.holds(answer) or self._journal_lost_us.get(other.name, -1) >= since_us
+        ]
+        if answer.waited and len(holders) < needed:
+            raise Violation(
+                f"{member.name} acknowledges {answer.message_id} at offset {answer.physical_offset}, which needs "
+                f"{needed} copies, and {' and '.join(holders)} alone has it"
+            )
 
     def _given(self, member: Member, messages: Sequence[DeliveredMessage]) -> None:
         """A master shows messages to a consumer."""
@@ -693,6 +733,12 @@ class Cluster:
             for member in self.members
         )
 
+    def _in_sync(self) -> bool:
+        """The in-sync set is whole, but for disks that nobody has any more and that `inSyncReplicas` keeps in it."""
+        record = self.authority.record
+        disk_ids = set() if record is None else {replica.disk_id for replica in record.in_sync}
+        return all(member.disk_id in disk_ids for member in self.members)
+
     def _tables_follow(self) -> bool:
         """All members have the master's topics and groups, in their files."""
         nodes = [member.node for member in self.members if isinstance(member.node, SimMaster | SimSlave | SimBroker)]
@@ -754,7 +800,7 @@ class Cluster:
     def _check_route(self) -> None:
         if self.name_server is None:
             return
-        members = {member.name: member for member in (*self.members, *self.second_masters)}
+        members = {member.name: member for member in (*self.members, *self.second_masters, *self.removed)}
         for host in self.name_server.routed_hosts(TOPIC):
             member = members[host]
             if member.process is not None:

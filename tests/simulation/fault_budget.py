@@ -57,6 +57,11 @@ class FaultBudget:
             if began_us >= exposure.at_us:
                 exposure.unflushed.discard(name)
 
+    def promises_less(self, *, copies: int, sync_flush: bool) -> None:
+        """From now on a member may acknowledge by these settings."""
+        self.copies = min(self.copies, copies)
+        self.sync_flush = self.sync_flush and sync_flush
+
     def converged(self) -> None:
         """All machines hold the same log: every copy has been made up for."""
         self._exposures.clear()

@@ -16,6 +16,7 @@ from simulation.sim_broker import SimBroker
 from simulation.virtual_time import US_PER_MS
 from tandemmq.core.replication.mastership import GroupRecord
 from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import FlushDiskType
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -31,6 +32,7 @@ HEARD_MS: Final = 1_000
 """After so long NameServers have heard which record a member saw."""
 STOP_LIMIT_MS: Final = 30_000
 ROT_ATTEMPTS: Final = 5
+MEMBERS_MAX: Final = 4
 WITHIN_RECORD_LOOKS: Final = 2_000
 
 
@@ -99,6 +101,9 @@ class FaultInjector:
                 self._clog: 2,
                 self._cut_master_from_authority: 2,
                 self._forge_end_of_master: 0,
+                self._change_settings: 0,
+                self._exchange_member: 0,
+                self._put_back_authority_in_hand_over: 0,
             })  # fmt: skip
         if "age_authority" in dict(cluster.settings.fault_weights) and cluster.settings.failover:
             kinds[self._age_authority] = 0
@@ -154,7 +159,7 @@ class FaultInjector:
 
     def _lose_all_power(self) -> str | None:
         """The whole rack. Nothing that waited is lost with SYNC_FLUSH."""
-        if not self._cluster.settings.sync_flush:
+        if not self._cluster.budget.sync_flush:
             return None
         for member in self._cluster.members:
             member.lose_power(restart_after_ms=self._down_ms())
@@ -377,6 +382,61 @@ class FaultInjector:
             return what
         process.loop.call_later(patience_ms / 1_000, asked.cancel)
         return f"{what}, within {patience_ms} ms"
+
+    def _change_settings(self) -> str | None:
+        """Somebody changes what an acknowledgement takes, and starts members again, one after the other: all of them,
+        or fewer, as where a change was left half done."""
+        members = self._cluster.members
+        copies, flush = self._rng.randint(1, min(3, len(members))), self._rng.choice(tuple(FlushDiskType))
+        changed = {"in_sync_replicas": copies, "flush_disk_type": flush}
+        chosen = self._rng.sample(members, self._rng.choice((1, len(members), len(members))))
+        self._cluster.budget.promises_less(copies=copies, sync_flush=flush is FlushDiskType.SYNC_FLUSH)
+        pause_ms = self._rng.choice((50, 2_000, 8_000))
+
+        def renew(member: Member) -> None:
+            if not self._stopped and member in members:
+                member.changed_settings = changed
+                if self._rng.random() < 0.5:
+                    member.stop_in_order(limit_ms=STOP_LIMIT_MS, restart_after_ms=50)
+                else:
+                    member.kill(restart_after_ms=50)
+
+        for number, member in enumerate(chosen):
+            self._later(number * pause_ms, partial(renew, member))
+        return f"{', '.join(member.name for member in chosen)} will be started again with {changed}"
+
+    def _exchange_member(self) -> str | None:
+        """A slave is taken out of the group for good, and a broker with a new id comes; or one of the two."""
+        cluster, what = self._cluster, []
+        if len(cluster.members) < MEMBERS_MAX and self._rng.random() < 0.7:
+            what.append(f"{cluster.add_member().name} is a new member")
+        slave = self._rng.choice(cluster.slaves)
+        needed = max(
+            cluster.settings.in_sync_replicas,
+            *(member.changed_settings.get("in_sync_replicas", 1) for member in cluster.members),
+        )
+        is_bare = not cluster.may_lose_disk(slave) or not all(member.running for member in cluster.members)
+        if len(cluster.members) > max(2, needed) and not is_bare and self._rng.random() < 0.7:
+            cluster.remove_member(slave)
+            what.append(f"{slave.name} is taken away for good")
+        return ", ".join(what) or None
+
+    def _put_back_authority_in_hand_over(self) -> str | None:
+        """A backup of seconds ago is restored while one master makes way for the next."""
+        what = self._hand_over()
+        if what is None:
+            return None
+        authority, count = self._cluster.authority, self._cluster.authority.version_count
+
+        def put_back() -> None:
+            versions = authority.version_count - count + self._rng.choice((0, 0, 1, 2))
+            if not self._stopped and versions and authority.put_back(versions):
+                self._cluster.authority_was_put_back()
+                self._cluster.journal.note("FAULT", f"the authority is put back to {authority.record}")
+                self._later(self._rng.choice((3_000, 15_000, 40_000)), self._cluster.seed_authority)
+
+        self._later(self._rng.choice((5, 50, 150, 400, 1_000)), put_back)
+        return f"{what}, and the authority will be put back"
 
     def _cut_authority(self) -> str | None:
         """A member alone, or all of them, asks in vain, or gets no answer."""

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from simulation.checkers import Violation, end_of_filler, last_boundary, log_place, readable_end
 from simulation.faulty_disk import FaultyDisk
@@ -140,6 +140,8 @@ class Member:
         self._segment_bytes = segment_bytes
         self.clean_image: dict[str, bytes] | None = None
         """What was on the disk after the last orderly stop."""
+        self.changed_settings: dict[str, Any] = {}
+        """What its next starts have that the run's settings do not."""
         self.power_loss_after_cut_ms: int | None = None
         """How long after its next cut the machine is to lose power; None: it is not."""
         self._readable_end = 0

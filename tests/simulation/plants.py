@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from enum import Enum
 from typing import Any
 from unittest import mock
 
 from simulation.checkers import last_boundary
+from simulation.member import Member
 from simulation.run_settings import RunSettings
+from simulation.sim_broker import SimBroker
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.master.role import MasterRole
@@ -26,6 +28,7 @@ from tandemmq.core.replication.mastership import FailoverStep, GroupRecord, Mast
 from tandemmq.core.replication.slave_catch_up import CatchUpStep
 from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.commit_log import CommitLog
+from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import LogFlushJob
 from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import PutStatus
@@ -106,6 +109,12 @@ class Plant(Enum):
     """A NameServer that takes what a starting process says of its disk for what the disk held."""
     ACTS_WITHOUT_ITS_SLAVE = "acts-without-its-slave"
     """A master that acts for its whole lease although a member of the set that has left may claim sooner."""
+    FIRST_SETTINGS_KEPT = "first-settings-kept"
+    """A disk on which brokers go on with the `inSyncReplicas` of their first start."""
+    NEWCOMER_LEFT_OUT = "newcomer-left-out"
+    """An in-sync set that takes in those alone that a group of three begins with."""
+    FAILED_SYNC_REPEATED = "failed-sync-repeated"
+    """A store that syncs again after a failed sync, and takes that for all."""
 
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
@@ -300,6 +309,34 @@ def _promise_for_nothing(self: Mastership, epoch: int, duration_ms: int, *, now_
     return is_promised
 
 
+class _FirstSettings(SimBroker):
+    """A broker as the shell of the product would make it, had it its settings from its disk."""
+
+    def __init__(self, *, member: Member, settings: RunSettings, **parts: Any) -> None:
+        asked = settings.in_sync_replicas
+        first = member.disk.__dict__.setdefault("first_in_sync_replicas", asked)
+        super().__init__(member=member, settings=replace(settings, in_sync_replicas=first), **parts)
+        self.needed_copies = asked
+
+
+def _set_of_three(
+    self: Mastership, record: GroupRecord, acked: Mapping[Replica, int], *, now_ms: int
+) -> frozenset[Replica]:
+    return frozenset(each for each in _next_set(self, record, acked, now_ms=now_ms) if each.broker_id < 3)
+
+
+_sync = LogFlushJob._sync
+
+
+def _sync_again(self: LogFlushJob) -> None:
+    try:
+        _sync(self)
+    except DiskError:
+        for segment in self.segments:
+            with suppress(DiskError):
+                segment.sync()
+
+
 def _everything(self: MasterReplica) -> int:
     return 1 << 62
 
@@ -381,6 +418,9 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     ),
     Plant.SETTLED_BEFORE_COPIED: (("tandemmq.broker.master.role.MasterRole.when_progress_held", _held_at_once),),
     Plant.ACTS_WITHOUT_ITS_SLAVE: ((f"{_MASTERSHIP}.slave_left", _ignore_slave),),
+    Plant.FIRST_SETTINGS_KEPT: (("simulation.cluster.SimBroker", _FirstSettings),),
+    Plant.NEWCOMER_LEFT_OUT: ((f"{_MASTERSHIP}._next_set", _set_of_three),),
+    Plant.FAILED_SYNC_REPEATED: (("tandemmq.core.storage.flush_jobs.LogFlushJob._sync", _sync_again),),
 }
 
 # What the drawn settings seldom come to.
@@ -474,6 +514,13 @@ _STEERING: dict[Plant, dict[str, Any]] = {
     Plant.LEASE_IGNORED: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
     Plant.PROMISE_BROKEN: {"fault_pause_ms": 6_000, "fault_weights": (("cut_master_from_authority", 60),)},
     Plant.ACTS_WITHOUT_ITS_SLAVE: {"fault_pause_ms": 8_000, "fault_weights": (("forge_end_of_master", 60),)},
+    Plant.FIRST_SETTINGS_KEPT: {
+        "in_sync_replicas": 1,
+        "fault_pause_ms": 6_000,
+        "fault_weights": (("change_settings", 60), ("isolate_master", 20)),
+    },
+    Plant.NEWCOMER_LEFT_OUT: {"slave_count": 2, "fault_pause_ms": 6_000, "fault_weights": (("exchange_member", 60),)},
+    Plant.FAILED_SYNC_REPEATED: {"fault_pause_ms": 6_000, "fault_weights": (("fail_sync", 60), ("lose_power", 30))},
 }
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]

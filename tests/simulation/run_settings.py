@@ -21,6 +21,7 @@ FAILOVER_SEEDS: Final = (2, 4)
 """Of five seeds those whose group fails over."""
 _ALONE: Final = (("put_back_slave_disk_alone", 6),)
 _AGED: Final = (("age_authority", 8),)
+_CHANGED: Final = (("change_settings", 6), ("exchange_member", 4), ("put_back_authority_in_hand_over", 6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ class RunSettings:
         if seed % 5 in FAILOVER_SEEDS:
             settings = settings.with_failover()
         # Stories that came later, for some seeds only: all others are kept as they were.
-        weights = _ALONE if seed % 20 in (12, 14) else _AGED if seed % 40 == 17 else ()
+        rest = seed % 40
+        weights = _ALONE if rest % 20 in (12, 14) else _AGED if rest == 17 else _CHANGED if rest in (29, 39) else ()
         return replace(settings, fault_weights=weights)
 
     def with_failover(self) -> RunSettings:

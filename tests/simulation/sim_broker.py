@@ -257,6 +257,7 @@ class SimBroker:
         self._answered = answered
         self._serves = serves
         self._ended = asyncio.Event()
+        self.needed_copies = settings.in_sync_replicas
         self.nonce: Final = f"{member.machine.rng.getrandbits(64):016x}"
         self._running_store = RunningStore(
             process=process,

@@ -88,7 +88,7 @@ class FilePlace:
 
     @contextmanager
     def applying_silently(self) -> Iterator[None]:
-        with mock.patch.object(authority_module, "_sync_folder", side_effect=OSError(5, "Input/output error")):
+        with mock.patch.object(authority_module.FileAuthority, "_sync", side_effect=OSError(5, "Input/output error")):
             yield
 
 

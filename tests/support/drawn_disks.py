@@ -616,7 +616,7 @@ class DrawnDisks:
             return False
         if UNREADABLE in status:
             for path in self.authority.glob("*.json"):
-                path.unlink()
+                shutil.rmtree(path)
             time.sleep(2 * LEASE_MS / 1_000)
         said = _tandemmq(*found[1].split(), "--yes", *namesrv)
         outcome.told.append(f"-- operator: {found[1]}: {said[-300:]}")

@@ -239,15 +239,9 @@ class FailoverGroup:
         return asyncio.run(ask())
 
     def pause(self, broker: ServiceProcess) -> None:
-        """SIGSTOP, but not in the middle of a swap: who is stopped there keeps the authority's lock, and everybody
-        waits for it."""
-        while True:
-            os.kill(broker.pid, signal.SIGSTOP)
-            wait_until(lambda: _is_stopped(broker.pid), limit_s=PATIENCE_S, what=f"{broker.name} stands still")
-            if not any(_keeps_lock(broker.pid, lock) for lock in self.authority.glob("*.lock")):
-                return
-            os.kill(broker.pid, signal.SIGCONT)
-            time.sleep(0.02)
+        """SIGSTOP, also in the middle of a swap."""
+        os.kill(broker.pid, signal.SIGSTOP)
+        wait_until(lambda: _is_stopped(broker.pid), limit_s=PATIENCE_S, what=f"{broker.name} stands still")
 
     def claim_unclean(self, number: int, *, dry_run: bool) -> pb.ClaimUncleanResponse | str:
         """Has a member become master whatever it lacks; why it does not."""
@@ -366,13 +360,6 @@ def _pause(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
 def _is_stopped(pid: int) -> bool:
     states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     return set(states) == {"T"}
-
-
-def _keeps_lock(pid: int, path: Path) -> bool:
-    """`1: FLOCK  ADVISORY  WRITE PID MAJOR:MINOR:INODE START END`"""
-    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    inode = str(path.stat().st_ino)
-    return any(lock[1] == "FLOCK" and lock[4] == str(pid) and lock[5].endswith(f":{inode}") for lock in locks)
 
 
 def _slave_killed(group: FailoverGroup, master: ServiceProcess) -> Mend | None:

@@ -2,7 +2,7 @@
 
 | `failoverAuthority`                 | where                                                               |
 |-------------------------------------|---------------------------------------------------------------------|
-| `file:FOLDER`                       | a file a group in a folder that all members share, under a lock     |
+| `file:FOLDER`                       | a folder a group in a folder that all members share                 |
 | `etcd:host:port,host:port[/PREFIX]` | etcd v3, the key /PREFIX/CLUSTER/GROUP (`EtcdAuthority`)            |
 | `kubernetes:LEASE`                  | a Lease of this name in the pod's namespace (`LeaseAuthority`)      |
 
@@ -12,15 +12,17 @@ Here are the interface, its three places, and what reads the setting.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,6 +135,9 @@ def _hear(ended: asyncio.Future[Any]) -> None:
 _LOCK_LIMIT_S: Final = CALL_LIMIT_S / 2
 """So that who waits for a lock is told so, before the call's own limit tells less."""
 _LOCK_RETRY_S: Final = 0.01
+_LOOKS: Final = 100
+"""Who reads beside a rename may see no version, or two, and looks again."""
+_VERSION: Final = re.compile(r"([0-9]+)-[0-9a-f]+")
 
 
 def _takes(fd: int) -> bool:
@@ -145,22 +150,27 @@ def _takes(fd: int) -> bool:
 
 
 class FileAuthority:
-    """One group's record in a file of a folder that all its members share: `<cluster>@<group>.json`.
+    """One group's record in a folder that all its members share, without a lock:
 
-    {"version": "COUNT-TOKEN", "record": {...}}. The token is drawn anew for each write, so that a count that comes a
-    second time, behind a backup that was put back, is another version.
+        <cluster>@<group>.json/VERSION/VERSION.json        {"version": "COUNT-TOKEN", "record": {...}}
 
-    Who writes prepares a file of its own and syncs it; the lock spans only the comparison and the rename. A process
-    that is stopped at any other place keeps nobody from writing. Who reads takes no lock, but syncs the folder before
+    The inner folder has the name of the version in force, and a swap is one rename of it to the name of the next one,
+    whose file has been laid into it before. Of many renames from one name the kernel lets one succeed, and a name never
+    comes back, as its token is drawn anew: who finds it gone has lost, also after an hour of standing still. So a
+    process that is stopped or killed anywhere keeps nobody, and who opens a version's file by its path sees what is in
+    force at that moment. What those laid there that lost goes with the next swap. Who reads syncs the folders before
     it believes what it sees first: after a power cut nobody has acted on a version that is gone.
+
+    Older releases kept a plain file of the same name, and changed it under a lock. It is read as it is. The first swap
+    takes that lock, once, and puts a link to a folder in the file's place. A member of such a release finds "Is a
+    directory" from then on: it can neither read nor change the record.
     """
 
     def __init__(self, folder: Path, *, cluster: str, broker_name: str) -> None:
-        # Quoted, so that no two groups have one file.
-        name = f"{quote(cluster, safe='')}@{quote(broker_name, safe='')}"
+        # Quoted, so that no two groups have one folder.
+        self._name = f"{quote(cluster, safe='')}@{quote(broker_name, safe='')}"
         self._folder = folder
-        self._path = folder / f"{name}.json"
-        self._lock_path = folder / f"{name}.lock"
+        self._path = folder / f"{self._name}.json"
         self._durable_version = ""
         self._calls = BlockingCalls(str(self._path))
 
@@ -176,68 +186,169 @@ class FileAuthority:
     def _read(self) -> Held | None:
         with self._asking():
             held = self._load()
-            # Also where there is no file: a folder that is not there holds no proof that nobody is master.
+            # Also where there is none: a folder that is not there holds no proof that nobody is master.
             if held is None or held.version != self._durable_version:
-                _sync_folder(self._folder)
+                self._sync()
                 self._durable_version = held.version if held is not None else ""
             return held
 
     def _swap(self, before: Held | None, record: GroupRecord) -> Held:
-        token = secrets.token_hex(8)
-        count = int(before.version.partition("-")[0]) if before is not None else 0
-        after = Held(record, f"{count + 1}-{token}")
-        unfinished = self._path.with_name(f"{self._path.name}.{token}.new")
+        count = _count(before.version) if before is not None else 0
+        after = Held(record, f"{count + 1}-{secrets.token_hex(8)}")
         with self._asking():
-            try:
-                _write_durably(unfinished, {"version": after.version, "record": json.loads(record.to_text())})
-                with self._locked():
-                    self._check_is_newest(before)
-                    self._remove_unfinished(unfinished)
-                    unfinished.replace(self._path)
-            finally:
-                unfinished.unlink(missing_ok=True)
-            _sync_folder(self._folder)
+            if self._is_of_older_release():
+                self._replace_file(before, after)
+            elif before is None:
+                self._lay(after, lambda made: os.rename(made, self._path))
+            else:
+                self._replace(before.version, after)
+            self._sync()
+            self._remove_lost(after.version)
         self._durable_version = after.version
         return after
 
     def _load(self) -> Held | None:
+        versions: list[str] = []
+        for _ in range(_LOOKS):
+            try:
+                versions = [name for name in os.listdir(self._path) if _VERSION.fullmatch(name)]
+            except NotADirectoryError:
+                if (held := self._load_file(self._path)) is not None:
+                    return held
+            except FileNotFoundError:
+                if self._path.is_symlink():
+                    raise self._spoilt(self._path, "it leads to nothing") from None
+                return None
+            if len(versions) == 1 and (held := self._load_version(versions[0])) is not None:
+                return held
+        if not versions:
+            return None
+        if len(versions) > 1:
+            raise self._spoilt(self._path, f"one version is in force, and there are {', '.join(sorted(versions))}")
+        raise AuthorityUnavailable(f"failoverAuthority: {self._path} changes as often as it is read")
+
+    def _load_version(self, version: str) -> Held | None:
+        """None: it is in force no more."""
+        path = self._file_of(version, version)
+        held = self._load_file(path)
+        if held is None and path.parent.is_dir():
+            # In force before and after, and so in between.
+            raise self._spoilt(path, "it is missing")
+        if held is not None and held.version != version:
+            raise self._spoilt(path, f"it is version {held.version}")
+        return held
+
+    def _load_file(self, path: Path) -> Held | None:
         try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
+            data = path.read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
             return None
         try:
             document = json.loads(data)
             version = str(document["version"])
-            int(version.partition("-")[0])
+            _count(version)
             return Held(GroupRecord.from_text(json.dumps(document["record"])), version)
         except (ValueError, KeyError, TypeError) as error:
-            raise RecordSpoilt(f"failoverAuthority: {self._path} cannot be read ({error}); {_REMEDY}") from error
+            raise self._spoilt(path, str(error)) from error
 
-    def _check_is_newest(self, before: Held | None) -> None:
-        found = self._load()
-        if (found.version if found is not None else "") != (before.version if before is not None else ""):
-            raise SwapLost(f"{self._path} is another version")
+    def _file_of(self, in_force: str, version: str) -> Path:
+        return self._path / in_force / f"{version}.json"
 
-    def _remove_unfinished(self, ours: Path) -> None:
-        """What a killed process left. Under the lock: who else has a file ready now has lost already, as this swap
-        comes first."""
+    def _replace(self, before: str, after: Held) -> None:
+        laid = self._file_of(before, after.version)
+        try:
+            _write_durably(laid, after)
+            os.rename(self._path / before, self._path / after.version)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._lost() from error
+        except OSError:
+            with suppress(OSError):
+                os.unlink(laid)
+            raise
+
+    def _lay(self, after: Held, place: Callable[[Path], None]) -> None:
+        """Makes a whole folder beside the record, has it placed, and removes those that were never placed: whoever
+        makes one now has lost."""
+        made = self._folder / f"{self._name}.{secrets.token_hex(8)}.records"
+        try:
+            os.mkdir(made)
+            os.mkdir(made / after.version)
+            _write_durably(made / after.version / f"{after.version}.json", after)
+            _sync_folder(made)
+            place(made)
+        except OSError as error:
+            shutil.rmtree(made, ignore_errors=True)
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
+                raise self._lost() from error
+            raise
+        for other in self._others(r"\.[0-9a-f]+\.records"):
+            if other != made:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def _others(self, suffix: str) -> Iterator[Path]:
+        """Of this group beside its record."""
         for name in os.listdir(self._folder):
-            if name.startswith(f"{self._path.name}.") and name.endswith(".new") and name != ours.name:
-                (self._folder / name).unlink(missing_ok=True)
+            if re.fullmatch(re.escape(self._name) + suffix, name):
+                yield self._folder / name
+
+    def _remove_lost(self, version: str) -> None:
+        """What can win no more: files of this count, and before. Of the next count one may."""
+        with suppress(OSError):
+            for name in os.listdir(self._path / version):
+                other = name.removesuffix(".json")
+                if _VERSION.fullmatch(other) and _count(other) <= _count(version) and other != version:
+                    os.unlink(self._path / version / name)
+
+    def _sync(self) -> None:
+        """Which version is in force."""
+        with suppress(NotADirectoryError, FileNotFoundError):
+            _sync_folder(self._path)
+        _sync_folder(self._folder)
+
+    def _lost(self) -> SwapLost:
+        # A folder that is not there has told nothing.
+        os.stat(self._folder)
+        return SwapLost(f"{self._path} is another version")
+
+    def _spoilt(self, path: Path, why: str) -> RecordSpoilt:
+        return RecordSpoilt(f"failoverAuthority: {path} cannot be read ({why}); {_REMEDY}")
+
+    # What older releases kept: a file, changed under a lock.
+
+    def _is_of_older_release(self) -> bool:
+        return self._path.is_file()
+
+    def _replace_file(self, before: Held | None, after: Held) -> None:
+        def place(made: Path) -> None:
+            link = made / "link"
+            os.symlink(made.name, link)
+            os.replace(link, self._path)
+
+        # Nobody of an older release is between a look and a rename; behind this one their look fails.
+        with self._locked() as lock:
+            found = self._load_file(self._path)
+            if before is None or found is None or found.version != before.version:
+                raise self._lost()
+            self._lay(after, place)
+            for unfinished in self._others(r"\.json\.[0-9a-f]+\.new"):
+                unfinished.unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def _locked(self) -> Iterator[Path]:
+        path = self._folder / f"{self._name}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             deadline_s = time.monotonic() + _LOCK_LIMIT_S
             while not _takes(fd):
                 if time.monotonic() >= deadline_s:
                     raise AuthorityUnavailable(
-                        f"another process holds {self._lock_path}; if that lasts, a member is stopped (SIGSTOP, a "
-                        "frozen container) in the middle of a change: let it go on, or end it"
+                        f"another process holds {path}, as older releases do for each change and this one for its "
+                        "first; if that lasts, a member is stopped (SIGSTOP, a frozen container) in the middle of "
+                        "a change: let it go on, or end it"
                     )
                 time.sleep(_LOCK_RETRY_S)
-            yield
+            yield path
         finally:
             os.close(fd)
 
@@ -252,12 +363,21 @@ class FileAuthority:
             ) from error
 
 
-def _write_durably(path: Path, document: dict[str, object]) -> None:
+def _count(version: str) -> int:
+    return int(version.partition("-")[0])
+
+
+def _write_durably(path: Path, held: Held) -> None:
+    """A new file, and its name."""
+    data = json.dumps({"version": held.version, "record": json.loads(held.record.to_text())}).encode()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.flush()
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
         os.fsync(fd)
+    finally:
+        os.close(fd)
+    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -353,7 +353,7 @@ class Handout:
         if confirmed_end < end:
             self.received.held_back = True
             end = confirmed_end
-        codes, matches = self.tag_filter.codes, self.tag_filter.matches
+        codes, matches, reads_all = self.tag_filter.codes, self.tag_filter.matches, self.tag_filter.reads_all
         offsets: list[int] = []
         records: list[StoredMessage] = []
         names: list[bytes] = []
@@ -384,7 +384,7 @@ class Handout:
                 if len(offsets) == self.remaining or len(offsets) + len(passed) >= room:
                     break
                 offset = place + 1
-                if record is None or (codes is not None and not matches(record.properties)):
+                if record is None or not (reads_all or matches(record.properties)):
                     self.scan_budget -= UNPROVEN_COST
                     continue
                 if codes is not None and entry.tags_code not in codes:
