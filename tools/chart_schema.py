@@ -145,6 +145,10 @@ WITH_UNITS: Final[dict[object, str]] = {
 
 
 # What a text has to be, and the words for one that is not. Brokers refuse the same; here it is said before any pod.
+# Helm computes in 64-bit floats: a larger whole number becomes another one, and from 2**63 on a negative one.
+SETTING_MAX: Final = (1 << 53) - 1
+# What Kubernetes' own fields hold.
+FIELD_MAX: Final = (1 << 31) - 1
 LINE: Final = "^[^\\x00-\\x1f\\x7f\u0085\u2028\u2029]*$"
 ONE_LINE: Final = "one line: a line break would begin another setting"
 FORMS: Final = {
@@ -244,11 +248,31 @@ def _with_unit(field: FieldInfo) -> dict[str, Any]:
     )
 
 
+def _bound(schema: Any, maximum: int) -> None:
+    """Gives whole numbers without a maximum one: the chart would take another number for a larger one."""
+    if isinstance(schema, list):
+        for each in schema:
+            _bound(each, maximum)
+    if not isinstance(schema, dict):
+        return
+    stated = schema.get("type", ())
+    types = {stated} if isinstance(stated, str) else set(stated)
+    # Quantities of Kubernetes are numbers, too, of any size.
+    numbers = {"integer", "number"} if maximum == SETTING_MAX else {"integer"}
+    if types & numbers and "boolean" not in types and not {"maximum", "exclusiveMaximum"} & schema.keys():
+        schema["maximum"] = maximum
+    for each in schema.values():
+        _bound(each, maximum)
+
+
 def renewed(text: str) -> str:
     """The schema's text with the settings of today."""
     schema = json.loads(text)
     for component in MODELS:
         schema["definitions"][f"{component}Settings"] = settings_schema(component)
+    for name, definition in schema["definitions"].items():
+        _bound(definition, SETTING_MAX if name.endswith("Settings") else FIELD_MAX)
+    _bound(schema["properties"], FIELD_MAX)
     # Go's patterns know no escapes for separators of lines, and in the file they would not be seen.
     written = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
     return re.sub("[\u0085\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", written)

@@ -316,6 +316,26 @@ def test_a_value_is_one_line(value: str) -> None:
         assert f"{value}: it has a line break or another control character" in message
 
 
+def _whole_numbers(schema: Any, definitions: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Keys below the values that take whole numbers alone; not in lists and maps of names that operators choose."""
+    if "$ref" in schema:
+        schema = {**definitions[schema["$ref"].rpartition("/")[2]], **schema}
+    if schema.get("type") == "integer":
+        yield path
+    for key, value in schema.get("properties", {}).items():
+        yield from _whole_numbers(value, definitions, (*path, key))
+
+
+@pytest.mark.parametrize("huge", [10**30, (1 << 53) + 1, (1 << 63) - 1])
+def test_a_number_that_helm_would_change_is_refused(huge: int) -> None:
+    """Helm computes in 64-bit floats: 2**53 + 1 is 2**53, and a replica count of 10**30 below zero."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    keys = list(_whole_numbers(schema, schema["definitions"]))
+    assert len(keys) > 100
+    said = refusal(*(word for key in keys for word in ("--set-json", f"{'.'.join(key)}={huge}")))
+    assert [key for key in keys if f"at '/{'/'.join(key)}'" not in said] == []
+
+
 def test_a_setting_of_one_group_is_one_line() -> None:
     arguments = _groups({"name": "a", "settings": {"deleteWhen": _BREAKS[0]}})
     assert "/brokerGroups/0/settings/deleteWhen" in refusal(*arguments)

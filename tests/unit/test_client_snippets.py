@@ -21,6 +21,7 @@ _PROGRAMS = {
     "java": [_E2E / "official_java" / "OfficialScenarios.java"],
     "go": [*(_E2E / "official_go").glob("*.go")],
     "js": [_E2E / "official_node" / "scenarios.js"],
+    "rust": [_E2E / "official_rust" / "src" / "main.rs"],
 }
 # Of the languages themselves, and our own names in the programs.
 _OWN = {
@@ -28,12 +29,20 @@ _OWN = {
     "java": {"getBytes", "println", "main", "decode", "ofSeconds", "singletonMap"},
     "go": {"Fatal", "Println", "Background"},
     "js": {"from", "log", "toString"},
+    "rust": set(),
 }
 
 
 def _program(language: str) -> str:
     (found,) = re.findall(rf"```{language}\n(.*?)```", _PAGE.read_text(), re.DOTALL)
     return str(found)
+
+
+def _row_cells() -> list[tuple[str, str]]:
+    """Of each tested client its endpoint and its keys, as code."""
+    rows = re.findall(r"^\| (Python|Java|Go|Node|Rust) \| (.*?) \| (.*?) \|", _PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == len(_PROGRAMS)
+    return [("js" if name == "Node" else name.lower(), cell) for name, *cells in rows for cell in cells]
 
 
 @pytest.mark.parametrize("language", _PROGRAMS)
@@ -45,11 +54,21 @@ def test_program_calls_what_a_tested_program_calls(language: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "switch"), [("java", ".enableSsl(false)"), ("go", "rmq.EnableSsl = false")], ids=["java", "go"]
+    ("language", "switch"),
+    [("java", ".enableSsl(false)"), ("go", "rmq.EnableSsl = false"), ("rust", ".set_enable_tls(false)")],
+    ids=["java", "go", "rust"],
 )
 def test_program_of_a_client_that_begins_with_tls_turns_it_off(language: str, switch: str) -> None:
     assert switch in _program(language)
     assert any(switch in path.read_text() for path in _PROGRAMS[language])
+
+
+@pytest.mark.parametrize(("language", "cell"), _row_cells())
+def test_endpoint_and_keys_are_what_a_tested_program_says(language: str, cell: str) -> None:
+    tested = "\n".join(path.read_text() for path in _PROGRAMS[language])
+    words = set(re.findall(r"\b[A-Za-z_]{3,}\b", re.sub(r"[\"'][^\"']*[\"']", "", cell))) - {"Config"}
+    assert words
+    assert not {word for word in words if not re.search(rf"\b{word}\b", tested)}
 
 
 def test_programs_of_python_are_python() -> None:

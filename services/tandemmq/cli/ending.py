@@ -155,8 +155,9 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
     def lines(self) -> list[str]:
-        """What the user reads: the problem, then cause and remedy where they are known."""
-        lines = [f"problem: {self.problem}"]
+        """What the user reads: the problem, then cause and remedy where they are known; a path in them may hold
+        anything."""
+        lines = [f"problem: {one_line(self.problem)}"]
         if self.cause:
             lines += _continued("cause:   ", self.cause)
         if self.remedy:
@@ -198,7 +199,7 @@ def _first_in(group: ExceptionGroup[Exception], kind: type[ErrorT]) -> ErrorT | 
 
 
 def _continued(label: str, text: str) -> list[str]:
-    first, *rest = text.splitlines()
+    first, *rest = map(one_line, text.splitlines())
     return [label + first, *(" " * len(label) + line for line in rest)]
 
 

@@ -138,6 +138,16 @@ def test_failure_reads_as_problem_cause_remedy() -> None:
     assert error.lines() == ["problem: it broke", "cause:   first", "         second", "remedy:  mend it"]
 
 
+def test_failure_moves_no_cursor_and_keeps_its_lines() -> None:
+    error = CommandError("no folder a\x1b[31m\nb", cause="first\r\nsec\x07ond", remedy="name \x9b another")
+    assert error.lines() == [
+        "problem: no folder a\ufffd[31m\ufffdb",
+        "cause:   first",
+        "         sec\ufffdond",
+        "remedy:  name \ufffd another",
+    ]
+
+
 def test_failure_is_found_inside_nested_groups() -> None:
     error = CommandError("it broke")
     assert command_error_in(ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("bug"), error])])) is error

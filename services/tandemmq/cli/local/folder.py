@@ -14,6 +14,7 @@ DIR/lock                       locked while `tandemmq up` runs; holds its pid
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import json
@@ -24,17 +25,19 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tandemmq.cli.ending import CommandError, Refused
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ExpectedBroker
+
+RecordT = TypeVar("RecordT")
 
 
 # One process of a local cluster, as its configuration file describes it.
@@ -418,13 +421,12 @@ class ClusterFolder:
                 self._made.append(each)
 
     def _discard(self) -> None:
-        if not self.is_new:
-            return
-        for folder in (self.conf, self.logs, self.certs):
-            if folder in self._made:
-                shutil.rmtree(folder, ignore_errors=True)
-        if self._lock_fd >= 0:
-            self._lock_path.unlink(missing_ok=True)
+        if self.is_new:
+            for folder in (self.conf, self.logs, self.certs):
+                if folder in self._made:
+                    shutil.rmtree(folder, ignore_errors=True)
+            if self._lock_fd >= 0:
+                self._lock_path.unlink(missing_ok=True)
         # The others only if nothing else has come into them.
         for folder in reversed(self._made):
             with contextlib.suppress(OSError):
@@ -449,17 +451,10 @@ class ClusterFolder:
         except (ValueError, RecursionError) as error:
             raise self._unreadable(f"it is damaged: {error}") from error
         try:
-            members = tuple(_member_record(member) for member in fields.pop("members"))
-            return ClusterRecord(
-                **fields
-                | {
-                    "name_servers": tuple(fields["name_servers"]),
-                    "client_endpoints": tuple(fields["client_endpoints"]),
-                },
-                members=members,
-            )
+            return _cluster_record(fields)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._unreadable("it was written by another version, or by nobody of ours") from error
+            wrong = f"{error.args[0]} is wrong in it: " if isinstance(error, _WrongField) else ""
+            raise self._unreadable(f"{wrong}it was written by another version, or by nobody of ours") from error
 
     def _unreadable(self, cause: str) -> CommandError:
         return Refused(
@@ -513,14 +508,43 @@ class ClusterFolder:
         return [line[:_SHOWN_LINE_CHARACTERS] for line in text.splitlines()[-lines:]]
 
 
-def _member_record(fields: dict[str, object]) -> MemberRecord:
+class _WrongField(ValueError):
+    """Its argument is the field's name."""
+
+
+# By how the records write a field's type. A wrong pid could be that of everybody's processes (-1).
+_HOLDS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: type(value) is int and 0 <= value < 1 << 31,
+    "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(isinstance(each, str) for each in value),
+    "Mapping[str, int]": lambda value: isinstance(value, dict) and all(type(each) is int for each in value.values()),
+}
+
+
+def _cluster_record(document: Mapping[str, object]) -> ClusterRecord:
+    """Any of the errors that wrong documents cause; what it returns has the types that it says."""
+    lists = {name: document[name] for name in ("name_servers", "client_endpoints", "members")}
+    for name, value in lists.items():
+        if not isinstance(value, list) or not (value or name != "name_servers"):
+            raise _WrongField(name)
+    members: Any = lists.pop("members")
+    texts: Any = {name: tuple(value) for name, value in lists.items()}  # type: ignore[arg-type]
+    return _typed(ClusterRecord(**{**document, **texts, "members": tuple(map(_member_record, members))}))
+
+
+def _member_record(fields: Mapping[str, Any]) -> MemberRecord:
     from tandemmq.admin.cluster_state import ExpectedBroker
 
-    broker = fields.pop("broker")
-    return MemberRecord(
-        **fields,  # type: ignore[arg-type]
-        broker=ExpectedBroker(**broker) if isinstance(broker, dict) else None,
-    )
+    broker = fields["broker"]
+    return _typed(MemberRecord(**{**fields, "broker": None if broker is None else _typed(ExpectedBroker(**broker))}))
+
+
+def _typed(record: RecordT) -> RecordT:
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        holds = _HOLDS.get(str(field.type))
+        if holds is not None and not holds(getattr(record, field.name)):
+            raise _WrongField(field.name)
+    return record
 
 
 def data_option(root: Path) -> str:
@@ -599,7 +623,7 @@ _NAME_SHOWN: Final = 40
 _FREE_PORTS: Final = range(20_000, 32_000)
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
     """CommandError when it is no text."""
     try:
         return path.read_text(encoding="utf-8")
@@ -627,7 +651,7 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> str:
     A folder keeps its preset: mixing two would leave stores that no longer fit their roles.
     """
     note = folder.conf / _PRESET_NOTE
-    kept = _text_of(note).strip() if note.exists() else None
+    kept = text_of(note).strip() if note.exists() else None
     if kept is not None and kept not in PRESETS:
         raise Refused(
             f"{note} names no preset: {kept[:_NAME_SHOWN]!r}",
@@ -655,7 +679,7 @@ def read_members(folder: ClusterFolder, preset: str, overrides: dict[str, list[s
 
 def read_member(folder: ClusterFolder, name: str, overrides: dict[str, list[str]]) -> Member:
     """One member, as its file is, with the overrides of this run."""
-    text = _text_of(folder.conf / f"{name}.properties")
+    text = text_of(folder.conf / f"{name}.properties")
     filed = Member(name=name, settings=parse_properties(text))
     for_all = overrides.get("", []) if filed.kind is MemberKind.BROKER else []
     own = (*for_all, *overrides.get(name, []))
@@ -720,7 +744,7 @@ def renumber(folder: ClusterFolder, preset: str, ports: Sequence[int]) -> None:
         if member.kind is MemberKind.BROKER:
             values["namesrvAddr"] = name_servers
         path = folder.conf / f"{member.name}.properties"
-        replace_text(path, with_values(_text_of(path), values))
+        replace_text(path, with_values(text_of(path), values))
 
 
 def port_count(preset: str) -> int:

@@ -25,6 +25,7 @@ from tandemmq.cli.local.folder import (
     member_environment,
     read_member,
     replace_text,
+    text_of,
     with_values,
 )
 
@@ -251,7 +252,7 @@ def admin_member(
     taken = {port for member in members for port in member.ports.values()}
     http_port = str(next(spare_ports(max(taken) + 1 if near else _HTTP_PORT, taken)))
     if near:
-        replace_text(path, with_values(path.read_text(encoding="utf-8"), {"httpPort": http_port}))
+        replace_text(path, with_values(text_of(path), {"httpPort": http_port}))
     admin = read_member(folder, MemberKind.ADMIN, overrides)
     name_servers = join_addresses(
         member.address("listenPort") for member in members if member.kind is MemberKind.NAME_SERVER

@@ -114,7 +114,9 @@ def test_make_show_and_check_by_name(tmp_path: Path) -> None:
 
 
 def test_certificates_are_not_put_beside_members_that_run_without(folder: ClusterFolder) -> None:
-    record = ClusterRecord("2m-2s-sync", "ready", os.getpid(), start_mark(os.getpid()) or "", (), (), ())
+    record = ClusterRecord(
+        "2m-2s-sync", "ready", os.getpid(), start_mark(os.getpid()) or "", ("127.0.0.1:9876",), (), ()
+    )
     folder.write_record(record)
     refusal = runner.invoke(app, ["certs", "make", "--data", str(folder.root)]).exception
     assert isinstance(refusal, CommandError)

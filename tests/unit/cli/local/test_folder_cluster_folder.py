@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tandemmq.admin.cluster_state import ExpectedBroker
-from tandemmq.cli.ending import CommandError
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, start_mark
 
 _BROKER = ExpectedBroker(
@@ -75,6 +79,53 @@ def test_record_that_we_did_not_write_is_refused_by_its_name(text: str | bytes, 
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(CommandError, match=f"{path} cannot be read"):
         folder.read_record()
+
+
+def _places(document: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*path, key))
+
+
+_DOCUMENT = json.loads(json.dumps(asdict(_record(pid=1, mark="a mark"))))
+
+
+@pytest.mark.parametrize("path", list(_places(_DOCUMENT)), ids=lambda path: ".".join(map(str, path)))
+def test_a_field_of_a_record_is_of_its_type_or_refused_by_its_name(
+    path: tuple[str | int, ...], folder: ClusterFolder
+) -> None:
+    """A pid of -1 is everybody's processes: `tandemmq down` would end them."""
+    for strange in (None, True, -1, 1 << 70, 1.5, "", "text", [], [1], ["text"], {}, {"a": 1}, {"a": "text"}):
+        document = json.loads(json.dumps(_DOCUMENT))
+        place = document
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = strange
+        (folder.root / "cluster.json").write_text(json.dumps(document), encoding="utf-8")
+        found = _read_or_refused(folder)
+        if found is None:
+            continue
+        assert [found.supervised, *(member.running for member in found.members)].count(True) == 0
+        assert all(type(pid) is int and 0 <= pid < 1 << 31 for pid in (found.supervisor_pid, *_pids(found)))
+        addresses = [*found.name_servers, *found.client_endpoints, found.admin_url, found.preset, found.state]
+        addresses += [broker.metadata_endpoint for broker in found.expected_brokers]
+        assert found.name_servers
+        assert all(isinstance(each, str) for each in addresses)
+
+
+def _read_or_refused(folder: ClusterFolder) -> ClusterRecord | None:
+    try:
+        return folder.read_record()
+    except CommandError as error:
+        refused = error
+    assert refused.exit_code == EXIT_REFUSED
+    assert refused.remedy
+    return None
+
+
+def _pids(record: ClusterRecord) -> list[int]:
+    return [member.pid for member in record.members]
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
@@ -177,3 +228,13 @@ def test_refused_start_keeps_the_files_of_an_earlier_one(tmp_path: Path) -> None
         raise CommandError("refused")
     assert not again.is_new
     assert again.conf.is_dir()
+
+
+def test_refused_start_leaves_no_empty_folder_beside_earlier_files(tmp_path: Path) -> None:
+    (tmp_path / "data" / "conf").mkdir(parents=True)
+    folder = ClusterFolder(tmp_path / "data")
+    with contextlib.suppress(CommandError), folder.kept_if_done():
+        folder.prepare()
+        folder.make(folder.root / "authority")
+        raise CommandError("refused")
+    assert [path.name for path in folder.root.iterdir()] == ["conf"]

@@ -13,8 +13,11 @@ import yaml
 
 from support.running_time import PATIENCE_S
 from tandemmq.admin.rpc import Channels
+from tandemmq.cli.ending import EXIT_REFUSED, CommandError
 from tandemmq.cli.local import members as members_module
+from tandemmq.cli.local.cluster import FREE_PORTS, checked_members
 from tandemmq.cli.local.folder import (
+    DEFAULT_PRESET,
     ClusterFolder,
     Member,
     lay_out,
@@ -113,6 +116,25 @@ def test_prometheus_scrapes_all_of_them(folder: ClusterFolder) -> None:
 def test_cluster_without_metrics_is_not_scraped(folder: ClusterFolder) -> None:
     preset = lay_out(folder, None)
     assert scrape_configuration(read_members(folder, preset, {}), folder) == ""
+
+
+@pytest.mark.parametrize("name", [*preset_files(DEFAULT_PRESET), "admin"])
+@pytest.mark.parametrize("spoiled", ["no text", "a folder", "a link to itself"])
+def test_a_file_that_cannot_be_read_is_refused_by_its_name(name: str, spoiled: str, folder: ClusterFolder) -> None:
+    for first_port in (None, FREE_PORTS):
+        path = folder.conf / f"{name}-{first_port}" / "conf" / f"{name}.properties"
+        path.parent.mkdir(parents=True)
+        if spoiled == "no text":
+            path.write_bytes(b"httpPort=\xff\xfe")
+        elif spoiled == "a folder":
+            path.mkdir()
+        else:
+            path.symlink_to(path.name)
+        another = ClusterFolder(path.parents[1])
+        with pytest.raises(CommandError) as refused, another.kept_if_done():
+            checked_members(another, preset=None, first_port=first_port, overrides=[])
+        assert str(path) in "\n".join(refused.value.lines())
+        assert (refused.value.exit_code, bool(refused.value.remedy)) == (EXIT_REFUSED, True)
 
 
 async def test_a_member_does_not_serve_because_another_cluster_answers_on_its_port(
