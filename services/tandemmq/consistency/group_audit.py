@@ -764,6 +764,14 @@ class GroupAudit:
                 _kept_since(before.kept if before is not None else {}, self._kept.get(broker_id)),
                 found.side.homes_digest,
             )
+            if any(
+                finding.broker_id == broker_id
+                and finding.kind is FindingKind.ZEROED
+                and finding.end_offset == self._common.end_offset < facts.end_offset
+                for finding in findings
+            ):
+                # The mark of a file's end lies over its last records: it never was longer than these.
+                own = replace(own, end_offset=self._common.end_offset)
             if before is not None:
                 own = _with_evidence_kept(own, before, doubted)
             kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
