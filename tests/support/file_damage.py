@@ -231,6 +231,61 @@ def _other_log(folders: Sequence[Path], chance: random.Random) -> Expected:
     return Expected(frozenset(kinds), broker_id, undecidable=True, findings_max=8)
 
 
+def _of_another_store(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """ConsumeQueues, the index or a file of it are those of another store, which is longer: on some replicas or all."""
+    broker_ids = sorted(chance.sample(range(len(folders)), chance.randrange(1, len(folders) + 1)))
+    other = folders[0].with_name("other")
+    make_master(other, messages=chance.choice((900, 1000)), seed=1 + chance.randrange(1 << 16))
+    place = chance.choice(("consumequeue", "index", "index file"))
+    for broker_id in broker_ids:
+        folder = folders[broker_id]
+        if place == "index file":
+            shutil.copyfile(min((other / "index").iterdir()), min((folder / "index").iterdir()))
+        else:
+            shutil.rmtree(folder / place)
+            shutil.copytree(other / place, folder / place)
+    shutil.rmtree(other)
+    of_queues = {FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA}
+    of_index = {FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING}
+    return Expected(
+        frozenset(of_queues if place == "consumequeue" else of_index),
+        broker_ids[0] if len(broker_ids) < len(folders) else None,
+        also=frozenset(broker_ids),
+        everywhere=len(broker_ids) == len(folders),
+        findings_max=2 * len(broker_ids),
+    )
+
+
+def _exchanged_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Two topics, or two queues, have each other's ConsumeQueues, on all replicas."""
+    paths = (folders[0] / "consumequeue").glob(chance.choice(("*", "*/*")))
+    with_files = sorted(path for path in paths if any(path.rglob("0*")))
+    one, other = (path.relative_to(folders[0]) for path in chance.sample(with_files, 2))
+    for folder in folders:
+        (folder / one).rename(folder / "aside")
+        (folder / other).rename(folder / one)
+        (folder / "aside").rename(folder / other)
+    kinds = {FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA}
+    return Expected(frozenset(kinds), everywhere=True, findings_max=2)
+
+
+def _table_of_another_group(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Of any replica, and newer than its own: it is no later version of that one."""
+    broker_id, folder = _any(folders, chance)
+    version = {"counter": 9, "stateVersion": 0, "timestamp": chance.choice((1, 1_900_000_000_000))}
+    if len(folders) == 1 or chance.random() < 0.5:
+        topics = ("rmq_sys_SYNC_BROKER_MEMBER_broker-z", "broker-z", "SELF_TEST_TOPIC", "others")
+        entries = {name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in topics}
+        document: dict[str, object] = {"dataVersion": version, "topicConfigTable": entries}
+        (folder / "config" / "topics.json").write_text(json.dumps(document))
+        kinds = {FindingKind.TOPIC_MISSING, FindingKind.TOPIC_DIFFERS, FindingKind.TABLE_OLDER}
+        return Expected(frozenset(kinds), broker_id)
+    document = {"dataVersion": version, "subscriptionGroupTable": {"others": {"groupName": "others"}}}
+    (folder / "config" / "subscriptionGroup.json").write_text(json.dumps(document))
+    kinds = {FindingKind.GROUP_MISSING, FindingKind.GROUP_DIFFERS, FindingKind.TABLE_OLDER}
+    return Expected(frozenset(kinds), broker_id, undecidable=True)
+
+
 def _config_gone(folders: Sequence[Path], chance: random.Random) -> Expected:
     broker_id, folder = _any(folders, chance)
     shutil.rmtree(folder / "config")
@@ -373,6 +428,9 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "older-queues": _older_queues,
     "exchanged-queues": _exchanged_queues,
     "other-log": _other_log,
+    "of-another-store": _of_another_store,
+    "exchanged-alike": _exchanged_alike,
+    "table-of-another-group": _table_of_another_group,
     "config-gone": _config_gone,
     "null-entry": _null_entry,
     "no-json": _no_json,

@@ -17,9 +17,16 @@ from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordName, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore
-from tandemmq.core.message.record_layout import BLANK, BLANK_MAGIC
+from tandemmq.core.message.record_layout import (
+    BLANK,
+    BLANK_MAGIC,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 
 _QUEUE_OFFSET_AT: Final = 20
+_SYS_FLAG_AT: Final = 36
+_STORE_TIMESTAMP_AT: Final = 56
 _BODY_AT: Final = 88
 
 
@@ -168,6 +175,113 @@ def _lost_end_and_queues(folders: Sequence[Path], chance: random.Random) -> Expe
     )
 
 
+def _mark_over_zeros(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """The mark of a file's end where records were, and zeros behind it, as a writer leaves it: of some replicas or of
+    all, within the log or at its end."""
+    broker_ids = sorted(chance.sample(range(len(folders)), chance.randrange(1, len(folders) + 1)))
+    store = open_replica(folders[0])
+    size, end = store.facts.segment_bytes, store.facts.end_offset
+    file_start = chance.choice(range(0, end, size))
+    names = [own for own in _names(store) if file_start <= own.start_offset < file_start + size]
+    # Two at least: one may be a part of a transaction, of which nothing else knows.
+    first = chance.choice(names[-40:-3])
+    for broker_id in broker_ids:
+        room = file_start + size - first.start_offset
+        mark = BLANK.pack(room, BLANK_MAGIC).ljust(room, b"\0")
+        write_at(folders[broker_id] / store.segment_path(file_start), first.start_offset - file_start, mark)
+    kinds = {FindingKind.ZEROED, FindingKind.TAIL_MISSING}
+    return Expected(
+        # A log that is longer by the mark alone is seen without reading.
+        frozenset(kinds | {FindingKind.TAIL_EXTRA}),
+        broker_ids[0] if len(broker_ids) < len(folders) else None,
+        also=frozenset(broker_ids),
+        ranges=((first.start_offset, names[-1].end_offset),),
+        everywhere=len(broker_ids) == len(folders),
+        findings_max=len(broker_ids),
+    )
+
+
+def _other_part_of_transaction(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """What was prepared, or rolled back, is a message now: its place in the queue is one that another message has."""
+    broker_ids = list(range(len(folders))) if chance.random() < 0.5 else [chance.randrange(len(folders))]
+    store = open_replica(folders[0])
+    names = _names(store)
+
+    def flag_of(name: RecordName) -> int:
+        place = name.start_offset + _SYS_FLAG_AT
+        return int.from_bytes(store.read_log(place, place + 4), "big")
+
+    of_orders = [own for own in names if own.topic == "payments" and not flag_of(own) & TRANSACTION_PREPARED]
+    first, last = of_orders[3].start_offset, of_orders[-3].start_offset
+    parts = [own for own in names if own.topic == "payments" and first < own.start_offset < last]
+    name = chance.choice([own for own in parts if flag_of(own) & TRANSACTION_ROLLBACK == TRANSACTION_PREPARED])
+    data = (flag_of(name) ^ TRANSACTION_ROLLBACK).to_bytes(4, "big")
+    for broker_id in broker_ids:
+        place = name.start_offset + _SYS_FLAG_AT
+        write_at(folders[broker_id] / store.segment_path(place), place % store.facts.segment_bytes, data)
+    return Expected(
+        frozenset({FindingKind.FIELD_DIFFERS}),
+        broker_ids[0] if len(broker_ids) < len(folders) else None,
+        also=frozenset(broker_ids),
+        message_ids=(name.message_id,),
+        ranges=((name.start_offset, name.end_offset),),
+        consequences=frozenset({FindingKind.CHANGED_EVERYWHERE}),
+        everywhere=len(broker_ids) == len(folders),
+        undecidable=len(broker_ids) < len(folders),
+        findings_max=1,
+    )
+
+
+def _message_twice(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """In the place of a message lies a copy of an older one of its queue, as if it had been put there."""
+    broker_ids = list(range(len(folders))) if chance.random() < 0.5 else [chance.randrange(len(folders))]
+    store = open_replica(folders[0])
+    alike: dict[tuple[str, int, int], list[RecordName]] = {}
+    for own in _names(store):
+        if own.topic in ("orders", "payments", "logs") and own.queue_offset:
+            alike.setdefault((own.topic, own.queue_id, own.end_offset - own.start_offset), []).append(own)
+    older, name = chance.choice([own for own in alike.values() if len(own) > 1])[:2]
+    copy, due = bytearray(store.read_log(*older[:2])), bytes(store.read_log(*name[:2]))
+    for at in (_QUEUE_OFFSET_AT, _QUEUE_OFFSET_AT + 8, _STORE_TIMESTAMP_AT):
+        copy[at : at + 8] = due[at : at + 8]
+    for broker_id in broker_ids:
+        path = folders[broker_id] / store.segment_path(name.start_offset)
+        write_at(path, name.start_offset % store.facts.segment_bytes, bytes(copy))
+    return Expected(
+        frozenset({FindingKind.RECORD_MISSING, FindingKind.FIELD_DIFFERS}),
+        broker_ids[0] if len(broker_ids) < len(folders) else None,
+        also=frozenset(broker_ids),
+        ranges=((name.start_offset, name.end_offset),),
+        consequences=frozenset({FindingKind.CHANGED_EVERYWHERE}),
+        everywhere=len(broker_ids) == len(folders),
+        undecidable=len(broker_ids) < len(folders),
+        findings_max=1,
+    )
+
+
+def _skipped_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A queue skips a place, on all replicas, in the log as in the queue."""
+    store = open_replica(folders[0])
+    names = [own for own in _names(store) if (own.topic, own.queue_id) == ("orders", 1)]
+    place = chance.randrange(3, 60)
+    behind = [own for own in names if own.queue_offset >= place and own.start_offset > names[2].start_offset]
+    for folder in folders:
+        for own in behind:
+            at = own.start_offset + _QUEUE_OFFSET_AT
+            data = (own.queue_offset + 1).to_bytes(8, "big")
+            write_at(folder / store.segment_path(at), at % store.facts.segment_bytes, data)
+        path = folder / "consumequeue" / "orders" / "1" / f"{0:020d}"
+        held = path.read_bytes()
+        write_at(path, 20 * place, bytes(20) + held[20 * place : -20])
+    return Expected(
+        frozenset({FindingKind.QUEUE_GAP}),
+        topic="orders",
+        # Where queues ended was written down before.
+        consequences=frozenset({FindingKind.CHANGED_EVERYWHERE, FindingKind.CHECKPOINT_IMPOSSIBLE}),
+        everywhere=True,
+    )
+
+
 _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] = {
     "early-mark": _early_mark,
     "wrong-queue-offset": _wrong_queue_offset,
@@ -177,6 +291,10 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "wiped-everywhere": _wiped_everywhere,
     "other-file-everywhere": _other_file_everywhere,
     "lost-end-and-queues": _lost_end_and_queues,
+    "mark-over-zeros": _mark_over_zeros,
+    "other-part-of-transaction": _other_part_of_transaction,
+    "message-twice": _message_twice,
+    "skipped-alike": _skipped_alike,
 }
 LOG_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}
 """By name."""

@@ -11,7 +11,11 @@ from typing import Final
 
 from tandemmq.consistency.settings import ConsistencySettings, NothingFound, ProgressKind
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
+from tandemmq.core.audit.metadata_comparison import SYNC_TOPIC_PREFIX
 from tandemmq.core.audit.replica_store import is_broker_id, is_of_others
+from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
+from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.replication.log_history import REPLICA_FILE, RecordDamaged, ReplicaRecord
 
 _STORE_MARK: Final = "commitlog"
 STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
@@ -48,7 +52,8 @@ def discover(settings: ConsistencySettings) -> Discovery:
             is_watched=settings.progress is ProgressKind.PERSON,
         )
     elif settings.paths:
-        found = replicas_in_folders([Path(path) for path in settings.paths])
+        given = settings.group_names
+        found = replicas_in_folders([Path(path) for path in settings.paths], name=min(given) if len(given) == 1 else "")
     else:
         found = Discovery(cluster="", replicas=settings.source_specs)
     wanted = settings.group_names
@@ -64,8 +69,9 @@ def discover(settings: ConsistencySettings) -> Discovery:
     return Discovery(settings.cluster_name or found.cluster, tuple(replicas), found.notes)
 
 
-def replicas_in_folders(folders: Sequence[Path]) -> Discovery:
-    """The stores below some folders; see the setting `path` for how they may lie. Raises NothingFound."""
+def replicas_in_folders(folders: Sequence[Path], *, name: str = "") -> Discovery:
+    """The stores below some folders; see the setting `path` for how they may lie. `name`: of a group that nothing else
+    names. Raises NothingFound."""
     specs: list[SourceSpec] = []
     clusters: set[str] = set()
     single: list[Path] = []
@@ -85,7 +91,7 @@ def replicas_in_folders(folders: Sequence[Path]) -> Discovery:
                 f"{folder} holds no store (a folder with {_STORE_MARK}/), no <group>/<brokerId>/ with one, and no "
                 "conf/*.properties of a local cluster"
             )
-    specs += _named_alike(single)
+    specs += _named_alike(single, name=name)
     return Discovery(cluster=", ".join(sorted(clusters)), replicas=tuple(specs))
 
 
@@ -141,13 +147,45 @@ def is_store(folder: Path) -> bool:
     return os.path.isdir(folder / _STORE_MARK) or len(marks) > 1
 
 
-def _named_alike(stores: Sequence[Path]) -> list[SourceSpec]:
+def _named_alike(stores: Sequence[Path], *, name: str = "") -> list[SourceSpec]:
     """Stores that were named one by one: by their folders if those are <group>/<brokerId>, else as one group. As one as
-    well if each were a group of its own: nothing would be compared."""
+    well if each were a group of its own: nothing would be compared. What a store says of itself is its name, where all
+    say the same; `name` is for a group of which nothing says it."""
+    if not stores:
+        return []
+    told = [_told_by(path) for path in stores]
+    names = {group for group, _ in told if group}
     groups = {path.parent.name for path in stores}
     if all(is_broker_id(path.name) for path in stores) and (len(stores) == 1 or len(groups) < len(stores)):
-        return [_folder_spec(path.parent.name, int(path.name), path) for path in stores]
-    return [_folder_spec(_UNNAMED_GROUP, broker_id, path) for broker_id, path in enumerate(stores)]
+        own = next(iter(names)) if len(names) == len(groups) == 1 else ""
+        return [_folder_spec(own or path.parent.name, int(path.name), path) for path in stores]
+    group = next(iter(names)) if len(names) == 1 else name or _UNNAMED_GROUP
+    known = [broker_id for _, broker_id in told]
+    ids = [own for own in known if own is not None]
+    # Two with one id, and two whose ids are of two groups, are numbered as they were named.
+    is_known = len(names) == 1 and len(set(ids)) == len(ids)
+    free = (number for number in range(len(stores) + len(ids)) if not is_known or number not in ids)
+    numbers = [own if is_known and own is not None else next(free) for own in known]
+    return [_folder_spec(group, number, path) for number, path in zip(numbers, stores)]
+
+
+def _told_by(store: Path) -> tuple[str, int | None]:
+    """The broker group, and the broker id, that a store's own files name: `replica.json`, or the topic that is named
+    after the group; empty, None: they do not."""
+    try:
+        record = ReplicaRecord.from_json((store / REPLICA_FILE).read_text(encoding="utf-8"))
+        if record.broker_name:
+            return record.broker_name, record.broker_id if record.broker_id >= 0 else None
+    except (OSError, UnicodeDecodeError, RecordDamaged):
+        pass
+    table = TopicTable()
+    try:
+        table.load_json((store / "config" / MetadataFile.TOPICS.value).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, MetadataCorrupt):
+        return "", None
+    names = (topic.topic_name for topic in table)
+    own = {name.removeprefix(SYNC_TOPIC_PREFIX) for name in names if name.startswith(SYNC_TOPIC_PREFIX)}
+    return (own.pop(), None) if len(own) == 1 else ("", None)
 
 
 def _folder_spec(group: str, broker_id: int, folder: Path) -> SourceSpec:

@@ -46,7 +46,7 @@ from tandemmq.consistency.tasks import (
     TaskAnswer,
     TaskRunner,
 )
-from tandemmq.core.audit.causes import collate, ranges_of, with_one_source, with_sources
+from tandemmq.core.audit.causes import collate, place_of, ranges_of, with_one_source, with_sources
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
 from tandemmq.core.audit.findings import OF_OFFSETS, Cause, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_than_seen, table_marks
@@ -223,6 +223,8 @@ class GroupAudit:
                 f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
                 "a quick run does not look for"
             )
+        if findings:
+            findings = self._of_one_moment(findings, described)
         if findings and self._master_changed():
             self._problems.append("the group's master changed during the run; the next run goes on from here")
             findings = [finding for finding in findings if finding.kind not in _OF_MASTERS]
@@ -642,6 +644,33 @@ class GroupAudit:
                     ends[queue] = max(end, ends.get(queue, 0))
         return ends
 
+    def _of_one_moment(self, findings: Sequence[Finding], described: Mapping[int, _Described]) -> list[Finding]:
+        """Without what was read of parts that a broker removed while the run read them: the oldest files, as retention
+        does, or the end, as a start or a new master does; and without what was told of a store at rest whose broker was
+        started since. Of stores that stay at rest nothing may go."""
+        later = self._describe([found.replica.spec for found in described.values()])
+        kept = list(findings)
+        for broker_id, found in later.items():
+            before, now = described[broker_id].replica.facts, found.replica.facts
+            if not (before.is_running or now.is_running):
+                continue
+            if now.is_running and not before.is_running:
+                self._problems.append(
+                    f"{self._group}:{broker_id} was started during the run; the next run goes on from here"
+                )
+                kept = [own for own in kept if own.severity is not Severity.METADATA or own.broker_id != broker_id]
+            if now.end_offset < before.end_offset:
+                self._problems.append(
+                    f"the log of {self._group}:{broker_id} was cut to {now.end_offset} during the run; the next run "
+                    "goes on from here"
+                )
+            held = LogRange(
+                now.min_offset if now.min_offset > before.min_offset else 0,
+                now.end_offset if now.end_offset < before.end_offset else 1 << 63,
+            )
+            kept = [own for own in kept if own.broker_id not in (None, broker_id) or _is_within(own, held)]
+        return kept
+
     def _master_changed(self) -> bool:
         """Whether a running group has another master, or another history, than when the run began: then what was told
         of ends and tables was told of two moments."""
@@ -764,6 +793,14 @@ class GroupAudit:
                 _kept_since(before.kept if before is not None else {}, self._kept.get(broker_id)),
                 found.side.homes_digest,
             )
+            if any(
+                finding.broker_id == broker_id
+                and finding.kind is FindingKind.ZEROED
+                and finding.end_offset == self._common.end_offset < facts.end_offset
+                for finding in findings
+            ):
+                # The mark of a file's end lies over its last records: it never was longer than these.
+                own = replace(own, end_offset=self._common.end_offset)
             if before is not None:
                 own = _with_evidence_kept(own, before, doubted)
             kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
@@ -941,6 +978,12 @@ def _stood_still(finding: Finding, before: Mapping[int, _Described], after: Mapp
     file = MetadataFile(finding.file.removeprefix("config/"))
     found = [described.get(finding.broker_id) for described in (before, after)]
     return None not in found and len({described.metadata.get(file) for described in found if described}) == 1
+
+
+def _is_within(finding: Finding, held: LogRange) -> bool:
+    """Whether a finding is of no place in the log, or reaches into what a replica still holds."""
+    start, end = place_of(finding)
+    return start < 0 or (start < held.end_offset and held.start_offset < end)
 
 
 def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:

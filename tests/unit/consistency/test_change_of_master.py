@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +21,16 @@ from support.inline_audit import run_inline
 from support.inline_runner import InlineRunner
 from support.store_damage import DAMAGES
 from support.written_stores import FILE_BYTES, WrittenStore, log_file, place
+from tandemmq.consistency import tasks
 from tandemmq.consistency.audit import AuditReport, audit, new_run_id
 from tandemmq.consistency.discovery import Discovery
 from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.results_store import ResultsStore
 from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
+from tandemmq.consistency.source_files.sources import FileSource, Source, open_source
 from tandemmq.consistency.tasks import CheckTask, DescribeTask, DigestTask, Replica, Task, TaskAnswer
+from tandemmq.core.audit.replica_store import ReplicaFiles, StoreEntry
 from tandemmq.core.audit.run_summary import ExitCode, Outcome
 from tandemmq.core.replication.log_history import REPLICA_FILE, ReplicaRecord
 from tandemmq.service.settings import load_settings
@@ -281,4 +286,106 @@ def test_a_group_at_work_is_never_damaged(
         report = _run_with(folders, root / "results", group, tier=tier)
         assert not report.findings, report.findings
         assert report.summary.groups[0].problem.count("OUT_OF_RANGE") or report.summary.exit_code is ExitCode.EQUAL
+    shutil.rmtree(root)
+
+
+# What happens to folders while a run reads them.
+
+
+class _WatchedFiles:
+    """Files of a store; `tick` is called before each question."""
+
+    def __init__(self, files: ReplicaFiles, tick: Callable[[], None]) -> None:
+        self._files = files
+        self._tick = tick
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        self._tick()
+        return self._files.list_folder(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        self._tick()
+        return self._files.read(path, offset, length)
+
+
+def _expire_on_master(folders: Sequence[Path], _: WrittenStore) -> None:
+    log_file(folders[0], 0).unlink()
+
+
+def _cut_off(folders: Sequence[Path], store: WrittenStore) -> None:
+    """As a start does with a tail that nobody acknowledged."""
+    _write_again(folders, store.before(len(store.records) - 20))
+
+
+def _write_again(folders: Sequence[Path], store: WrittenStore) -> None:
+    for folder in folders:
+        for start in range(0, -(-len(store.log) // FILE_BYTES) * FILE_BYTES, FILE_BYTES):
+            place(log_file(folder, start), bytes(store.log[start : start + FILE_BYTES]).ljust(FILE_BYTES, b"\0"))
+        for path, data in store.queue_files().items():
+            place(folder / path, data)
+        (index,) = (folder / "index").iterdir()
+        place(index, store.index())
+        place(folder / "checkpoint", store.checkpoint())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("event", "moment", "replicas", "tier", "is_damaged"),
+    [
+        (_expire_on_master, 120, 2, "quick", False),
+        (_expire_on_master, 120, 2, "deep", True),
+        (_cut_off, 292, 1, "deep", True),
+        (_cut_off, 100, 3, "deep", False),
+    ],
+)
+def test_what_happens_while_a_run_reads_is_no_finding_and_hides_none(
+    event: Callable[[Sequence[Path], WrittenStore], None],
+    moment: int,
+    replicas: int,
+    tier: str,
+    is_damaged: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """`moment`: so many questions to files later. Damage is a body of the last replica, in a file that stays."""
+    root = tmp_path_factory.mktemp("meanwhile")
+    store = WrittenStore(1, messages=450)
+    folders = [root / "groups" / "broker-a" / str(broker_id) for broker_id in range(replicas)]
+    for folder in folders:
+        store.write(folder)
+        # Nobody has received what may be cut off.
+        offsets = {"dataVersion": {"counter": 7, "stateVersion": 0, "timestamp": 1}, "offsetTable": {"T@g": {"0": 2}}}
+        (folder / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+        (folder / "abort").touch()
+    known = [own for own in store.records if FILE_BYTES <= own.start < 2 * FILE_BYTES and len(own.keys) > 2]
+    record = next(own for own in known if own.fields["body"][1] - own.fields["body"][0] > 60)
+    if is_damaged:
+        at = record.start % FILE_BYTES + record.fields["body"][0]
+        with log_file(folders[-1], record.start).open("r+b") as file:
+            file.seek(at)
+            file.write(b"\x5a\xa5\x5a\xa5")
+    questions = 0
+
+    def tick() -> None:
+        nonlocal questions
+        questions += 1
+        if questions == moment:
+            event(folders, store)
+
+    @contextmanager
+    def opened(spec: SourceSpec) -> Iterator[Source]:
+        with open_source(spec) as source:
+            yield FileSource(spec, _WatchedFiles(source.files, tick))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tasks, "open_source", opened)
+        report = run_inline(root / "results", f"path={root / 'groups'}", f"tier={tier}")
+    told = [
+        own for own in report.findings if own.start_offset == record.start and own.broker_id in (None, replicas - 1)
+    ]
+    others = [own for own in report.findings if own not in told]
+    assert not others, others
+    if not is_damaged:
+        assert not told, told
+    elif tier == "deep" or replicas > 1:
+        assert told or report.summary.exit_code is ExitCode.INCOMPLETE, report.summary
     shutil.rmtree(root)

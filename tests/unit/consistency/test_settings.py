@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from tandemmq.consistency.discovery import discover, replicas_in_folders
 from tandemmq.consistency.settings import ConsistencySettings, NothingFound
 from tandemmq.consistency.source_files.posix_files import SourceKind
 from tandemmq.consistency.spark_session import prepared_environment, spark_properties
+from tandemmq.core.replication.log_history import REPLICA_FILE, ReplicaRecord
 from tandemmq.service.settings import SettingsError, load_settings
 
 
@@ -154,6 +156,54 @@ def test_stores_named_one_by_one_are_one_group_master_first(tmp_path: Path) -> N
         ("store", 0, "master"),
         ("store", 1, "copy"),
     ]
+
+
+def _says(store: Path, group: str, broker_id: int) -> Path:
+    (store / REPLICA_FILE).write_text(ReplicaRecord(f"{broker_id:032x}", 3, "test", group, broker_id).to_json())
+    return store
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ([("broker-z", 2), ("broker-z", 0)], [("broker-z", 2), ("broker-z", 0)]),
+        ([("broker-z", 1), None], [("broker-z", 1), ("broker-z", 0)]),
+        ([("broker-z", 1), ("broker-z", 1)], [("broker-z", 0), ("broker-z", 1)]),
+        ([("broker-z", 1), ("broker-y", 0)], [("store", 0), ("store", 1)]),
+        ([None, None], [("store", 0), ("store", 1)]),
+    ],
+)
+def test_stores_have_the_name_that_they_say_of_themselves(
+    tmp_path: Path, said: list[tuple[str, int] | None], expected: list[tuple[str, int]]
+) -> None:
+    stores = [_store(tmp_path / name) for name in ("left", "right")]
+    for store, own in zip(stores, said):
+        if own is not None:
+            _says(store, *own)
+    assert [(spec.group, spec.broker_id) for spec in replicas_in_folders(stores).replicas] == expected
+
+
+@pytest.mark.parametrize("place", ["copy", "monday/0"])
+def test_a_lone_store_is_named_by_itself_or_by_who_asks_for_it(tmp_path: Path, place: str) -> None:
+    store = _store(tmp_path / place)
+    if place == "copy":
+        (found,) = discover(_settings(f"path={store}", "groups=orders")).replicas
+        assert found.group == "orders"
+    _says(store, "broker-z", 0)
+    for asked in ("", "broker-z"):
+        (found,) = discover(_settings(f"path={store}", f"groups={asked}")).replicas
+        assert (found.group, found.broker_id) == ("broker-z", 0)
+    with pytest.raises(NothingFound, match="groups there: broker-z"):
+        discover(_settings(f"path={store}", "groups=orders"))
+
+
+def test_a_store_of_rocketmq_is_named_by_its_topics(tmp_path: Path) -> None:
+    store = _store(tmp_path / "copy")
+    (store / "config").mkdir()
+    name = "rmq_sys_SYNC_BROKER_MEMBER_broker-j"
+    topic = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": {name: topic}}))
+    assert [(own.group, own.broker_id) for own in replicas_in_folders([store]).replicas] == [("broker-j", 0)]
 
 
 def test_folder_without_a_store_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _without_repeated_topics(_behind_other_messages(rest))
     rest = _neighbours(rest, _BOUNDS)
     rest = _neighbours(rest, _LOST_AT_BYTES)
-    rest = _gaps_of_one_stretch(rest)
+    rest = _gaps_of_one_stretch(_without_empty_ends(rest))
     rest = _without_lost_ends(_of_other_length(rest))
     rest = _without_impossible_offsets(rest)
     rest = _without_unreadable(rest)
@@ -373,6 +373,16 @@ def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
         if not (_is_beyond_end(own) and own.broker_id in lost)
         and not (own.kind in _OF_EMPTY_DISKS and own.broker_id in empty)
         and not (own.cause is Cause.BEHIND_A_GAP and own.broker_id in lost)
+    ]
+
+
+def _without_empty_ends(findings: list[Finding]) -> list[Finding]:
+    """A log whose last records give way to the mark of a file's end goes on to that, and holds no message there."""
+    ends = {(own.broker_id, own.end_offset) for own in findings if own.kind in _LOST_AT_BYTES}
+    return [
+        own
+        for own in findings
+        if own.kind is not FindingKind.TAIL_EXTRA or own.messages or (own.broker_id, own.start_offset) not in ends
     ]
 
 

@@ -206,6 +206,11 @@ class _Replica:
         at = bisect_right(self._misplaced, (end, 0)) - 1
         return at >= 0 and self._misplaced[at][1] > start
 
+    def is_below_mark(self, offset: int) -> bool:
+        """Whether it lies where a mark of the file's end was written over messages, or behind that mark."""
+        place = self.starts[max(0, bisect_right(self.starts, offset) - 1)]
+        return self.store.marks_over_messages.get(place, False) and offset < self.pieces[place].end_offset
+
     def holds_at(self, offset: int, right: memoryview) -> bool:
         """Whether these bytes lie at `offset`."""
         facts = self.store.facts
@@ -374,8 +379,10 @@ class _Comparer:
             replica for replica in self._replicas if offset in replica.pieces and replica.pieces[offset].kind in _SOUND
         ]
         ends = Counter(replica.pieces[offset].end_offset for replica in holders)
-        if len(ends) > 1 and all(replica.pieces[offset].kind is PieceKind.RECORD for replica in holders):
-            return self._where_records_meet(holders, offset)
+        with_record = [replica for replica in holders if replica.pieces[offset].kind is PieceKind.RECORD]
+        if len(ends) > 1 and with_record:
+            # Where others have closed the file, records are compared one by one: it is they that may be lost.
+            return self._where_records_meet(with_record, offset)
         return ends.most_common(1)[0][0] if ends else None
 
     @staticmethod
@@ -757,6 +764,9 @@ class _Comparer:
     ) -> Finding:
         """The bytes are no sound record."""
         end = start + len(right)
+        if replica.is_below_mark(start):
+            detail = "the mark of the file's end lies in its place"
+            return self._new(FindingKind.ZEROED, replica, start, end, detail, messages=messages)
         differing = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
         is_long = len(differing) >= _ZERO_RUN_BYTES or (bool(messages) and has_zero_text(held))
         is_long = is_long or (bool(differing) and self._ends_zeros(replica, start, held[: differing[-1] + 1]))

@@ -548,8 +548,9 @@ class _DerivedCheck:
                 yield self._new(FindingKind.INDEX_ENTRY_WRONG, "its header is none of an IndexFile", path)
 
     def _index_twice(self) -> Iterator[Finding]:
-        """What two files cover is found twice; and a start goes on from the end of the file with the last name."""
-        files = sorted(self._all_index, key=lambda file: file.name)
+        """What two files cover is found twice; and a start goes on from the end of the file with the last name. Not of
+        files that are those of another log: each of their entries is wrong."""
+        files = sorted(filter(self._is_of_this_log, self._all_index), key=lambda file: file.name)
         for before, file in pairwise(files):
             if file.begin_offset < before.end_offset:
                 detail = (
@@ -557,6 +558,11 @@ class _DerivedCheck:
                     f"{before.end_offset}"
                 )
                 yield self._new(FindingKind.INDEX_ENTRY_WRONG, detail, file.path)
+
+    def _is_of_this_log(self, file: IndexFile) -> bool:
+        ends = ((file.begin_offset, file.begin_timestamp_ms), (file.end_offset, file.end_timestamp_ms))
+        names = ((self._name(offset), time_ms) for offset, time_ms in ends if offset < self._store.facts.end_offset)
+        return any(name is not None and name.store_timestamp_ms == time_ms for name, time_ms in names)
 
     # Checkpoint
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.message.record import Blank, Corrupt, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import BLANK, SMALLEST_RECORD_BYTES
+from tandemmq.core.replication.log_history import LogRange
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import RecordBatch
@@ -38,6 +40,8 @@ _OWN_OFFSET_AT: Final = 28
 _SECTOR_BYTES: Final = 512
 _REACHES_BYTES: Final = (8 << 10, 256 << 10, LONGEST_RECORD_BYTES)
 """So far back a record is looked for from which records lead to a place: a few of them, whatever their size."""
+_QUEUES_MAX: Final = 256
+"""That are asked of each mark of a file's end; where there are more, only of those that need not lie there."""
 
 
 class PieceKind(Enum):
@@ -316,17 +320,46 @@ def whole_records_end(store: ReplicaStore, end: int) -> int:
 
 def _closes_file(store: ReplicaStore, offset: int, *, last_ms: int | None = None) -> bool:
     """Whether a blank lies here that goes to the end of the file, and was not written over a record. `last_ms`: when
-    the record before it was stored, if that is known: what a cut has left behind a mark is older."""
+    the record before it was stored, if that is known: what a cut has left behind a mark is older. Where nothing is
+    left of the record, ConsumeQueues and IndexFiles still know it."""
     file_end = store.segment_end(offset)
     view = store.read_log(offset, min(offset + BLANK.size, file_end))
     found = scan_record(view, 0, len(view), physical_offset=offset)
     if not isinstance(found, Blank) or found.size != file_end - offset:
+        return False
+    if offset not in store.marks_over_messages:
+        store.marks_over_messages[offset] = _is_known_below(store, offset, file_end)
+    if store.marks_over_messages[offset]:
         return False
     place = next_anchor(store, offset + BLANK.size, file_end) if last_ms is not None else None
     if last_ms is None or place is None:
         return True
     behind = _record_at(store, place, file_end, physical_offset=place, check_crc=True)
     return behind is None or behind.store_timestamp_ms < last_ms
+
+
+def _is_known_below(store: ReplicaStore, mark: int, file_end: int) -> bool:
+    """Whether messages lay where a mark of a file's end lies now, and what follows it: two entries of ConsumeQueues
+    lead there, or one, and an IndexFile to the same place. One by itself may be what is damaged."""
+    room = file_end - mark
+    if room < SMALLEST_RECORD_BYTES + BLANK.size:
+        return False
+    queues = sum(1 for _ in islice(store.queues(), _QUEUES_MAX + 1))
+    if queues > _QUEUES_MAX and file_end + SMALLEST_RECORD_BYTES <= store.facts.end_offset:
+        # Who writes a mark had a record that did not fit: it begins the next file.
+        size = int.from_bytes(store.read_log(file_end, file_end + 4), "big")
+        if size + BLANK.size > room:
+            return False
+    # They import numpy, and this module.
+    from tandemmq.core.audit.index_check import indexed_messages
+    from tandemmq.core.audit.queue_check import queued_messages
+
+    lost = LogRange(mark, file_end)
+    queued = queued_messages(store, lost)
+    is_chain = all(one.physical_offset + one.size <= other.physical_offset for one, other in pairwise(queued))
+    if not queued or not is_chain or queued[-1].physical_offset + queued[-1].size + BLANK.size > file_end:
+        return False
+    return len(queued) > 1 or queued[0].physical_offset in indexed_messages(store, lost)
 
 
 def _is_followed(store: ReplicaStore, offset: int, room_end: int) -> bool:
@@ -388,7 +421,7 @@ def _reason(stop: ScanStop | Corrupt | Blank | None, room: int) -> str:
         return stop.reason
     if isinstance(stop, Blank):
         own = f"a blank of {stop.size} bytes"
-        return f"{own}, and records behind it" if stop.size == room else f"{own} where {room} are left"
+        return f"{own}, and messages were there" if stop.size == room else f"{own} where {room} are left"
     if stop is ScanStop.INCOMPLETE:
         return "the record goes on beyond the end of the file"
     return "zeros"

@@ -51,7 +51,7 @@ _SET_BACK: Final = (
     "the slave keeps the higher one, since no operator set it back; "
     "if the master's is right, reset the group to it on the master"
 )
-_SYNC_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+SYNC_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 _OF_OFFSETS: Final = (MetadataFile.CONSUMER_OFFSETS, MetadataFile.DELAY_OFFSETS)
 _OF_MARKS: Final = {
     MetadataFile.TOPICS: FindingKind.TOPIC_DIFFERS,
@@ -314,6 +314,8 @@ class _Comparer:
         master_is_wrong = _Side(self._master_id, broker_id, Verdict.OWN_EVIDENCE)
         if file in _OF_OFFSETS and (is_wild := self._has_wild(file, slave)) != self._has_wild(file, master):
             return (slave_is_wrong if is_wild else master_is_wrong)._replace(verdict=Verdict.OWN_EVIDENCE)
+        if file is MetadataFile.TOPICS and {whose := self._is_ours(slave), self._is_ours(master)} == {True, False}:
+            return (master_is_wrong if whose else slave_is_wrong)._replace(verdict=Verdict.OWN_EVIDENCE)
         held, due = _mark(slave), _mark(master)
         known = [mark for marks in self._seen if (mark := marks.get(file.value)) is not None]
         if held.version == due.version:
@@ -329,6 +331,13 @@ class _Comparer:
                 0: slave_is_wrong._replace(verdict=Verdict.UNDECIDED),
             }[_which_has_more(file, slave, master)]
         is_newer = held.version.is_newer_than(due.version)
+        if file not in _OF_OFFSETS and _have_nothing_in_common(file, slave, master):
+            # Neither is a later version of the other one, whatever their numbers.
+            has_seen = {mark.digest for mark in known}
+            if (held.digest in has_seen) != (due.digest in has_seen):
+                side = master_is_wrong if held.digest in has_seen else slave_is_wrong
+                return side._replace(verdict=Verdict.STORED_DIGEST)
+            return slave_is_wrong._replace(verdict=Verdict.UNDECIDED)
         if is_newer and (file not in _OF_OFFSETS or _which_has_more(file, slave, master) == 1):
             return master_is_wrong
         return slave_is_wrong
@@ -395,9 +404,14 @@ class _Comparer:
             kind = FindingKind.TOPIC_DIFFERS if name in held else FindingKind.TOPIC_MISSING
             yield self._new(kind, MetadataFile.TOPICS, f"topic {name}: {change} ({versions})", topic=name)
 
+    def _is_ours(self, text: str) -> bool | None:
+        """Whether a table of topics has the one that is named after this group; None: nor after another one."""
+        named = [name for name in _topic_configs(text) if name.startswith(SYNC_TOPIC_PREFIX)]
+        return f"{SYNC_TOPIC_PREFIX}{self._group}" in named if named else None
+
     def _is_own(self, topic: str) -> bool:
         """Topics named after the broker itself."""
-        return topic == self._group or topic.startswith(_SYNC_TOPIC_PREFIX)
+        return topic == self._group or topic.startswith(SYNC_TOPIC_PREFIX)
 
     def _groups(self, wrong: str, right: str, versions: str) -> Iterator[Finding]:
         held, due = _group_configs(wrong), _group_configs(right)
@@ -521,21 +535,30 @@ def _has_content(file: MetadataFile, text: str | None) -> bool:
             return bool(_acls(text) or _marks(text))
 
 
-def _which_has_more(file: MetadataFile, slave: str, master: str) -> int:
-    """Of two readable tables: -1 the master, 1 the slave, 0 neither, or each something."""
-    held: Mapping[str, object]
-    due: Mapping[str, object]
+def _entries_of(file: MetadataFile, text: str) -> Mapping[str, object]:
+    """What a readable table that is none of offsets holds, by name."""
     match file:
         case MetadataFile.TOPICS:
-            held, due = _topic_configs(slave), _topic_configs(master)
+            return _topic_configs(text)
         case MetadataFile.SUBSCRIPTION_GROUPS:
-            held, due = _group_configs(slave), _group_configs(master)
+            return _group_configs(text)
         case MetadataFile.USERS:
-            held, due = _users(slave), _users(master)
-        case MetadataFile.ACLS:
-            held, due = _acls(slave), _acls(master)
+            return _users(text)
         case _:
-            return _which_is_further(file, slave, master)
+            return _acls(text)
+
+
+def _have_nothing_in_common(file: MetadataFile, slave: str, master: str) -> bool:
+    """Whether two tables that hold something hold not one name alike."""
+    held, due = _entries_of(file, slave), _entries_of(file, master)
+    return bool(held) and bool(due) and held.keys().isdisjoint(due)
+
+
+def _which_has_more(file: MetadataFile, slave: str, master: str) -> int:
+    """Of two readable tables: -1 the master, 1 the slave, 0 neither, or each something."""
+    if file in _OF_OFFSETS:
+        return _which_is_further(file, slave, master)
+    held, due = _entries_of(file, slave), _entries_of(file, master)
     if any(held[name] != due[name] for name in held.keys() & due.keys()):
         return 0
     return (held.keys() > due.keys()) - (held.keys() < due.keys())

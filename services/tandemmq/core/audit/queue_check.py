@@ -195,7 +195,10 @@ class QueueCheck:
             if not is_last and found[at + 2] == following[at] + advance:
                 told = at + 1
                 yield self._wrong_queue_offset(end, int(found[at + 1]), f"instead of {following[at]}")
-            elif found[at + 1] < 0 or (not is_last and found[at + 1] and found[at + 2] == following[at]):
+            elif found[at + 1] < 0 or (
+                # A topic that was made again begins at 0, and goes on with 1.
+                not is_last and found[at + 2] == following[at] and (found[at + 1] or following[at] > 1)
+            ):
                 told = at + 1
                 yield self._wrong_queue_offset(end, int(found[at + 1]), f"between {following[at] - 1} and the next one")
             # A step back is no gap: the topic was deleted and made again.
@@ -309,6 +312,9 @@ class QueueCheck:
             first, last = int(part[0]), int(part[-1])
             if not is_wrong[first] or self._is_superseded(topic, queue_id, columns, run[part], entries[part]):
                 continue
+            if len(part) <= _MOVED_MAX and self._has_other_records(topic, queue_id, columns, run[part], entries[part]):
+                yield from (self._second_record(columns, row, entry) for row, entry in zip(run[part], entries[part]))
+                continue
             yield self._finding(
                 topic, queue_id, columns, run[first], run[last], entries[first], is_missing=bool(is_missing[first])
             )
@@ -402,6 +408,34 @@ class QueueCheck:
             )
             for row, entry in zip(rows[::step], entries[::step])
         )
+
+    def _has_other_records(
+        self, topic: str, queue_id: int, columns: RecordColumns, rows: Integers, entries: Entries
+    ) -> bool:
+        """Whether the entries lead to older records that say of themselves that they belong there: nothing is wrong
+        with these and with the queue, and the others came to the same place by what was changed in them."""
+        return all(
+            int(entry["offset"]) < int(columns.offsets[row])
+            and self._leads_to(
+                topic, queue_id, int(columns.queue_offsets[row]), int(entry["offset"]), int(entry["size"])
+            )
+            for row, entry in zip(rows, entries)
+        )
+
+    def _second_record(self, columns: RecordColumns, row: int, entry: np.void) -> Finding:
+        facts = self._store.facts
+        offset = int(columns.offsets[row])
+        finding = Finding(
+            kind=FindingKind.FIELD_DIFFERS,
+            group=facts.group,
+            verdict=Verdict.OWN_EVIDENCE,
+            detail=f"its place in the queue is that of the record at {int(entry['offset'])}, to which the entry leads: "
+            "topic, queueId, queueOffset or sysFlag was changed",
+            cause=Cause.OTHER_RECORD,
+            broker_id=facts.broker_id,
+            file=self._store.segment_path(offset),
+        )
+        return describe(finding, self._name(offset, int(columns.sizes[row])))
 
     def _has_queue(self, topic: str) -> bool:
         """Whether the topic has queues, whoever knows it: with a topic that is deleted they go."""

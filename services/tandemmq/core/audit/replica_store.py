@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
@@ -152,6 +152,8 @@ _SHORT_BATCH: Final = 16
 _INDEX_HEAD: Final = Struct(">16xqqii")
 """First and last record of an IndexFile, used slots, next entry."""
 _WITNESSES_MAX: Final = 4
+_SAMPLE_ENTRIES: Final = 8
+"""Of a queue's end, and of its beginning."""
 _PAUSE_BYTES: Final = 64 << 10
 """Walked over one by one after a batch that was shorter, or none."""
 
@@ -165,6 +167,8 @@ class ReplicaStore:
         self.facts: Final = facts
         self.bytes_read = 0
         """Bytes of files, so far."""
+        self.marks_over_messages: Final[dict[int, bool]] = {}
+        """Kept by `log_walk`: of marks of a file's end, whether messages lay there."""
         self._queue_files: dict[tuple[str, int], list[StoreEntry]] = {}
 
     def read_log(self, start_offset: int, end_offset: int) -> memoryview:
@@ -448,10 +452,14 @@ class _QueueTail:
 
     def lowest(self) -> int | None:
         """Where the first message lies that an entry leads to: in a ConsumeQueue offsets never go back."""
-        for entry in self._read(self._first, min(_PROBE_ENTRIES, self.end - self._first)):
+        for entry in self.oldest():
             if not entry.is_filler and entry.size > 0 and entry.physical_offset >= 0:
                 return entry.physical_offset
         return None
+
+    def oldest(self) -> list[QueueEntry]:
+        """Some of the first entries."""
+        return self._read(self._first, min(_PROBE_ENTRIES, self.end - self._first))
 
     def newest(self) -> QueueEntry | None:
         """The last message's entry."""
@@ -577,12 +585,15 @@ def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) ->
     """`log_end`, or how far the ConsumeQueues know of records that follow it without a break."""
     claims: dict[int, int] = {}
     for tail in queues:
+        own: list[_Claim] = []
         for entry in tail.backwards():
             if entry.is_filler or entry.physical_offset < log_end:
                 break
             claim = _Claim(entry.physical_offset, entry.size)
             if _fits_a_file(store, claim):
-                claims[claim.physical_offset] = claim.size
+                own.append(claim)
+        if own and not _is_of_another_log(store, tail, log_end):
+            claims.update(own)
     end = log_end
     # A wrong entry may say anything. Many files may be lost as well, but some entries lead into each of them.
     reach = store.facts.end_offset + store.facts.segment_bytes
@@ -597,6 +608,23 @@ def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) ->
         if is_next or len(claims) > 1:
             end = max(end, offset + claims[offset])
     return end
+
+
+def _is_of_another_log(store: ReplicaStore, tail: _QueueTail, log_end: int) -> bool:
+    """Whether no entry of a queue leads to a record, neither the oldest nor the newest of those that lead into the log:
+    it is the queue of another store, and knows nothing of this one's end."""
+    low = store.facts.min_offset
+    newest = (entry for entry in tail.backwards() if low <= entry.physical_offset < log_end and not entry.is_filler)
+    oldest = [entry for entry in tail.oldest() if low <= entry.physical_offset < log_end and not entry.is_filler]
+    sample = {*islice(newest, _SAMPLE_ENTRIES), *oldest[:_SAMPLE_ENTRIES]}
+    if len(sample) < _SAMPLE_ENTRIES:
+        return False
+    for own in sample:
+        head = bytes(store.read_log(own.physical_offset, own.physical_offset + _OWN_OFFSET.stop))
+        held = QueueEntry(int.from_bytes(head[_OWN_OFFSET], "big"), int.from_bytes(head[:4], "big"), own.tags_code)
+        if held == own:
+            return False
+    return True
 
 
 def known_of_lost_log(store: ReplicaStore) -> tuple[LogRange, str] | None:
