@@ -35,7 +35,14 @@ from tandemmq.consistency.source_files.posix_files import ReadMode, SourceSpec, 
 from tandemmq.consistency.source_files.sources import open_source
 from tandemmq.core.audit.equality import is_empty
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, next_anchor, walk_log, whole_records_end
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry, extents_of
+from tandemmq.core.audit.replica_store import (
+    ReplicaFacts,
+    ReplicaFiles,
+    ReplicaStore,
+    StoreEntry,
+    extents_of,
+    known_of_lost_log,
+)
 from tandemmq.core.message.properties import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -470,6 +477,12 @@ def _beside(spec: SourceSpec, facts: ReplicaFacts, wanted: Wanted) -> Iterator[L
         if facts.queued_from is not None:
             reason = "there is no CommitLog; ConsumeQueues lead to records from here on"
             yield LogPiece(PieceKind.HOLE, facts.queued_from, facts.queued_from, reason=reason)
+        elif not facts.is_running:
+            with open_source(spec) as source:
+                known = known_of_lost_log(ReplicaStore(source.files, facts))
+            if known is not None:
+                start = known[0].start_offset
+                yield LogPiece(PieceKind.HOLE, start, start, reason=f"there is no CommitLog; {known[1]}")
         return
     if not wanted.min_offset <= end < wanted.max_offset:
         return

@@ -635,7 +635,7 @@ def test_another_users_cluster_is_not_stopped(monkeypatch: pytest.MonkeyPatch, t
 
     folder = ClusterFolder(tmp_path)
     mark = start_mark(os.getpid()) or ""
-    folder.write_record(ClusterRecord("2m-2s-sync", "ready", os.getpid(), mark, (), (), ()))
+    folder.write_record(ClusterRecord("2m-2s-sync", "ready", os.getpid(), mark, ("127.0.0.1:1",), (), ()))
     monkeypatch.setattr(os, "kill", refuse)
     with pytest.raises(CommandError, match="cannot be stopped by user id") as refused:
         bring_down(folder, Console())

@@ -297,6 +297,18 @@ def test_files_in_front_that_are_empty_have_lost_their_rows(
     assert _told(folder)[0][0] == 0
 
 
+@pytest.mark.parametrize("others", [(), ("consumequeue",), ("index",), ("consumequeue", "index")])
+def test_a_log_that_is_gone_is_told_by_whatever_knows_of_it(
+    small_group: list[Path], sound_rows: list[dict[str, Any]], tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    """An empty table would be a wrong answer."""
+    folder = copy_group(small_group, tmp_path)[0]
+    for name in ("commitlog", *others):
+        shutil.rmtree(folder / name)
+    _check_log(folder, small_group[0], sound_rows, random.Random(0), is_whole=True)
+    assert _told(folder) == [(0, 1 << 62)]
+
+
 def _check_log(
     folder: Path, original: Path, sound_rows: list[dict[str, Any]], chance: random.Random, *, is_whole: bool
 ) -> None:

@@ -42,6 +42,9 @@ _REACHES_BYTES: Final = (8 << 10, 256 << 10, LONGEST_RECORD_BYTES)
 """So far back a record is looked for from which records lead to a place: a few of them, whatever their size."""
 _QUEUES_MAX: Final = 256
 """That are asked of each mark of a file's end; where there are more, only of those that need not lie there."""
+_BEFORE_BYTES: Final = 64 << 10
+_BEFORE_MAX: Final = 8
+"""Messages before a mark, of which one has to be known where it lies."""
 
 
 class PieceKind(Enum):
@@ -354,12 +357,21 @@ def _is_known_below(store: ReplicaStore, mark: int, file_end: int) -> bool:
     from tandemmq.core.audit.index_check import indexed_messages
     from tandemmq.core.audit.queue_check import queued_messages
 
+    before = queued_messages(store, LogRange(max(file_end - store.facts.segment_bytes, mark - _BEFORE_BYTES), mark))
+    if before and not any(_is_record_of(store, own.physical_offset, own.size) for own in before[-_BEFORE_MAX:]):
+        # The file is another log's, and its mark as well.
+        return False
     lost = LogRange(mark, file_end)
     queued = queued_messages(store, lost)
     is_chain = all(one.physical_offset + one.size <= other.physical_offset for one, other in pairwise(queued))
     if not queued or not is_chain or queued[-1].physical_offset + queued[-1].size + BLANK.size > file_end:
         return False
     return len(queued) > 1 or queued[0].physical_offset in indexed_messages(store, lost)
+
+
+def _is_record_of(store: ReplicaStore, offset: int, size: int) -> bool:
+    record = _record_at(store, offset, offset + size, physical_offset=offset, check_crc=False)
+    return record is not None and record.size == size
 
 
 def _is_followed(store: ReplicaStore, offset: int, room_end: int) -> bool:

@@ -425,7 +425,11 @@ def _in_their_places(files: ReplicaFiles, segments: list[StoreEntry], segment_by
 
 def written_for(files: ReplicaFiles, name: str) -> int | None:
     """The offset that the record says of itself with which a CommitLog file begins; None: it begins with none."""
-    head = bytes(files.read(f"commitlog/{name}", 0, _OWN_OFFSET.stop))
+    return _written_for(files.read(f"commitlog/{name}", 0, _OWN_OFFSET.stop))
+
+
+def _written_for(data: bytes | memoryview) -> int | None:
+    head = bytes(data)
     is_record = len(head) == _OWN_OFFSET.stop and int.from_bytes(head[4:8], "big") in _RECORD_MAGICS
     return int.from_bytes(head[_OWN_OFFSET], "big") if is_record else None
 
@@ -611,12 +615,22 @@ def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) ->
 
 
 def _is_of_another_log(store: ReplicaStore, tail: _QueueTail, log_end: int) -> bool:
-    """Whether no entry of a queue leads to a record, neither the oldest nor the newest of those that lead into the log:
-    it is the queue of another store, and knows nothing of this one's end."""
-    low = store.facts.min_offset
-    newest = (entry for entry in tail.backwards() if low <= entry.physical_offset < log_end and not entry.is_filler)
-    oldest = [entry for entry in tail.oldest() if low <= entry.physical_offset < log_end and not entry.is_filler]
-    sample = {*islice(newest, _SAMPLE_ENTRIES), *oldest[:_SAMPLE_ENTRIES]}
+    """Whether no entry of a queue leads to a record, neither the oldest nor the newest of those that lead into files of
+    the log which begin as they should: it is the queue of another store, and knows nothing of this one's end."""
+
+    begins_well: dict[int, bool] = {}
+
+    def leads_into_log(entry: QueueEntry) -> bool:
+        if entry.is_filler or not store.facts.min_offset <= entry.physical_offset < log_end:
+            return False
+        start = store.segment_end(entry.physical_offset) - store.facts.segment_bytes
+        if start not in begins_well:
+            begins_well[start] = _written_for(store.read_log(start, start + _OWN_OFFSET.stop)) == start
+        return begins_well[start]
+
+    newest = filter(leads_into_log, islice(tail.backwards(), _PROBE_ENTRIES))
+    oldest = filter(leads_into_log, tail.oldest())
+    sample = {*islice(newest, _SAMPLE_ENTRIES), *islice(oldest, _SAMPLE_ENTRIES)}
     if len(sample) < _SAMPLE_ENTRIES:
         return False
     for own in sample:
