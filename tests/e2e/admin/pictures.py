@@ -15,9 +15,17 @@ from e2e.programs import ROOT
 _HEIGHT_MAX: Final = 1_100
 # In the place of the folder that the cluster really runs in.
 _FOLDER: Final = "/srv/tandemmq"
+# Again whenever the page is refreshed.
 _REPLACE: Final = """([own, shown]) => {
-    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(own, shown);
+    const replace = () => {
+        const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (texts.nextNode()) {
+            const text = texts.currentNode;
+            if (text.data.includes(own)) text.data = text.data.replaceAll(own, shown);
+        }
+    };
+    replace();
+    new MutationObserver(replace).observe(document.body, {childList: true, characterData: true, subtree: true});
 }"""
 _DOCUMENTED: Final = ROOT / "docs" / "pictures"
 _SUFFIXES: Final = {"wide-light": "", "narrow-light": "-narrow", "wide-dark": "-dark"}
