@@ -357,14 +357,14 @@ def _is_known_below(store: ReplicaStore, mark: int, file_end: int) -> bool:
     from tandemmq.core.audit.index_check import indexed_messages
     from tandemmq.core.audit.queue_check import queued_messages
 
-    before = queued_messages(store, LogRange(max(file_end - store.facts.segment_bytes, mark - _BEFORE_BYTES), mark))
-    if before and not any(_is_record_of(store, own.physical_offset, own.size) for own in before[-_BEFORE_MAX:]):
-        # The file is another log's, and its mark as well.
-        return False
     lost = LogRange(mark, file_end)
     queued = queued_messages(store, lost)
     is_chain = all(one.physical_offset + one.size <= other.physical_offset for one, other in pairwise(queued))
     if not queued or not is_chain or queued[-1].physical_offset + queued[-1].size + BLANK.size > file_end:
+        return False
+    before = queued_messages(store, LogRange(max(file_end - store.facts.segment_bytes, mark - _BEFORE_BYTES), mark))
+    if before and not any(_is_record_of(store, own.physical_offset, own.size) for own in before[-_BEFORE_MAX:]):
+        # The file is another log's, and its mark as well.
         return False
     return len(queued) > 1 or queued[0].physical_offset in indexed_messages(store, lost)
 
