@@ -214,17 +214,16 @@ def use_all_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def connections_within_files(wanted: int) -> int:
-    """`wanted`, or three quarters of the files that this process may have open: the others are for its own."""
+def connections_within_files(wanted: int, *, part: float = 3 / 4) -> int:
+    """`wanted`, or that part of the files that this process may have open: the others are for its own."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft * 3 // 4))
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, int(soft * part)))
 
 
 def service_connections_max() -> int:
     """How many connections one port between services takes: whoever opens more is closed at once, and takes neither the
     files nor the memory that the service needs itself. The cluster's own are some to each of its members."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _SERVICE_CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(_SERVICE_CONNECTIONS_MAX, soft // 16)
+    return connections_within_files(_SERVICE_CONNECTIONS_MAX, part=1 / 16)
 
 
 _SERVICE_CONNECTIONS_MAX: Final = 4_096

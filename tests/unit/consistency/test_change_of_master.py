@@ -257,15 +257,10 @@ class _LiveGroup(_Brokers):
 
     def _write(self, broker_id: int) -> None:
         """What is there stays there: files are written in place."""
-        folder = self._folders[broker_id]
         records, entries, durable = (self._store.before(count) for count in self._written[broker_id])
-        for start in range(self._first_file[broker_id] * FILE_BYTES, len(records.log), FILE_BYTES):
-            place(log_file(folder, start), bytes(records.log[start : start + FILE_BYTES]).ljust(FILE_BYTES, b"\0"))
-        for path, data in entries.queue_files().items():
-            place(folder / path, data)
-        (index,) = (folder / "index").iterdir()
-        place(index, entries.index())
-        place(folder / "checkpoint", durable.checkpoint())
+        _write_in_place(
+            self._folders[broker_id], records, entries=entries, durable=durable, first_file=self._first_file[broker_id]
+        )
 
 
 @pytest.mark.timeout(900)
@@ -319,13 +314,20 @@ def _cut_off(folders: Sequence[Path], store: WrittenStore) -> None:
 
 def _write_again(folders: Sequence[Path], store: WrittenStore) -> None:
     for folder in folders:
-        for start in range(0, -(-len(store.log) // FILE_BYTES) * FILE_BYTES, FILE_BYTES):
-            place(log_file(folder, start), bytes(store.log[start : start + FILE_BYTES]).ljust(FILE_BYTES, b"\0"))
-        for path, data in store.queue_files().items():
-            place(folder / path, data)
-        (index,) = (folder / "index").iterdir()
-        place(index, store.index())
-        place(folder / "checkpoint", store.checkpoint())
+        _write_in_place(folder, store, entries=store, durable=store)
+
+
+def _write_in_place(
+    folder: Path, records: WrittenStore, *, entries: WrittenStore, durable: WrittenStore, first_file: int = 0
+) -> None:
+    """The log from that file on, what was made of it, and how far that is on the disk."""
+    for start in range(first_file * FILE_BYTES, len(records.log), FILE_BYTES):
+        place(log_file(folder, start), bytes(records.log[start : start + FILE_BYTES]).ljust(FILE_BYTES, b"\0"))
+    for path, data in entries.queue_files().items():
+        place(folder / path, data)
+    (index,) = (folder / "index").iterdir()
+    place(index, entries.index())
+    place(folder / "checkpoint", durable.checkpoint())
 
 
 @pytest.mark.timeout(900)

@@ -281,8 +281,10 @@ class FileAuthority:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
                 raise self._lost() from error
             raise
+        # Whoever was stopped here may find another one in force.
+        in_force = self._path.resolve().name
         for other in self._others(r"\.[0-9a-f]+\.records"):
-            if other != made:
+            if other.name != in_force:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _others(self, suffix: str) -> Iterator[Path]:
