@@ -6,9 +6,11 @@
 
 Everything is a list of steps, and three of them run side by side, for two cores: what mostly waits goes first, and what
 computes beside it is nice to it. A step's output comes when it has ended. Named folders run one after the other and
-show what they do. Each folder is one pytest run of its own. Unit tests of rooms with compiled modules run both ways;
-contract, attack and simulation run once, compiled, and plain when they are named. What computes has its files in
-memory where there is room: a sync waits for no disk there, and whether a disk keeps what was synced no test can see.
+show what they do. Each folder is one pytest run of its own. What has compiled modules runs once, compiled: unit tests
+of such rooms, contract, attack and simulation; they run plain when they are named, and so do the processes of
+integration tests. Tests marked `plain` exchange a method, which an extension does not allow: they run plain alone.
+What computes has its files in memory where there is room: a sync waits for no disk there, and whether a disk keeps what
+was synced no test can see.
 Of what chance draws each run has a few cases; SIM_SEEDS and DRAWN_SEEDS in the environment ask for more.
 The last line is the sum in the form `N passed, N failed`.
 """
@@ -24,7 +26,7 @@ import sys
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -66,47 +68,39 @@ COMPILING: Final = "compiled"
 TARGETS: Final = (COMPILING, "lint", "docs")
 # What a C compiler makes faster changes nothing that a test sees; the first optimizations take less of its time.
 TARGET_STEPS: Final = tuple(Step(target, ("LEVEL=1",) if target == COMPILING else ()) for target in TARGETS)
-# The longest first: at the end every lane is to have something.
-PLAIN_STEPS: Final = (
-    Step("integration", ("-n", "3", "--dist", "loadfile"), waits=True),
-    *TARGET_STEPS,
-    Step("unit"),
-    Step("chart"),
-    # The rest of it runs compiled; a bug cannot be planted in an extension.
-    Step("simulation", ("-k", "planted_bug_is_found"), whole=False),
-)
-# Rooms of which no module is compiled: their tests run plain alone.
+COMPILED_UNITS: Final = ("unit/core", "unit/broker", "unit/http2", "unit/service")
+# Their rooms of which no module is compiled.
 PLAIN_ROOMS: Final = {
     "unit/core": ("access", "audit"),
     "unit/broker": ("audit", "failover"),
 }
 
 
-def _without(folder: str) -> tuple[str, ...]:
-    return tuple(f"--ignore=tests/{folder}/{room}" for room in PLAIN_ROOMS[folder])
+def _ignored(folder: str, rooms: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"--ignore=tests/{folder}/{room}" for room in rooms)
 
 
-# Everything that the extensions have a part in, less what exchanges a method to count its calls or to plant a bug.
+def _run_compiled(folder: str) -> tuple[str, ...]:
+    """What is in one of `COMPILED_UNITS` and not among its plain rooms."""
+    entries = sorted(path.name for path in (ROOT / "tests" / folder).iterdir() if not path.name.startswith("_"))
+    return tuple(name for name in entries if name != "conftest.py" and name not in PLAIN_ROOMS.get(folder, ()))
+
+
+# The longest first: at the end every lane is to have something.
+PLAIN_STEPS: Final = (
+    Step("integration", ("-n", "3", "--dist", "loadfile"), waits=True),
+    *TARGET_STEPS,
+    Step("unit", sum((_ignored(folder, _run_compiled(folder)) for folder in COMPILED_UNITS), ()), whole=False),
+    Step("chart"),
+    Step("unit/broker", ("-m", "plain"), whole=False),
+    Step("simulation", ("-m", "plain"), whole=False),
+)
 COMPILED_STEPS: Final = (
     Step("e2e/official_python", compiled=True, waits=True),
     Step("attack", ("-n", "2"), compiled=True, waits=True),
     Step("contract", compiled=True),
-    Step("simulation", ("-k", "not planted_bug_is_found"), compiled=True, whole=False),
-    Step("unit/core", _without("unit/core"), compiled=True),
-    Step(
-        "unit/broker",
-        (
-            *_without("unit/broker"),
-            "--deselect=tests/unit/broker/client_api/test_lite.py::test_a_message_behind_a_damaged_entry_comes_when_that_is_mended",
-            "--deselect=tests/unit/broker/client_api/test_receive.py::test_of_many_waiting_receives_only_those_needed_look",
-            "--deselect=tests/unit/broker/client_api/test_receive.py::test_filters_that_let_nothing_pass_take_a_bounded_part_of_each_turn",
-            "--deselect=tests/unit/broker/client_api/test_transactions.py::test_a_half_that_cannot_be_read_at_the_start_is_not_forgotten",
-            "--deselect=tests/unit/broker/tracing/test_send_tracer.py::test_nothing_raises_into_the_write_path",
-        ),
-        compiled=True,
-    ),
-    Step("unit/http2", compiled=True),
-    Step("unit/service", compiled=True),
+    Step("simulation", compiled=True),
+    *(Step(folder, _ignored(folder, PLAIN_ROOMS.get(folder, ())), compiled=True) for folder in COMPILED_UNITS),
 )
 
 
@@ -190,13 +184,14 @@ def run_step(step: Step, output: int | None = None, *, nice: int = 0) -> Outcome
     if step.name in TARGETS:
         command, report = ["make", "--no-print-directory", step.name, *step.arguments], None
     else:
-        report = BUILD / f"test-{step.name.replace('/', '-')}.xml"
+        report = BUILD / f"test-{step.key}.xml"
         report.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-q", f"tests/{step.name}", f"--junitxml={report}", *step.arguments]
     environment = dict(os.environ)
     if step.compiled:
         # Before the editable install's own entry, so that the extensions win; inherited by every process of a test.
         environment["PYTHONPATH"] = str(BUILD / "compiled")
+        command += ["-m", "not plain"]
     with ExitStack() as stack:
         if not step.waits and report is not None and _has_room():
             folder = stack.enter_context(TemporaryDirectory(prefix="tandemmq-tests-", dir=MEMORY))
@@ -277,12 +272,11 @@ def main() -> int:
 
 def _named(folder: str, front: tuple[str, ...], *, compiled: bool) -> Step:
     """The step of a folder that somebody names: it runs whole, less what cannot be run compiled, and on both cores."""
-    for step in (*PLAIN_STEPS, *COMPILED_STEPS):
-        if step.name == folder and (step.whole or step.compiled == compiled):
-            arguments = step.arguments if step.compiled == compiled else ()
-            spread = () if step.waits or not step.whole else ("-n", "2")
-            return Step(folder, (*spread, *arguments, *front), compiled)
-    return Step(folder, front, compiled)
+    steps = [step for step in (*PLAIN_STEPS, *COMPILED_STEPS) if step.name == folder]
+    arguments = next((step.arguments for step in steps if step.whole and step.compiled == compiled), ())
+    spreads_itself = folder == "simulation" or any(step.waits for step in steps)
+    spread = ("-n", "2") if steps and not spreads_itself else ()
+    return Step(folder, (*spread, *arguments, *front), compiled)
 
 
 if __name__ == "__main__":

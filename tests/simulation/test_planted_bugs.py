@@ -27,6 +27,7 @@ FOUND_AT: Final = {
 STEERED_SEED_COUNT = max(1, int(os.environ.get("SIM_SEEDS", "100")) * 3 // 20)
 
 
+@pytest.mark.plain
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("plant", list(Plant), ids=str)
 def test_planted_bug_is_found(plant: Plant, processes: Executor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,40 @@ def test_a_failure_ends_it(
         assert not {step.key for step in COMPILED_STEPS} & set(runs.began)
     assert not all(row["holds"] for row in rows)
     assert " 1 failed, " in capsys.readouterr().out.splitlines()[-1]
+
+
+def _files_run(step: Step) -> set[Path]:
+    root = run_tests.ROOT
+    ignored = [root / argument.removeprefix("--ignore=") for argument in step.arguments if argument.startswith("--ig")]
+    files = (root / "tests" / step.name).rglob("test_*.py")
+    return {path for path in files if not any(path.is_relative_to(each) for each in ignored)}
+
+
+def test_each_file_of_unit_tests_runs_once() -> None:
+    """What is marked `plain` runs beside them."""
+    steps = [
+        step
+        for step in (*PLAIN_STEPS, *COMPILED_STEPS)
+        if step.name.startswith("unit") and "plain" not in step.arguments
+    ]
+    runs = Counter(path for step in steps for path in _files_run(step))
+    assert set(runs) == set((run_tests.ROOT / "tests" / "unit").rglob("test_*.py"))
+    assert set(runs.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("folder", "compiled", "arguments"),
+    [
+        ("unit", False, ("-n", "2")),
+        ("unit/broker", False, ("-n", "2")),
+        ("simulation", False, ()),
+        ("simulation", True, ()),
+        ("integration", False, ("-n", "3", "--dist", "loadfile")),
+        ("unit/http2", True, ("-n", "2")),
+    ],
+)
+def test_a_named_folder_leaves_nothing_out(folder: str, compiled: bool, arguments: tuple[str, ...]) -> None:
+    assert run_tests._named(folder, (), compiled=compiled) == Step(folder, arguments, compiled)
 
 
 def test_a_folder_that_is_named_runs_alone_and_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

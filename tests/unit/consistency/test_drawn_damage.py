@@ -21,7 +21,7 @@ from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
 from tandemmq.core.audit.repair_plan import RepairAction
 
-_CASES = int(os.environ.get("DRAWN_SEEDS", "60"))
+_CASES = int(os.environ.get("DRAWN_SEEDS", "24"))
 """Each a whole run; more of them: DRAWN_SEEDS=1000. `make audit-check` draws hundreds."""
 
 

@@ -592,6 +592,7 @@ def test_a_client_that_begins_anew_under_its_id_is_heard_after_three_minutes(
     assert received(lite).bodies == [b"1"]
 
 
+@pytest.mark.plain
 def test_a_message_behind_a_damaged_entry_comes_when_that_is_mended(
     lite: BrokerAssembly, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_full_batch_wakes_the_next_waiting_receive(broker: BrokerAssembly, time:
     assert sorted(body for fake in waiting for body in Answer.of(fake).bodies) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_of_many_waiting_receives_only_those_needed_look(
     broker: BrokerAssembly, time: ManualTime, batch_size: int
@@ -701,6 +702,7 @@ def test_sql_filter_lets_pass_what_is_true(broker: BrokerAssembly, expression: s
     assert sum(state.next_offset for state in states) == 5, "what does not match is passed over for good"
 
 
+@pytest.mark.plain
 def test_filters_that_let_nothing_pass_take_a_bounded_part_of_each_turn(
     broker: BrokerAssembly, time: ManualTime
 ) -> None:

@@ -414,6 +414,7 @@ def test_one_old_half_does_not_keep_what_has_ended_since(broker: BrokerAssembly)
     assert [question.transaction_id for question in producer.asked] == [old.transaction_id]
 
 
+@pytest.mark.plain
 def test_a_half_that_cannot_be_read_at_the_start_is_not_forgotten(time: ManualTime) -> None:
     disk = SimulatedDisk(random.Random(1), wall_ms=time.wall_ms)
     broker = BrokerAssembly(clock=time, timers=time, disk=disk)

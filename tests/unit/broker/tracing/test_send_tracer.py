@@ -276,6 +276,7 @@ class BrokenContexts:
         raise RuntimeError("a bug of tracing")
 
 
+@pytest.mark.plain
 def test_nothing_raises_into_the_write_path() -> None:
     rig = Rig(chance=0.0)
     tracing = replace(rig.tracing, send_contexts=cast(SendContexts, BrokenContexts()))
