@@ -764,7 +764,8 @@ class Failover:
         if told == self._told_set and now_ms - self._told_set_ms < _TOLD_EACH_MS:
             return
         self._told_set, self._told_set_ms = told, now_ms
-        log.warning("in_sync_set_changes", epoch=epoch, before=_ids(before), after=_ids(after))
+        tell = log.info if before <= after else log.warning
+        tell("in_sync_set_changes", epoch=epoch, before=_ids(before), after=_ids(after))
 
     async def _without_those_who_lack_tables(self, record: GroupRecord, before: GroupRecord) -> GroupRecord:
         """Who joins has the log. Topics and groups that were confirmed while it was away it has to copy first; later

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.group_records import RECORD
 from support.running_time import until
@@ -159,6 +160,19 @@ async def test_a_master_that_is_alone_in_the_set_keeps_its_clients(monkeypatch: 
         await asyncio.sleep(1.6)  # Longer than the lease.
         assert host.refusal is None
         assert not host.turns_away
+
+
+async def test_a_set_that_loses_a_member_is_a_warning_and_one_that_grows_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with capture_logs() as logs:
+        async with running_master(DEFAULTS) as (failover, host, _authority):
+            with monkeypatch.context() as patch:
+                patch.setattr(host.role, "slaves", list)
+                await until(lambda: failover.record is not None and failover.record.in_sync == {ME})
+            await until(lambda: failover.record is not None and failover.record.in_sync == {ME, OTHER})
+    levels = [(log["log_level"], len(log["after"])) for log in logs if log["event"] == "in_sync_set_changes"]
+    assert levels == [("info", 2), ("warning", 1), ("info", 2)]
 
 
 @pytest.mark.parametrize(
