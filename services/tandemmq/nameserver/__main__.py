@@ -31,7 +31,7 @@ from tandemmq.service.settings import (
     stop_requested,
     use_all_files,
 )
-from tandemmq.service.telemetry.otlp_sender import resource_attributes
+from tandemmq.service.telemetry.span_export import resource_attributes
 
 
 def main() -> None:

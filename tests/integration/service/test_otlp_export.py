@@ -16,8 +16,7 @@ from support.span_samples import SLAVE, TRACE_ID, send_spans, slave_spans
 from tandemmq.core.tracing.send_spans import send_spans as made_spans
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink, TraceContext
 from tandemmq.service.telemetry import span_export
-from tandemmq.service.telemetry.otlp_sender import resource_attributes
-from tandemmq.service.telemetry.span_export import SpanExport, open_span_export
+from tandemmq.service.telemetry.span_export import SpanExport, open_span_export, resource_attributes
 
 _RESOURCE = resource_attributes(
     service="broker", instance_id="DefaultCluster/broker-a/0", attributes={"tandemmq.broker_id": 0}

@@ -20,8 +20,7 @@ from tandemmq.core.tracing import span_data
 from tandemmq.core.tracing.recent_spans import RecentSpans
 from tandemmq.core.tracing.send_spans import AckPolicy, ReplicaTimelines
 from tandemmq.core.tracing.span_data import AttributeValue, HeadSampler, SpanData, SpanKind, TraceContext, TraceOptions
-from tandemmq.service.telemetry.otlp_sender import resource_attributes
-from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export
+from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export, resource_attributes
 
 if TYPE_CHECKING:
     from tandemmq.broker.failover.controller import ChangeOfMaster

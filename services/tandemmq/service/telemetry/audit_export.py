@@ -63,7 +63,7 @@ def open_audit_export(target: str, context: Mapping[str, str | int]) -> AuditExp
 
     def connect() -> AuditSender:
         from tandemmq.service.telemetry.otlp_log_sender import OtlpLogSender
-        from tandemmq.service.telemetry.otlp_sender import resource_attributes
+        from tandemmq.service.telemetry.span_export import resource_attributes
 
         instance = [str(context[key]) for key in ("cluster", "broker_name", "broker_id") if key in context]
         resource = resource_attributes(service=str(context.get("service", "")), instance_id="/".join(instance))

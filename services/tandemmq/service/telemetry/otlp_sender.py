@@ -184,26 +184,6 @@ def _requests(batch: Sequence[Exported], resource: bytes) -> Iterator[bytes]:
         yield encoded_request(encoded, resource=resource, scope=scope)
 
 
-# Who a process is, to those who read its traces and metrics.
-
-
-def resource_attributes(
-    *, service: str, instance_id: str, attributes: Mapping[str, str | int] | None = None
-) -> dict[str, str | int]:
-    """Resource attributes by OpenTelemetry's names, with `attributes` of our own.
-
-    `service` is broker, nameserver and so on; `instance_id` is one of its kind for ever, for example
-    `DefaultCluster/broker-a/0`: a restarted process goes on under it.
-    """
-    return {
-        "service.namespace": "tandemmq",
-        "service.name": f"tandemmq-{service}",
-        "service.instance.id": instance_id,
-        "service.version": VERSION,
-        **(attributes or {}),
-    }
-
-
 # Sends metrics over gRPC by the OpenTelemetry SDK's exporter, with an encoding of our own, as spans are sent.
 #
 # Requests are made from our samples, without the SDK's objects in between. Names are those of the catalogue, and units

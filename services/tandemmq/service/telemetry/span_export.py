@@ -17,6 +17,7 @@ import structlog
 
 from tandemmq.core.tracing.send_spans import ResolvedSend
 from tandemmq.core.tracing.span_data import SpanData
+from tandemmq.service.settings import VERSION
 
 Exported: TypeAlias = SpanData | ResolvedSend
 """A span, or a send with all of its spans."""
@@ -46,6 +47,23 @@ class SpanSender(Protocol):
 
     def abort(self) -> None:
         """Ends a `send` in progress, and all that come later, at once. From any thread."""
+
+
+def resource_attributes(
+    *, service: str, instance_id: str, attributes: Mapping[str, str | int] | None = None
+) -> dict[str, str | int]:
+    """Who a process is, to those who read its traces and metrics: OpenTelemetry's names, with `attributes` of our own.
+
+    `service` is broker, nameserver and so on; `instance_id` is one of its kind for ever, for example
+    `DefaultCluster/broker-a/0`: a restarted process goes on under it.
+    """
+    return {
+        "service.namespace": "tandemmq",
+        "service.name": f"tandemmq-{service}",
+        "service.instance.id": instance_id,
+        "service.version": VERSION,
+        **(attributes or {}),
+    }
 
 
 def open_span_export(target: str, resource: Mapping[str, str | int]) -> SpanExport:

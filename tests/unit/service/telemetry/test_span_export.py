@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -235,3 +237,10 @@ def test_a_fan_gives_every_span_to_each() -> None:
     fan.add_sends([send])
     assert [len(sink.spans) for sink in sinks] == [4, 4]
     assert [sink.sends for sink in sinks] == [[send], [send]]
+
+
+@pytest.mark.parametrize("service", ["broker", "nameserver", "admin"])
+def test_a_service_that_exports_nothing_loads_no_exporter(service: str) -> None:
+    script = f"import sys, tandemmq.{service}.__main__; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in loaded if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))] == []
