@@ -422,7 +422,7 @@ class FaultInjector:
         return ", ".join(what) or None
 
     def _put_back_authority_in_hand_over(self) -> str | None:
-        """A backup of seconds ago is restored while one master makes way for the next."""
+        """A backup of seconds ago is restored while one master makes way for the next, who then goes perhaps."""
         what = self._hand_over()
         if what is None:
             return None
@@ -434,6 +434,13 @@ class FaultInjector:
                 self._cluster.authority_was_put_back()
                 self._cluster.journal.note("FAULT", f"the authority is put back to {authority.record}")
                 self._later(self._rng.choice((3_000, 15_000, 40_000)), self._cluster.seed_authority)
+                if self._rng.random() < 0.5:
+                    self._later(self._rng.choice((50, 1_000, 3_000)), lose)
+
+        def lose() -> None:
+            if not self._stopped:
+                self._cluster.journal.note("FAULT", f"kill {self._cluster.master.name}, the master")
+                self._cluster.master.kill(restart_after_ms=self._rng.choice((8_000, 20_000)))
 
         self._later(self._rng.choice((5, 50, 150, 400, 1_000)), put_back)
         return f"{what}, and the authority will be put back"

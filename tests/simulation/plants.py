@@ -115,6 +115,8 @@ class Plant(Enum):
     """An in-sync set that takes in those alone that a group of three begins with."""
     FAILED_SYNC_REPEATED = "failed-sync-repeated"
     """A store that syncs again after a failed sync, and takes that for all."""
+    VERSIONS_NOT_ASKED = "versions-not-asked"
+    """A member that claims when a lease is over, and asks nobody whether they have seen a later record."""
 
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
@@ -421,6 +423,7 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.FIRST_SETTINGS_KEPT: (("simulation.cluster.SimBroker", _FirstSettings),),
     Plant.NEWCOMER_LEFT_OUT: ((f"{_MASTERSHIP}._next_set", _set_of_three),),
     Plant.FAILED_SYNC_REPEATED: (("tandemmq.core.storage.flush_jobs.LogFlushJob._sync", _sync_again),),
+    Plant.VERSIONS_NOT_ASKED: ((f"{_FAILOVER}._hear_versions", _nothing),),
 }
 
 # What the drawn settings seldom come to.
@@ -521,6 +524,13 @@ _STEERING: dict[Plant, dict[str, Any]] = {
     },
     Plant.NEWCOMER_LEFT_OUT: {"slave_count": 2, "fault_pause_ms": 6_000, "fault_weights": (("exchange_member", 60),)},
     Plant.FAILED_SYNC_REPEATED: {"fault_pause_ms": 6_000, "fault_weights": (("fail_sync", 60), ("lose_power", 30))},
+    Plant.VERSIONS_NOT_ASKED: {
+        "slave_count": 2,
+        "in_sync_replicas": 1,
+        "pause_ms_max": 200,
+        "fault_pause_ms": 12_000,
+        "fault_weights": (("put_back_authority_in_hand_over", 200),),
+    },
 }
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]
