@@ -115,6 +115,9 @@ class Plant(Enum):
     """An in-sync set that takes in those alone that a group of three begins with."""
     FAILED_SYNC_REPEATED = "failed-sync-repeated"
     """A store that syncs again after a failed sync, and takes that for all."""
+    COPY_ELECTABLE = "copy-electable"
+    """A slave that goes on beside another process on a copy of its disk: what its master counts for one the other may
+    lack."""
     VERSIONS_NOT_ASKED = "versions-not-asked"
     """A member that claims when a lease is over, and asks nobody whether they have seen a later record."""
 
@@ -424,6 +427,9 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.NEWCOMER_LEFT_OUT: ((f"{_MASTERSHIP}._next_set", _set_of_three),),
     Plant.FAILED_SYNC_REPEATED: (("tandemmq.core.storage.flush_jobs.LogFlushJob._sync", _sync_again),),
     Plant.VERSIONS_NOT_ASKED: ((f"{_FAILOVER}._hear_versions", _nothing),),
+    Plant.COPY_ELECTABLE: (
+        ("tandemmq.broker.group_members.GroupMembers.other_process", lambda self, disk_id, *, run, incarnation: None),
+    ),
 }
 
 # What the drawn settings seldom come to.
@@ -530,6 +536,12 @@ _STEERING: dict[Plant, dict[str, Any]] = {
         "pause_ms_max": 200,
         "fault_pause_ms": 12_000,
         "fault_weights": (("put_back_authority_in_hand_over", 200),),
+    },
+    Plant.COPY_ELECTABLE: {
+        "pause_ms_max": 200,
+        "fault_pause_ms": 12_000,
+        # Another one would find a group in which somebody's mistake counts as a member.
+        "fault_weights": (("start_copy_of_slave", 100), ("others", 0)),
     },
 }
 
