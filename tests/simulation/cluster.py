@@ -175,15 +175,22 @@ class Cluster:
             self._start_consumer(f"consumer-{number}")
         self.timeline.after(WATCH_INTERVAL_MS * US_PER_MS, self._watch)
 
-    def start_second_master(self, image: dict[str, bytes] | None) -> Member:
-        """Somebody starts another process with the master's broker id, on another machine."""
-        second = self._new_member(f"master-{len(self.second_masters) + 2}", 0)
+    def start_second_master(self, image: dict[str, bytes] | None, *, of: Member | None = None) -> Member:
+        """Somebody starts another process with the master's broker id, or that of a slave, on another machine."""
+        name, broker_id = ("master", 0) if of is None else (f"copy-of-{of.name}", of.broker_id)
+        second = self._new_member(f"{name}-{len(self.second_masters) + 2}", broker_id)
         if image is not None:
             second.disk.put_back(image)
         self.second_masters.append(second)
         self.deliveries.two_masters_until_us = FOR_EVER_US
         second.start()
         return second
+
+    def end_copy(self, copy: Member, *, of: Member) -> None:
+        """What it was counted for instead of the disk that it is a copy of, that one may lack."""
+        if not copy.is_gone:
+            with self._data_loss(of, f"end of {copy.name}", disk_lost=True):
+                self.end_second_master(copy)
 
     def add_member(self) -> Member:
         """One more broker of a group that fails over, with an empty disk."""
@@ -493,7 +500,7 @@ class Cluster:
         # Who has lost its disk since it reported may have had it.
         holders = [
             other.name
-            for other in (*self.members, *self.removed)
+            for other in (*self.members, *self.removed, *self.second_masters)
             if other.holds(answer) or self._journal_lost_us.get(other.name, -1) >= since_us
         ]
         if answer.waited and len(holders) < needed:

@@ -34,6 +34,8 @@ STOP_LIMIT_MS: Final = 30_000
 ROT_ATTEMPTS: Final = 5
 MEMBERS_MAX: Final = 4
 WITHIN_RECORD_LOOKS: Final = 2_000
+OTHERS: Final = "others"
+"""In a run's weights: of all faults that it does not name."""
 
 
 class FaultInjector:
@@ -104,13 +106,18 @@ class FaultInjector:
                 self._change_settings: 0,
                 self._exchange_member: 0,
                 self._put_back_authority_in_hand_over: 0,
+                self._start_copy_of_slave: 0,
             })  # fmt: skip
         if "age_authority" in dict(cluster.settings.fault_weights) and cluster.settings.failover:
             kinds[self._age_authority] = 0
         if cluster.settings.few_faults:
             kinds = _some_of(kinds, random.Random(f"few kinds {cluster.settings.seed}"))
         weights = dict(cluster.settings.fault_weights)
-        self._kinds = {kind: weights.get(kind.__name__.strip("_"), weight) for kind, weight in kinds.items()}
+        others = weights.get(OTHERS)
+        self._kinds = {
+            kind: weights.get(kind.__name__.strip("_"), weight if others is None else others)
+            for kind, weight in kinds.items()
+        }
 
     def start(self) -> None:
         """Plans the first fault."""
@@ -422,7 +429,7 @@ class FaultInjector:
         return ", ".join(what) or None
 
     def _put_back_authority_in_hand_over(self) -> str | None:
-        """A backup of seconds ago is restored while one master makes way for the next."""
+        """A backup of seconds ago is restored while one master makes way for the next, who then goes perhaps."""
         what = self._hand_over()
         if what is None:
             return None
@@ -434,9 +441,42 @@ class FaultInjector:
                 self._cluster.authority_was_put_back()
                 self._cluster.journal.note("FAULT", f"the authority is put back to {authority.record}")
                 self._later(self._rng.choice((3_000, 15_000, 40_000)), self._cluster.seed_authority)
+                if self._rng.random() < 0.5:
+                    self._later(self._rng.choice((50, 1_000, 3_000)), lose)
+
+        def lose() -> None:
+            if not self._stopped:
+                self._cluster.journal.note("FAULT", f"kill {self._cluster.master.name}, the master")
+                self._cluster.master.kill(restart_after_ms=self._rng.choice((8_000, 20_000)))
 
         self._later(self._rng.choice((5, 50, 150, 400, 1_000)), put_back)
         return f"{what}, and the authority will be put back"
+
+    def _start_copy_of_slave(self) -> str | None:
+        """Somebody starts another process on a copy of a slave's disk, older or not, beside the slave; then the machine
+        of the copy goes, perhaps with the master, and nobody has its disk any more. Not before the slave has heard of
+        it: here NameServers are asked once a second, and do not tell by themselves."""
+        cluster = self._cluster
+        if any(second.running for second in cluster.second_masters) or not all(each.ready for each in cluster.members):
+            return None
+        slave = self._rng.choice(cluster.slaves)
+        image, is_with_master = slave.disk.image(), self._rng.random() < 0.7
+
+        def start() -> None:
+            if self._stopped or slave is cluster.master or any(each.running for each in cluster.second_masters):
+                return
+            cluster.journal.note("FAULT", f"a process starts on a copy of the disk of {slave.name}")
+            copy = cluster.start_second_master(image, of=slave)
+            self._later(self._rng.choice((3_000, 5_000, 8_000)), lambda: end(copy))
+
+        def end(copy: Member) -> None:
+            if is_with_master and not self._stopped:
+                cluster.journal.note("FAULT", f"kill {cluster.master.name}, the master, with the copy")
+                cluster.master.kill(restart_after_ms=self._rng.choice((8_000, 20_000)))
+            cluster.end_copy(copy, of=slave)
+
+        self._later(self._rng.choice((10, 2_000, 10_000)), start)
+        return f"a process will be started on a copy of the disk of {slave.name}"
 
     def _cut_authority(self) -> str | None:
         """A member alone, or all of them, asks in vain, or gets no answer."""

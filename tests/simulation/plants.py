@@ -115,6 +115,11 @@ class Plant(Enum):
     """An in-sync set that takes in those alone that a group of three begins with."""
     FAILED_SYNC_REPEATED = "failed-sync-repeated"
     """A store that syncs again after a failed sync, and takes that for all."""
+    COPY_ELECTABLE = "copy-electable"
+    """A slave that goes on beside another process on a copy of its disk: what its master counts for one the other may
+    lack."""
+    VERSIONS_NOT_ASKED = "versions-not-asked"
+    """A member that claims when a lease is over, and asks nobody whether they have seen a later record."""
 
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
@@ -421,6 +426,10 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.FIRST_SETTINGS_KEPT: (("simulation.cluster.SimBroker", _FirstSettings),),
     Plant.NEWCOMER_LEFT_OUT: ((f"{_MASTERSHIP}._next_set", _set_of_three),),
     Plant.FAILED_SYNC_REPEATED: (("tandemmq.core.storage.flush_jobs.LogFlushJob._sync", _sync_again),),
+    Plant.VERSIONS_NOT_ASKED: ((f"{_FAILOVER}._hear_versions", _nothing),),
+    Plant.COPY_ELECTABLE: (
+        ("tandemmq.broker.group_members.GroupMembers.other_process", lambda self, disk_id, *, run, incarnation: None),
+    ),
 }
 
 # What the drawn settings seldom come to.
@@ -521,6 +530,19 @@ _STEERING: dict[Plant, dict[str, Any]] = {
     },
     Plant.NEWCOMER_LEFT_OUT: {"slave_count": 2, "fault_pause_ms": 6_000, "fault_weights": (("exchange_member", 60),)},
     Plant.FAILED_SYNC_REPEATED: {"fault_pause_ms": 6_000, "fault_weights": (("fail_sync", 60), ("lose_power", 30))},
+    Plant.VERSIONS_NOT_ASKED: {
+        "slave_count": 2,
+        "in_sync_replicas": 1,
+        "pause_ms_max": 200,
+        "fault_pause_ms": 12_000,
+        "fault_weights": (("put_back_authority_in_hand_over", 200),),
+    },
+    Plant.COPY_ELECTABLE: {
+        "pause_ms_max": 200,
+        "fault_pause_ms": 12_000,
+        # Another one would find a group in which somebody's mistake counts as a member.
+        "fault_weights": (("start_copy_of_slave", 100), ("others", 0)),
+    },
 }
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]

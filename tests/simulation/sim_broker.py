@@ -85,6 +85,7 @@ class _Parts:
     ) -> None:
         self.role: Role
         self.clock: Final[Clock] = process.clock
+        self.incarnation: Final = process.started_wall_ms
         self.identity: Final = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
         self.disk: Final = member.disk
         self.store: Final = running_store.store

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -262,7 +263,9 @@ class BrokerRegistration:
             except RegisteredSuperseded as error:
                 self.superseded(str(error))
             except (PeerUnavailable, OSError, TimeoutError):
-                pass
+                # Who is refused sees the others all the same.
+                with suppress(PeerUnavailable):
+                    await self._look()
             await asyncio.sleep(RETRY_PAUSE_MS / 1000)
 
     async def _ask(self, ask: Callable[[NameServerService], Awaitable[AnswerT]]) -> AnswerT:

@@ -22,6 +22,7 @@ FOUND_AT: Final = {
     Plant.JOINS_UNCUT: 5,
     Plant.SHOWN_UNCONFIRMED: 13,
     Plant.SETTLED_BEFORE_COPIED: 13,
+    Plant.VERSIONS_NOT_ASKED: 5,
 }
 """Seeds that found what the first ones do not: they go first, and all others follow where they no longer do."""
 STEERED_SEED_COUNT = max(1, int(os.environ.get("SIM_SEEDS", "100")) * 3 // 20)

@@ -35,6 +35,16 @@ class GroupMembers:
         """Whoever registered as master, and never ourselves; one that serves before one that recovers."""
         return _newest_master([member for member in self.registered() if member.identity != self._identity])
 
+    def other_process(self, disk_id: str, *, run: int, incarnation: int) -> str | None:
+        """Where another process is registered with our broker id and our very disk: one of the two has a copy of it.
+        None: nobody is, or one of an earlier start, whose place is ours as soon as we register."""
+        for member in self.registered():
+            if (member.identity, member.disk_id) != (self._identity, disk_id) or not disk_id:
+                continue
+            if member.run > run or (member.run == run and member.incarnation != incarnation):
+                return member.endpoints.metadata or member.endpoints.client
+        return None
+
     def server_client(self) -> str | None:
         """The client plane of another member that is the master, or serves reads without one; None: there is none, or
         it is ourselves."""

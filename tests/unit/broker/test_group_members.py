@@ -77,3 +77,20 @@ def test_members_are_those_of_the_group_that_are_registered() -> None:
     assert [member.identity.broker_id for member in members.registered()] == [0, 1, 2]
     assert members.member_metadata(2) is None
     assert members.member_metadata(0) == "a0:2"
+
+
+def test_another_process_on_our_disk_is_one_that_was_not_started_before_us() -> None:
+    def other(*, run: int, incarnation: int, disk_id: str = "d1", broker_id: int = 1) -> str | None:
+        broker = replace(
+            _broker("broker-a", broker_id, metadata="copy:2"), disk_id=disk_id, run=run, incarnation=incarnation
+        )
+        return _members(broker).other_process("d1", run=5, incarnation=100)
+
+    assert other(run=6, incarnation=90) == "copy:2"
+    assert other(run=5, incarnation=101) == "copy:2"
+    # It is ourselves, perhaps at an address that we had before; or whom we follow on the disk.
+    assert other(run=5, incarnation=100) is None
+    assert other(run=4, incarnation=90) is None
+    assert other(run=6, incarnation=101, disk_id="d2") is None
+    assert other(run=6, incarnation=101, broker_id=2) is None
+    assert _members().other_process("", run=0, incarnation=0) is None

@@ -567,7 +567,7 @@ class Failover:
             await self._hear_versions()
             if (newer := self._member.put_back_behind) is not None:
                 await self._host.member.hold_to(newer)
-            if not self._member.may_claim():
+            if not self._member.may_claim() or not self._has_caught_up:
                 return
         await self._host.end_role("this broker becomes the master")
         steps.did("end the slave's role")

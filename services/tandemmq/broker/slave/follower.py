@@ -76,10 +76,13 @@ class MasterAddress:
 class Follower:
     """One task of a slave. Event loop only; digests run on a worker thread.
 
-    `cut_progress` brings what groups have consumed beyond a queue's end back to that end, durably, before a later epoch
-    is followed. `begins` is waited for before the first byte of a connection. `master_left` is told when the master
-    ended the connection and its machine says that nobody listens there any more. `tail_bytes` of the log are stated to
-    prove it: at least twice the largest record, or they could be filler alone.
+    `cut_progress` brings what groups have consumed beyond a queue's end back to that end, durably, before a later
+    epoch is followed. `begins` is waited for before the first byte of a connection, and when what the log holds is
+    in doubt. `master_left` is told when the master ended the connection and its machine says that nobody listens
+    there any more. `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could
+    be filler alone. `other_process` tells where another one runs on a copy of this very disk. To the master they
+    are one replica, and what it counts for one the other may lack: so this one follows nobody meanwhile, and has
+    caught up with nobody.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Follower:
         cut_progress: Callable[[], Awaitable[None]],
         begins: Callable[[], Awaitable[None]] | None = None,
         master_left: MasterLeft = lambda epoch, listens: None,
+        other_process: Callable[[], str | None] = lambda: None,
         tail_bytes: int = TAIL_BYTES,
         timelines: ReplicaTimelines | None = None,
         tls: HaTls | None = None,
@@ -117,6 +121,7 @@ class Follower:
         self._cut_progress = cut_progress
         self._begins = begins
         self._master_left = master_left
+        self._other_process = other_process
         self._corrupt_at: int | None = None
         self._last_corrupt_at: int | None = None
         self._corrupt_pause_s = RETRY_PAUSE_S
@@ -128,8 +133,7 @@ class Follower:
         self._dispatch_handle: asyncio.Handle | None = None
         self._pace = DispatchPace(walk_bytes_max=store.walk_bytes_max)
         self._has_caught_up = True
-        self.caught_up_epoch = 0
-        """The epoch in which this process last had all that its master had; 0: it never had."""
+        self._caught_up_epoch = 0
         self._followed_since_ms = 0
         self._followed_from = 0
         self._connection = HaConnection(
@@ -155,6 +159,12 @@ class Follower:
         """How far the master's log is ahead of ours, as far as we know."""
         ahead = max(self.master_end_offset, self._connection.master_end_offset)
         return max(0, ahead - self._store.end_offset)
+
+    @property
+    def caught_up_epoch(self) -> int:
+        """The epoch in which this process last had all that its master had; 0: it never had, or another process may
+        have been counted for it since."""
+        return 0 if self._other_process() is not None else self._caught_up_epoch
 
     @property
     def silent_ms(self) -> int | None:
@@ -275,6 +285,10 @@ class Follower:
             if now is not None and now != master:
                 self._connection.drop("another master is registered")
                 return
+            if self._other_process() is not None:
+                self._may_lack_what_was_counted()
+                self._connection.drop("another process runs on a copy of this very disk")
+                return
 
     async def _follow_from_nothing(self, sock: socket.socket) -> str:
         """Follows with an empty log, which may start anywhere: no job may be out while it moves to its start."""
@@ -295,6 +309,16 @@ class Follower:
 
     async def _connected(self, master: MasterAddress) -> socket.socket | None:
         """Takes the next step towards a connection that may be followed, which is returned once it is there."""
+        if (endpoint := self._other_process()) is not None:
+            self._may_lack_what_was_counted()
+            if self._begins is not None:
+                await self._begins()
+            self._refuse(
+                master.ha,
+                f"another process runs on a copy of this very disk, at {endpoint}, and the master counts that one",
+                remedy="stop one of the two, and keep the disk that was used last",
+            )
+            return None
         address = parse_address(master.ha)
         if address is None:
             log.error("master_address_unusable", master=master.ha, remedy="set brokerIP2 on the master")
@@ -518,8 +542,12 @@ class Follower:
             )
 
     def _reached_the_end(self) -> None:
-        self.caught_up_epoch = self._replica.history.last_epoch
+        self._caught_up_epoch = self._replica.history.last_epoch
         self._replica.is_proven = True
+
+    def _may_lack_what_was_counted(self) -> None:
+        """Another process was taken for this one: our disk is an older copy, until the master's end is here again."""
+        self._caught_up_epoch, self._replica.is_proven = 0, False
 
     def _schedule_dispatch(self) -> None:
         """Later, for a batch to gather; at once, if it is due: then before the next read, which waits in the kernel."""

@@ -82,6 +82,9 @@ class SlaveRole:
             cut_progress=lambda: self._to_its_end(self._cut_progress()),
             begins=self._doubt_until_caught_up if parts.settings.failover_authority else None,
             master_left=parts.master_left,
+            other_process=lambda: parts.members.other_process(
+                parts.member.disk_id, run=parts.member.run, incarnation=parts.incarnation
+            ),
             timelines=parts.observability.replica_timelines,
             tls=parts.ha_tls,
         )

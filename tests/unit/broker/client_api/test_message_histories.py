@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.api_requests import Answer, ack_request, call, message, receive_request, send_request
+from support.api_requests import Answer, call, message, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, records_in
 from support.transactions import end
+from tandemmq.broker.delayed_messages import RecallRefusal
+from tandemmq.broker.put import PutAnswer, PutDone, answer_of
+from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.storage.options import StoreOptions
-from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
 
 Code = definition.Code
 _FILE_BYTES: Final = 64 << 10
@@ -37,6 +43,7 @@ _KINDS: Final = {
     "delayed": definition.DELAY,
     "half": definition.TRANSACTION,
     "priority": definition.PRIORITY,
+    "lite": definition.LITE,
 }
 _TOPIC_TYPES: Final = {
     "plain": "NORMAL",
@@ -44,9 +51,11 @@ _TOPIC_TYPES: Final = {
     "delayed": "DELAY",
     "half": "TRANSACTION",
     "priority": "PRIORITY",
+    "lite": "LITE",
 }
-_GROUPS: Final = ("all", "some")
-"""One has every message, one those of its SQL filter."""
+_IN_ORDER: Final = ("fifo", "lite")
+_GROUPS: Final = {"all": 201, "some": 201, "few": 2}
+"""How often a message is given. One has every message, one those of its SQL filter, one is given them seldom."""
 _INVISIBLE_MS: Final = 10_000
 
 
@@ -61,15 +70,24 @@ class _Sent:
     entry: pb.SendResultEntry
     is_promised: bool
     """The send, or the commit of a half, was answered OK."""
-    message_group: str = ""
+    place: str = ""
+    """Message group, or lite topic."""
     due_ms: int = 0
     tried: set[int] = field(default_factory=set)
-    given: set[str] = field(default_factory=set)
-    """Groups that have seen it."""
+    is_recalled: bool = False
+    """The recall was answered OK."""
+    given: Counter[str] = field(default_factory=Counter)
+    """How often each group has seen it."""
     finished: set[str] = field(default_factory=set)
     """Groups that were answered OK."""
+    forwarded: set[str] = field(default_factory=set)
+    """Groups that asked to make it a dead letter, whatever the answer was."""
     dead: set[str] = field(default_factory=set)
     """Groups that were told it is a dead letter."""
+    letters: dict[str, int] = field(default_factory=dict)
+    """How many dead letters there were when the group finished it: from then on none is made."""
+    hidden: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Until when the group has it in hand, and where in the journal that stands."""
 
 
 class _History:
@@ -88,6 +106,8 @@ class _History:
     def _new(self, log: bytes, journal: bytes) -> BrokerAssembly:
         disk = SimulatedDisk(random.Random(self._chance.random()), wall_ms=self.time.wall_ms)
         broker = _Assembly(self, disk)
+        for kind, of_type in _TOPIC_TYPES.items():
+            broker.add_topic(kind, message_type=of_type, queue_count=2)
         if log:
             broker.store.set_writable(False, "it follows")
             for start in range(0, len(log), _FILE_BYTES):
@@ -95,22 +115,25 @@ class _History:
             while broker.store.dispatch():
                 pass
             broker.store.set_writable(True)
+        assert broker.lite_topics.follow("lite")
         broker.leases.restore(
             b"",
             journal,
             now_ms=self.time.monotonic_ms(),
             clock_offset_ms=self.time.wall_ms() - self.time.monotonic_ms(),
         )
-        for kind, of_type in _TOPIC_TYPES.items():
-            broker.add_topic(kind, message_type=of_type, queue_count=2)
-        for group in _GROUPS:
-            broker.add_group(group, fifo=False, retry_max_times=200)
-            broker.add_group(f"{group}-fifo", fifo=True, retry_max_times=200)
+        for group, attempts in _GROUPS.items():
+            broker.add_group(group, fifo=False, retry_max_times=attempts - 1)
+            broker.add_group(f"{group}-fifo", fifo=True, retry_max_times=attempts - 1)
         for _ in broker.api.transactions.recovery():
             pass
         for record in broker.api.transactions.take_missing():
             broker.store.put(record)
         return broker
+
+    def acknowledged(self, end_offset: int) -> None:
+        """To a client, or to who puts something for it."""
+        self._durable = max(self._durable, end_offset)
 
     def persisted(self, frame: bytes) -> None:
         if frame:
@@ -120,23 +143,24 @@ class _History:
 
     async def send(self, kind: str, number: int) -> None:
         body = f"{kind} {len(self.sent)}".encode()
-        sent = message(kind, body, message_group=f"group-{number % 2}" if kind == "fifo" else None)
+        # Two message groups in each of the two queues.
+        place = f"{kind}-{number % 4}" if kind in _IN_ORDER else ""
+        sent = message(kind, body, message_group=place if kind == "fifo" else None)
         sent.system_properties.message_type = _KINDS[kind]
         sent.user_properties["number"] = f"{number}"
-        known = _Sent(kind, body, number, number % 2 == 0, pb.SendResultEntry(), False)
+        known = _Sent(kind, body, number, number % 2 == 0, pb.SendResultEntry(), False, place)
         if kind == "delayed":
             known.due_ms = self.time.wall_ms() + 3_000 * number
             sent.system_properties.delivery_timestamp.FromMilliseconds(known.due_ms)
         elif kind == "priority":
             sent.system_properties.priority = number % 3
-        elif kind == "fifo":
-            known.message_group = f"group-{number % 2}"
+        elif kind == "lite":
+            sent.system_properties.lite_topic = place
         [known.entry] = call(self.broker, "SendMessage", send_request(sent)).only(pb.SendMessageResponse).entries
         self.time.end_turn()
         self.sent[body] = known
         if known.entry.status.code == Code.OK:
             known.is_promised = kind != "half"
-            self._durable = self.broker.store.end_offset
 
     async def end(self, which: int, resolution: definition.TransactionResolution) -> None:
         halves = [each for each in self.sent.values() if each.kind == "half" and each.entry.status.code == Code.OK]
@@ -146,11 +170,34 @@ class _History:
                 half.tried.add(resolution)
                 if end(self.broker, half.entry, resolution, topic="half").code == Code.OK:
                     half.is_promised = resolution == definition.COMMIT
-                    self._durable = self.broker.store.end_offset
             self.time.end_turn()
 
+    async def recall(self, which: int) -> None:
+        delayed = [each for each in self.sent.values() if each.entry.recall_handle]
+        if not delayed:
+            return
+        known = delayed[which % len(delayed)]
+        request = pb.RecallMessageRequest(
+            topic=definition.Resource(name=known.kind), recall_handle=known.entry.recall_handle
+        )
+        fake = call(self.broker, "RecallMessage", request)
+        while fake.code is None:
+            await asyncio.sleep(0)
+        status = fake.only(pb.RecallMessageResponse).status
+        if status.code == Code.OK or status.message == RecallRefusal.RECALLED_BEFORE:
+            assert not known.given, f"{known.body!r} was seen, and is recalled"
+            known.is_recalled, known.is_promised = True, False
+        elif status.code != Code.NOT_FOUND:
+            known.is_promised = False  # It may have been stored.
+        else:
+            assert not known.is_recalled, f"{known.body!r} was recalled, and that is not known any more"
+            is_over = not known.is_promised or known.given or self.time.wall_ms() >= known.due_ms
+            assert is_over, f"{known.body!r} waits, and is not found"
+
     async def pass_time(self, seconds: int) -> None:
-        self.time.advance(1_000 * seconds)
+        for _ in range(seconds):
+            self.time.advance(1_000)
+            self.broker.api.housekeep()
         while await self.broker.delayed.deliver_due():
             pass
         self.time.advance(0)
@@ -159,69 +206,112 @@ class _History:
         """Slaves do not answer in time, or do again."""
         self.broker.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT if lost else None
 
+    def _subscribe(self, group: str) -> None:
+        """As clients repeat it: nobody keeps their lite topics for them."""
+        request = pb.SyncLiteSubscriptionRequest(
+            action=definition.COMPLETE_ADD,
+            topic=definition.Resource(name="lite"),
+            group=definition.Resource(name=group),
+            lite_topic_set=[f"lite-{number}" for number in range(4)],
+        )
+        fake = call(self.broker, "SyncLiteSubscription", request, _client_of(group))
+        assert fake.only(pb.SyncLiteSubscriptionResponse).status.code == Code.OK
+        self._settled = len(self._journal)
+
     async def consume(self, kind: str, group: str) -> None:
-        name = f"{group}-fifo" if kind == "fifo" else group
-        request = receive_request(kind, group=name, batch_size=4, poll_ms=0, invisible_ms=_INVISIBLE_MS)
+        request = receive_request(
+            kind, group=_name_of(kind, group), batch_size=4, poll_ms=0, invisible_ms=_INVISIBLE_MS
+        )
         if group == "some":
             request.filter_expression.type = definition.SQL
             request.filter_expression.expression = "number IN ('0', '2', '4', '6')"
         # Only what every member of the in-sync set has is given.
         lost = self.broker.put_status is not None
         self.broker.confirmed_offset = self._durable if lost else 1 << 62
-        fake = call(self.broker, "ReceiveMessage", request)
+        if not lost:
+            self.broker.api.confirmed()
+        if kind == "lite":
+            self._subscribe(group)
+        fake = call(self.broker, "ReceiveMessage", request, _client_of(group))
         self.time.end_turn()
         while fake.code is None:
             self.time.advance(1_000)
         answer = Answer.of(fake)
         if not lost:
             self._durable = self.broker.store.end_offset
+        batch: list[_Sent] = []
         for given_one in answer.messages:
             known = self.sent[given_one.body]
-            self._judge(known, group)
-            known.given.add(group)
+            self._judge(known, group, batch)
+            assert given_one.system_properties.delivery_attempt <= min(_GROUPS[group], known.given[group] + 1)
+            known.given[group] += 1
+            known.hidden[group] = self.time.wall_ms() + _INVISIBLE_MS, len(self._journal)
+            batch.append(known)
             self._in_hand.append((group, known, given_one.system_properties.receipt_handle))
 
-    def _judge(self, known: _Sent, group: str) -> None:
+    def _judge(self, known: _Sent, group: str, batch: Sequence[_Sent]) -> None:
         assert group not in known.finished, f"{known.body!r} was finished, and comes again"
-        assert group == "all" or known.is_even, f"{known.body!r} is not what the filter of {group} wants"
+        assert group != "some" or known.is_even, f"{known.body!r} is not what the filter of {group} wants"
         assert self.time.wall_ms() >= known.due_ms, f"{known.body!r} comes early"
+        assert not known.is_recalled, f"{known.body!r} was recalled, and comes"
+        hidden_ms, _ = known.hidden.get(group, (0, 0))
+        assert self.time.wall_ms() >= hidden_ms, f"{known.body!r} is in hand until {hidden_ms}, and comes"
         if known.kind == "half":
             assert definition.COMMIT in known.tried, f"{known.body!r} is seen, and nobody committed it"
-        if known.kind == "fifo":
+        if known.kind in _IN_ORDER:
             for before in self.sent.values():
                 if before is known:
                     break
                 if (
-                    before.message_group == known.message_group
+                    (before.kind, before.place) == (known.kind, known.place)
                     and before.is_promised
                     and self._is_wanted(before, group)
                 ):
-                    assert group in before.given, f"{known.body!r} comes before {before.body!r}"
+                    is_over = group in before.finished or before in batch or self._letter_count(before, group)
+                    assert is_over, f"{known.body!r} comes before {before.body!r}"
 
     def _is_wanted(self, known: _Sent, group: str) -> bool:
-        return group == "all" or known.is_even
+        return group != "some" or known.is_even
 
     async def settle(self, which: int, how: str) -> None:
         if not self._in_hand:
             return
         group, known, handle = self._in_hand.pop(which % len(self._in_hand))
-        name = f"{group}-fifo" if known.kind == "fifo" else group
+        lite_topic = known.place if known.kind == "lite" else ""
+        whose = {
+            "group": definition.Resource(name=_name_of(known.kind, group)),
+            "topic": definition.Resource(name=known.kind),
+        }
         if how == "forward":
-            request = pb.ForwardMessageToDeadLetterQueueRequest(
-                group=definition.Resource(name=name), topic=definition.Resource(name=known.kind), receipt_handle=handle
+            known.forwarded.add(group)
+            forward = pb.ForwardMessageToDeadLetterQueueRequest(
+                **whose, receipt_handle=handle, lite_topic=lite_topic, delivery_attempt=1
             )
-            fake = call(self.broker, "ForwardMessageToDeadLetterQueue", request)
+            fake = call(self.broker, "ForwardMessageToDeadLetterQueue", forward)
             self.time.end_turn()
             code = fake.only(pb.ForwardMessageToDeadLetterQueueResponse).status.code
-        else:
-            fake = call(self.broker, "AckMessage", ack_request(handle, topic=known.kind, group=name))
+        elif how == "acknowledge":
+            entry = pb.AckMessageEntry(message_id="id", receipt_handle=handle, lite_topic=lite_topic)
+            fake = call(self.broker, "AckMessage", pb.AckMessageRequest(**whose, entries=[entry]))
             self.time.end_turn()
             code = fake.only(pb.AckMessageResponse).status.code
+        else:
+            seconds = int(how)
+            change = pb.ChangeInvisibleDurationRequest(**whose, receipt_handle=handle, lite_topic=lite_topic)
+            change.invisible_duration.FromSeconds(seconds)
+            fake = call(self.broker, "ChangeInvisibleDuration", change)
+            self.time.end_turn()
+            answer = fake.only(pb.ChangeInvisibleDurationResponse)
+            if answer.status.code == Code.OK:
+                known.hidden[group] = self.time.wall_ms() + 1_000 * seconds, len(self._journal)
+                self._in_hand.append((group, known, answer.receipt_handle))
+                self._settled = len(self._journal)
+            return
         if code == Code.OK:
             known.finished.add(group)
             if how == "forward":
                 known.dead.add(group)
-                self._durable = self.broker.store.end_offset
+            known.letters[group] = self._letter_count(known, group)
             self._settled = len(self._journal)
 
     async def change_master(self, share: float, in_order: bool) -> None:
@@ -239,6 +329,8 @@ class _History:
         broken, self.broker = self.broker, self._new(log[:cut], b"".join(self._journal))
         self._durable = min(self._durable, cut)
         broken.close()
+        for known in self.sent.values():
+            known.hidden = {group: hidden for group, hidden in known.hidden.items() if hidden[1] <= kept}
         await self.broker.message_timers.take_over()
 
     async def finish(self) -> None:
@@ -249,26 +341,38 @@ class _History:
             for kind in _KINDS:
                 for group in _GROUPS:
                     await self.consume(kind, group)
-            while self._in_hand:
-                await self.settle(0, "acknowledge")
-        came: dict[str, list[bytes]] = defaultdict(list)
+                    while self._in_hand:
+                        await self.settle(0, "acknowledge")
         for known in self.sent.values():
-            for group in _GROUPS:
+            for group, attempts in _GROUPS.items():
+                letters = self._letter_count(known, group)
                 if known.is_promised and self._is_wanted(known, group):
-                    assert group in known.finished, f"{known.body!r} was acknowledged, and did not come to {group}"
-                if group in known.dead:
-                    came[f"%DLQ%{group}-fifo" if known.kind == "fifo" else f"%DLQ%{group}"].append(known.body)
-        for topic, bodies in came.items():
-            assert set(bodies) <= set(self._bodies_in(topic)), "a dead letter is lost"
+                    is_there = group in known.finished or (letters and known.given[group] >= attempts)
+                    assert is_there, f"{known.body!r} was acknowledged, and did not come to {group}"
+                assert letters or group not in known.dead, f"{known.body!r} was made a dead letter, which is lost"
+                assert letters <= known.letters.get(group, letters), f"{known.body!r} was finished, and died"
+                assert not letters or group in known.forwarded or known.given[group] >= attempts, (
+                    f"{known.body!r} is a dead letter of {group} before its time"
+                )
 
-    def _bodies_in(self, topic: str) -> list[bytes]:
+    def _letter_count(self, known: _Sent, group: str) -> int:
+        """In the dead letter topic of a group."""
         store = self.broker.store
-        return [
-            store.message_at(entry.physical_offset).body
+        return sum(
+            store.message_at(entry.physical_offset).body == known.body
             for queue in store.queues
-            if queue.topic == topic
+            if queue.topic == f"%DLQ%{_name_of(known.kind, group)}"
             for entry in queue.read(queue.min_offset, queue.max_offset - queue.min_offset)
-        ]
+        )
+
+
+def _name_of(kind: str, group: str) -> str:
+    """Of the consumer group, as the broker knows it."""
+    return f"{group}-fifo" if kind == "fifo" else group
+
+
+def _client_of(group: str) -> FakeCall:
+    return FakeCall(metadata={CLIENT_ID_HEADER: group})
 
 
 class _Assembly(BrokerAssembly):
@@ -278,16 +382,30 @@ class _Assembly(BrokerAssembly):
         self._history = history
         super().__init__(clock=history.time, timers=history.time, disk=disk, store_options=_OPTIONS)
 
+    def put(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: PutAnswer | PutDone,
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
+        def told(results: list[AppendResult]) -> None:
+            if results[-1].status is PutStatus.PUT_OK:
+                self._history.acknowledged(results[-1].end_offset)
+            answer_of(done).answer(results)
+
+        super().put(messages, told, call, traceparents)
+
     def persist_leases(self) -> None:
         self._history.persisted(self.leases.take_journal())
 
 
 _KIND: Final = st.sampled_from(tuple(_KINDS))
-_GROUP: Final = st.sampled_from(_GROUPS)
+_GROUP: Final = st.sampled_from(tuple(_GROUPS))
 _SEND: Final = st.tuples(st.just("send"), _KIND, st.integers(0, 6))
 _CONSUME: Final = st.tuples(st.just("consume"), _KIND, _GROUP)
 _SETTLE: Final = st.tuples(
-    st.just("settle"), st.integers(0, 9), st.sampled_from(["acknowledge", "acknowledge", "forward"])
+    st.just("settle"), st.integers(0, 9), st.sampled_from(["acknowledge", "acknowledge", "forward", "0", "2", "15"])
 )
 _STEPS: Final = st.one_of(
     _SEND,
@@ -298,6 +416,7 @@ _STEPS: Final = st.one_of(
     _SETTLE,
     _SETTLE,
     st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from([definition.COMMIT, definition.ROLLBACK])),
+    st.tuples(st.just("recall"), st.integers(0, 9)),
     st.tuples(st.just("pass_time"), st.integers(1, 15)),
     st.tuples(st.just("lose_acknowledgements"), st.booleans()),
     st.tuples(st.just("change_master"), st.floats(0, 1), st.booleans()),
