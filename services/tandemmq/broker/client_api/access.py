@@ -49,6 +49,7 @@ from tandemmq.core.access.users_and_policies import (
 )
 from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
+from tandemmq.core.routing.values import peer_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import LineRoom
@@ -717,9 +718,6 @@ def _marked(head: str, call: Call) -> str:
 
 def _address_of(peer: str) -> str:
     """`ipv4:10.0.0.7:51234` and `ipv6:[::1]:51234`, as gRPC writes them, without scheme and port."""
-    scheme, _, rest = peer.partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return scheme[:_NAME_CHARACTERS_MAX]
-    host = rest.replace("%5B", "[").replace("%5D", "]").rpartition(":")[0].strip("[]")
+    host = peer_host(peer)
     address = parse_address(host)
-    return host[:_NAME_CHARACTERS_MAX] if address is None else str(address)
+    return (host or peer.partition(":")[0])[:_NAME_CHARACTERS_MAX] if address is None else str(address)
