@@ -286,6 +286,11 @@ class Acl:
                 raise InvalidAcl(f"actions: {entry.resource.key} has none; name some of {_words(Action)}")
             if len(entry.source_ips) > SOURCE_IPS_MAX:
                 raise InvalidAcl(f"sourceIp: {len(entry.source_ips)} of them, the limit is {SOURCE_IPS_MAX}; use CIDR")
+        # Only one of them would count, and a Deny may be the other.
+        first: dict[str, PolicyEntry] = {}
+        for entry in self.entries:
+            if first.setdefault(entry.key, entry) != entry:
+                raise InvalidAcl(f"resource: {entry.resource.key} has two entries of the same type; say it in one")
 
     def with_entries(self, entries: Iterable[PolicyEntry]) -> Acl:
         """With these in place of those of the same type and resource."""
