@@ -33,6 +33,10 @@ SHOWN: Final = {
         "tests/integration/service/test_service_tls.py",
     ],
     "wrong certificates": ["tests/unit/service/test_certificates.py"],
+    "users and policies": [
+        "tests/unit/broker/client_api/test_access.py",
+        "tests/unit/broker/client_api/test_access_histories.py",
+    ],
     "open to closed": ["tests/integration/test_open_to_closed.py"],
     "strangers and rotation": [
         "tests/integration/test_secure_group.py",

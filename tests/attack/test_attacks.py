@@ -213,6 +213,28 @@ async def test_whoever_opens_all_connections_keeps_nobody_else_out(tls_mode: Tls
     await server.stop(limit_s=0.1)
 
 
+async def test_whoever_connects_and_says_nothing_keeps_nobody_else_out_of_a_port_that_waits_for_a_first_byte() -> None:
+    limits = dataclasses.replace(PATIENT, connections=12, preface_timeout_s=PATIENCE_S)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server = Server(Answering, limits=limits, tls_mode=TlsMode.PERMISSIVE, tls=lambda: tls)
+    port = server.listen("127.0.0.1", 0)
+    silent = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(20)]
+    await until(lambda: server.counters["connection_refused"] == 8)
+    served = []
+    for number in (3, 3, 4):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.0.{number}", 0))
+        writer.write(GREETING)
+        served.append(await asyncio.wait_for(reader.read(1), PATIENCE_S))
+        silent.append((reader, writer))
+    assert [len(each) for each in served] == [1] * 3
+    assert server.counters["connection_gave_way"] == 3
+    for _, writer in silent:
+        writer.transport.abort()
+    await until_empty(server)
+    assert not server._counts
+    await server.stop(limit_s=0.1)
+
+
 async def test_a_half_closed_socket_is_closed_and_its_calls_end() -> None:
     ended: list[str] = []
 

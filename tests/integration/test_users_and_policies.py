@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -206,4 +207,12 @@ def test_users_and_policies_from_the_seed_to_the_next_master(group: GuardedGroup
     # Logs, tables, their copies, journals: everything that the run has left behind.
     seen = [path for path in group.cluster.folder.rglob("*") if path.is_file() and path.name != "seeds.json"]
     assert {"users.json", "acls.json"} <= {path.name for path in seen}
-    assert [path for path in seen if PLANTED in path.read_bytes()] == []
+    assert [path for path in seen if PLANTED in _content(path)] == []
+
+
+def _content(path: Path) -> bytes:
+    """Nothing of a file that a running broker has replaced meanwhile, such as its authority's record."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tandemmq.core.access.identity import AdminLevel, Identity, Role
 from tandemmq.service.certificates import CertificateAuthority, write_certificates
@@ -39,6 +46,41 @@ CALLERS: Final[dict[str, Identity]] = {
     "admin repair, other cluster": Identity("OtherCluster", Role.ADMIN, level=AdminLevel.REPAIR),
 }
 """Who may call, by the name that the table of permissions gives."""
+
+
+USES: Final = {
+    "both": [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH],
+    "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "server": [ExtendedKeyUsageOID.SERVER_AUTH],
+    "any": [ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE],
+    "signing": [ExtendedKeyUsageOID.CODE_SIGNING],
+    "not said": None,
+}
+"""What a certificate may say that it is for."""
+
+
+def made_by_hand(
+    by: CertificateAuthority, *, uris: Sequence[str], dns: Sequence[str] = (), days: tuple[float, float], use: str
+) -> tuple[bytes, bytes]:
+    """Certificate and key as somebody else's tools may make them; `days`: from when until when, from now."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = [*map(x509.UniformResourceIdentifier, uris), *map(x509.DNSName, dns)]
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(by.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now() + timedelta(days=days[0]))
+        .not_valid_after(now() + timedelta(days=days[1]))
+    )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=True)
+    if (uses := USES[use]) is not None:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    made = builder.sign(by.key, hashes.SHA256())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return made.public_bytes(Encoding.PEM), pem
 
 
 class TestCertificates:

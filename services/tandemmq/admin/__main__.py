@@ -111,7 +111,8 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
         settings.admin_token,
         AccessRules.of(settings),
         SessionTable(clock=clock),
-        guesses=TokenGuesses(audit_log, clock=clock),
+        guesses=TokenGuesses(clock=clock),
+        audit_log=audit_log,
     )
     secret_key = settings.secret_key.get_secret_value()
     credentials = Credentials(settings.access_key, secret_key) if settings.access_key else None

@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.core.routing.values import host_of
 from tandemmq.service.kubernetes_api import (
     COMPONENT_LABEL,
     GROUP_LABEL,
@@ -109,7 +110,7 @@ def roles_by_pod(state: ClusterState) -> dict[str, str]:
 
 
 def _pod_name(endpoint: str) -> str:
-    host = endpoint.rpartition(":")[0].strip("[]")
+    host = host_of(endpoint)
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -270,6 +270,8 @@ def read_seeds(path: str) -> Seeds:
         acls = tuple(Acl(one.subject, _entries_of(one)) for one in document.acls)
         for acl in acls:
             acl.check()
+        _check_single("users", [user.username for user in users])
+        _check_single("acls", [acl.subject for acl in acls])
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -280,6 +282,13 @@ def read_seeds(path: str) -> Seeds:
     except (InvalidUser, InvalidAcl) as error:
         raise SeedsUnreadable(str(error)) from None
     return Seeds(users, acls)
+
+
+def _check_single(field: str, names: list[str]) -> None:
+    """The second of a name would not count, and a Deny may be in it."""
+    if len(names) > len(set(names)):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise SeedsUnreadable(f"{field}: {twice} stands there twice; write it once, with all that belongs to it")
 
 
 def _entries_of(document: _AclDocument) -> tuple[PolicyEntry, ...]:

@@ -21,6 +21,7 @@ from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.routing.values import host_of
 from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.disk import Disk, DiskError
 from tandemmq.core.storage.retention import BelievedTime, ExpiryWish, Hold, RetentionFloor, SavedTime
@@ -299,7 +300,7 @@ class MasterFloor:
         """By broker id; looks at the nameless ones on the way."""
         connected = self._slaves()
         for slave in connected:
-            host = slave.peer.rpartition(":")[0]
+            host = host_of(slave.peer)
             if slave.broker_id is not None:
                 self._heard[slave.broker_id] = slave.acked_offset
                 self._nameless.pop(host, None)
@@ -307,7 +308,7 @@ class MasterFloor:
                 self._nameless[host] = slave.acked_offset
         ends = dict(self._absent_replicas()) | self._heard
         ends |= {slave.broker_id: slave.acked_offset for slave in connected if slave.broker_id is not None}
-        here = {slave.peer.rpartition(":")[0] for slave in connected if slave.broker_id is None}
+        here = {host_of(slave.peer) for slave in connected if slave.broker_id is None}
         if len(ends) >= self._slave_count:
             # All are known by name: who left without one came back, perhaps from elsewhere.
             self._nameless = {host: offset for host, offset in self._nameless.items() if host in here}

@@ -23,6 +23,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from tandemmq.core.routing.values import peer_host
+
 KeyT = TypeVar("KeyT")
 
 ANY_NAME: Final = "*"
@@ -198,10 +200,8 @@ def address_of_peer(peer: str) -> str:
     if known is None:
         if len(_peers) >= _PEERS_MAX:
             _peers.clear()
-        scheme, _, rest = peer.partition(":")
-        literal = rest.replace("%5B", "").replace("%5D", "").replace("[", "").replace("]", "").rpartition(":")[0]
         try:
-            known = _counted_address(literal) if scheme in ("ipv4", "ipv6") else "local"
+            known = _counted_address(peer_host(peer))
         except ValueError:
             known = "local"
         _peers[peer] = known

@@ -94,7 +94,8 @@ class Server:
         # By what address each connection is counted, and how many each address has.
         self._address_of: dict[Connection, str] = {}
         self._counts: Counter[str] = Counter()
-        self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
+        # Those whose first byte has not come, with their peers; they count like the others.
+        self._undecided: dict[socket.socket, tuple[asyncio.TimerHandle, str]] = {}
         self._turns_away = False
         # One read at a time on one thread: all connections read into the same memory.
         self._memory: Final = memoryview(bytearray(_READ_BYTES))
@@ -209,11 +210,12 @@ class Server:
                 self.counters["connection_turned_away"] += 1
                 sock.close()
                 continue
-            if self.connection_count >= self.limits.connections and not self._makes_room(peer_text(address)):
+            peer = peer_text(address)
+            if self.connection_count >= self.limits.connections and not self._makes_room(peer):
                 self.counters["connection_refused"] += 1
                 sock.close()
                 continue
-            if self._gate is not None and not self._gate.admits(peer_text(address)):
+            if self._gate is not None and not self._gate.admits(peer):
                 # Before a byte is read there is no other way to say so.
                 self.counters["connection_over_quota"] += 1
                 sock.close()
@@ -225,18 +227,25 @@ class Server:
             if self._tls_mode is TlsMode.PERMISSIVE:
                 # Its first byte decides.
                 timer = loop.call_later(self.limits.preface_timeout_s, self._give_up_undecided, sock)
-                self._undecided[sock] = timer
+                self._undecided[sock] = timer, peer
+                self._count_in(peer)
                 loop.add_reader(sock, self._decide, sock)
             else:
                 self._connect(sock, use_tls=self._tls_mode is TlsMode.ENFORCING)
 
     def _makes_room(self, peer: str) -> bool:
-        """Ends a connection of an address that has more than its share of all, the one with the fewest calls, for a
-        newcomer whose address has less: whoever opens very many keeps out himself."""
+        """Ends a connection of an address that has more than its share of all, one that says nothing or else the one
+        with the fewest calls, for a newcomer whose address has less: whoever opens very many keeps out himself."""
         counts, address_of = self._counts, self._address_of
         share = self.limits.connections // (len(counts) + 1)
         if counts[address_of_peer(peer)] >= share:
             return False
+        for sock, (_, its_peer) in self._undecided.items():
+            if counts[address_of_peer(its_peer)] > share:
+                self.counters["connection_gave_way"] += 1
+                self._settle(sock)
+                sock.close()
+                return True
         greedy = [each for each in self._connected() if counts[address_of[each.connection]] > share]
         if not greedy:
             return False
@@ -268,7 +277,9 @@ class Server:
 
     def _settle(self, sock: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(sock)
-        self._undecided.pop(sock).cancel()
+        timer, peer = self._undecided.pop(sock)
+        timer.cancel()
+        self._count_out(peer)
 
     def _connect(self, sock: socket.socket, *, use_tls: bool) -> None:
         assert self._plain is not None, "we listen"
@@ -292,8 +303,6 @@ class Server:
         self, peer: str, now: float, on_output: Callable[[], None], on_waiting_output: Callable[[], None]
     ) -> Connection:
         """The state machine of a connection of this server."""
-        if self._gate is not None:
-            self._gate.connected(peer)
         connection = Connection(
             self._new_stream,
             limits=self.limits,
@@ -304,8 +313,7 @@ class Server:
             on_output=on_output,
             on_waiting_output=on_waiting_output,
         )
-        address = self._address_of[connection] = address_of_peer(peer)
-        self._counts[address] += 1
+        self._address_of[connection] = self._count_in(peer)
         return connection
 
     def made(self, protocol: _Protocol) -> None:
@@ -316,12 +324,24 @@ class Server:
         self._disconnected(protocol.connection)
 
     def _disconnected(self, connection: Connection) -> None:
-        address = self._address_of.pop(connection)
+        del self._address_of[connection]
+        self._count_out(connection.peer)
+
+    def _count_in(self, peer: str) -> str:
+        """One more of that peer's address, which it tells."""
+        address = address_of_peer(peer)
+        self._counts[address] += 1
+        if self._gate is not None:
+            self._gate.connected(peer)
+        return address
+
+    def _count_out(self, peer: str) -> None:
+        address = address_of_peer(peer)
         self._counts[address] -= 1
         if not self._counts[address]:
             del self._counts[address]
         if self._gate is not None:
-            self._gate.disconnected(connection.peer)
+            self._gate.disconnected(peer)
 
     @property
     def output(self) -> PendingOutput:

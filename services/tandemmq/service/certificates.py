@@ -356,12 +356,10 @@ def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
 
 
 def _check_uses(path: Path, leaf: x509.Certificate, identity: Identity) -> None:
-    """Where a certificate says what it is for, that has to be in it: TLS looks."""
+    """Where a certificate says what it is for, that has to be in it: TLS looks, and takes "any" for neither."""
     try:
         named = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
-        return
-    if ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in named:
         return
     needed = {} if identity.role is Role.NAME_SERVER else {"client auth": ExtendedKeyUsageOID.CLIENT_AUTH}
     if names_of(identity).dns:

@@ -22,9 +22,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tandemmq.core.clock import Clock
-from tandemmq.http2.errors import TlsMode
+from tandemmq.http2 import server as http2
+from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.service.grpc_front import generic_handler
-from tandemmq.service.rpc import MESSAGE_BYTES_MAX, ListenError, MethodTable
+from tandemmq.service.http2_call import MethodIndex
+from tandemmq.service.rpc import MESSAGE_BYTES_MAX, Call, ListenError, MethodTable, UnaryMethod
 from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
 from tandemmq.service.settings import service_connections_max
 
@@ -61,13 +63,18 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.so_reuseport", 0),
 )
 
-_OPEN_OPTIONS: Final[Sequence[tuple[str, int]]] = (
-    *(option for option in _OPTIONS if option[0] != "grpc.max_receive_message_length"),
-    # Names of a topic and a group, or of a probe. The library unpacks what is compressed, a thousand times as much.
-    ("grpc.max_receive_message_length", 64 << 10),
-    ("grpc.max_concurrent_streams", 100),
-)
-"""Of a port on which anybody may ask."""
+_HEALTH_SERVICE: Final = health.SERVICE_NAME
+
+
+def _open_limits(connections: int) -> Limits:
+    """Of a port on which anybody may ask: names of a topic and a group, or of a probe."""
+    return Limits(
+        message_bytes=64 << 10,
+        concurrent_streams=100,
+        connections=connections,
+        connection_buffer_bytes=1 << 20,
+        server_buffer_bytes=32 << 20,
+    )
 
 
 class GrpcServer:
@@ -78,7 +85,8 @@ class GrpcServer:
 
     With `tls` each caller is judged by its certificate, see `tandemmq.service.service_tls`; with `records_changes` each
     call that changes something leaves a line in any case. On `open_port`, unless that is 0, anybody is told of the
-    health, and served what was added for anybody.
+    health, and served what was added for anybody. That port is our own front's: who is in no way known must not keep
+    out those who are, and the library has no share of an address.
     """
 
     def __init__(
@@ -103,14 +111,16 @@ class GrpcServer:
         self.refused: Final[Counter[str]] = interceptors[0].refused if interceptors else Counter()
         """Calls that the table of permissions refused, by reason; `PermissionInterceptor.refused`."""
         # Whoever connects costs a descriptor and memory before anybody knows who it is.
-        bound = ("grpc.max_allowed_incoming_connections", connections_max or service_connections_max())
-        self._server = grpc.aio.server(options=(*_OPTIONS, bound), interceptors=interceptors)
+        bound = connections_max or service_connections_max()
+        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", bound))
+        self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self._open_port = open_port
-        self._open_server = grpc.aio.server(options=(*_OPEN_OPTIONS, bound))
+        self._open_methods = MethodIndex(clock)
+        self._open_server = http2.Server(self._open_methods, limits=_open_limits(bound))
         self._health = _Health(probes)
         self._service_names: list[str] = []
-        for server in (self._server, self._open_server):
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._open_methods.add(self._health.method_table())
 
     @property
     def aio_server(self) -> grpc.aio.Server:
@@ -129,8 +139,9 @@ class GrpcServer:
 
     def add(self, table: MethodTable, *, for_anybody: bool = False) -> None:
         """Serves the table's methods. Before `start`."""
-        for server in (self._server, self._open_server) if for_anybody else (self._server,):
-            server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
+        self._server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
+        if for_anybody:
+            self._open_methods.add(table)
         self._service_names.append(table.service_name)
 
     async def start(self, *, service_names: Sequence[str] = ()) -> int:
@@ -144,8 +155,10 @@ class GrpcServer:
             (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
         if self._open_port:
-            self._bind(self._open_server, self._open_port)
-            await self._open_server.start()
+            try:
+                self._open_server.listen(self._bind_address, self._open_port)
+            except OSError as error:
+                raise ListenError(self._bind_address, self._open_port, _reason(_text_of(error))) from error
         if self._tls is not None and self._tls.mode is TlsMode.PERMISSIVE:
             return await self._start_permissive(self._tls)
         port = self._bind(self._server, self._port, None if self._tls is None else self._tls.credentials())
@@ -171,8 +184,7 @@ class GrpcServer:
         try:
             return await front.start(self._bind_address, self._port)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise ListenError(self._bind_address, self._port, _reason(reason)) from error
+            raise ListenError(self._bind_address, self._port, _reason(_text_of(error))) from error
 
     async def set_serving(self, is_serving: bool) -> None:
         """Readiness, as probes and clients see it."""
@@ -194,8 +206,7 @@ class GrpcServer:
             self._front.stop_listening()
         await self._server.stop(limit_ms / 1_000)
         # Last: probes are judged to the end.
-        if self._open_port:
-            await self._open_server.stop(None)
+        await self._open_server.stop(limit_s=0)
         if self._front is not None:
             await self._front.close()
 
@@ -206,6 +217,31 @@ class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # 
     def __init__(self, probes: Probes) -> None:
         super().__init__()
         self._probes = probes
+        # What was set, for those who may ask and not watch.
+        self._status: dict[str, int] = {}
+
+    def method_table(self) -> MethodTable:
+        """Check alone, for a port on which anybody may ask: a watch would be a call without end."""
+        return MethodTable(_HEALTH_SERVICE, {"Check": UnaryMethod(self._answer, health_pb2.HealthCheckRequest)})
+
+    def _answer(self, request: health_pb2.HealthCheckRequest, call: Call) -> None:
+        probe = self._probes.get(request.service)
+        status = self._status.get(request.service)
+        if probe is not None:
+            call.send(_answer(probe()))
+        elif status is not None:
+            call.send(health_pb2.HealthCheckResponse(status=status))
+        else:
+            call.finish(grpc.StatusCode.NOT_FOUND)
+        call.finish()
+
+    async def set(self, service: str, status: int) -> None:
+        self._status[service] = status
+        await super().set(service, status)
+
+    async def enter_graceful_shutdown(self) -> None:
+        self._status = dict.fromkeys(self._status, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await super().enter_graceful_shutdown()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> health_pb2.HealthCheckResponse:
         probe = self._probes.get(request.service)
@@ -231,6 +267,10 @@ class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # 
 def _answer(is_serving: bool) -> health_pb2.HealthCheckResponse:
     status = health_pb2.HealthCheckResponse
     return status(status=status.SERVING if is_serving else status.NOT_SERVING)
+
+
+def _text_of(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def _reason(detail: str) -> str:

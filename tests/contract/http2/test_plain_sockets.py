@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +18,7 @@ from support.http2_peer import unary_request
 from support.running_time import PATIENCE_S
 from tandemmq.http2 import frames
 from tandemmq.http2.connection import Connection
-from tandemmq.http2.errors import Limits, Usage
+from tandemmq.http2.errors import Limits, TlsMode, Usage
 from tandemmq.http2.frames import RequestShape
 from tandemmq.http2.hpack import Header
 from tandemmq.http2.output import PendingOutput
@@ -525,6 +526,42 @@ async def test_who_is_turned_away_is_asked_to_go_and_who_comes_is_cut_off_before
         server.turn_away(is_on=False)
         connect().sendall(frames.PREFACE + frames.settings({}))
         await until(lambda: server.counters["connections_accepted"] == 2)
+    finally:
+        await server.stop(limit_s=0)
+        for peer in peers:
+            peer.close()
+
+
+async def test_who_waits_with_the_first_byte_has_no_more_connections_than_its_quota() -> None:
+    """Neither at a time nor, which is what counts, once all of them begin to speak."""
+    gate = Gate()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server = Server(Stream, gate=gate, tls_mode=TlsMode.PERMISSIVE, tls=lambda: tls)
+    port = server.listen("127.0.0.1", 0)
+    peers: list[socket.socket] = []
+
+    def connect(host: str) -> socket.socket:
+        peers.append(socket.create_connection(("127.0.0.1", port), source_address=(host, 0)))
+        peers[-1].setblocking(False)
+        return peers[-1]
+
+    try:
+        many = [connect("127.0.0.2") for _ in range(6)]
+        other = connect("127.0.0.3")
+        await until(lambda: server.counters["connection_over_quota"] == 4)
+        for peer in (*many, other):
+            with suppress(ConnectionError):
+                peer.sendall(GREETING)
+        await until(lambda: server.connection_count == 3)
+        assert len(gate.here) == 3
+        for peer in peers:
+            peer.close()
+        await until(lambda: not server.connection_count)
+        assert not gate.here
+        silent = connect("127.0.0.2")
+        await until(lambda: len(gate.here) == 1)
+        silent.close()
+        await until(lambda: not gate.here)
     finally:
         await server.stop(limit_s=0)
         for peer in peers:

@@ -1,4 +1,5 @@
-"""What strangers who only connect take from a service of gRPC's library: not the files that it needs itself."""
+"""What strangers who only connect take from a service: neither the files that it needs itself, nor the place of those
+who ask for its health."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ import socket
 import subprocess
 import sys
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from support.cluster_processes import lasting_port
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.grpc_server import GrpcServer
 
 _FILES = 256
 _LIMIT_S = 120.0
@@ -64,3 +71,50 @@ def test_who_opens_connections_without_end_leaves_a_service_its_files(says: byte
             assert service.stdout.readline() == "files\n"
         finally:
             service.kill()
+
+
+async def _status(port: int, service: str = "up") -> int:
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        request = health_pb2.HealthCheckRequest(service=service)
+        answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_LIMIT_S, wait_for_ready=True)
+        status: int = answer.status
+        return status
+
+
+@pytest.mark.parametrize("says", [b"", _PREFACE], ids=["nothing", "http2"])
+async def test_who_takes_all_connections_of_the_open_port_keeps_no_probe_out(says: bytes) -> None:
+    """A broker whose probe nobody answers is killed by its orchestrator."""
+    port = lasting_port()
+    server = GrpcServer(
+        "127.0.0.1", 0, clock=SystemClock(), open_port=port, connections_max=8, probes={"up": lambda: True}
+    )
+    await server.start()
+    with contextlib.ExitStack() as strangers:
+        for _ in range(20):
+            stranger = strangers.enter_context(socket.socket())
+            stranger.bind(("127.0.0.2", 0))
+            stranger.connect(("127.0.0.1", port))
+            with contextlib.suppress(OSError):
+                stranger.sendall(says)
+        for _ in range(3):
+            assert await _status(port) == health_pb2.HealthCheckResponse.SERVING
+    await server.stop(limit_ms=0)
+
+
+async def test_the_open_port_tells_the_health_as_the_other_one_does() -> None:
+    port, is_up = lasting_port(), False
+    server = GrpcServer("127.0.0.1", 0, clock=SystemClock(), open_port=port, probes={"up": lambda: is_up})
+    inner = await server.start(service_names=("a.B",))
+    serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+    for is_up in (False, True):
+        for is_serving in (False, True):
+            await server.set_serving(is_serving)
+            for name, expected in (("up", is_up), ("", is_serving), ("a.B", is_serving)):
+                found = {await _status(each, name) for each in (port, inner)}
+                assert found == {serving if expected else not_serving}
+    for each in (port, inner):
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await _status(each, "nobody's")
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    await server.stop(limit_ms=0)

@@ -1,8 +1,10 @@
 """TLS on a service port: who gets in, who is told what, and certificates that change under load."""
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,16 +15,38 @@ import pytest
 import structlog
 from google.protobuf.wrappers_pb2 import StringValue
 
-from support.certificates import ADMIN, CALLERS, CLUSTER, CONSISTENCY, GROUP, TestCertificates, broker, now
+from support.certificates import (
+    ADMIN,
+    CALLERS,
+    CLUSTER,
+    CONSISTENCY,
+    GROUP,
+    USES,
+    TestCertificates,
+    broker,
+    made_by_hand,
+    now,
+)
 from support.cluster_processes import lasting_port
 from support.manual_time import ManualTime
 from support.running_time import PATIENCE_S
-from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, refusal, server_name
+from tandemmq.core.access.identity import METHODS, AdminLevel, Identity, Role, refusal, server_name
 from tandemmq.http2.errors import TlsMode
 from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc
 from tandemmq.service import grpc_server
-from tandemmq.service.certificates import CA_KEY_FILE, CertificateAuthority, CertificateFolder
+from tandemmq.service.certificates import (
+    CA_FILE,
+    CA_KEY_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    CertificateAuthority,
+    CertificateFolder,
+    CertificateUnusable,
+    names_of,
+    read_certificates,
+    write_certificates,
+)
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, UnaryMethod
@@ -165,6 +189,97 @@ async def test_a_stranger_never_reaches_a_method(certificates: TestCertificates,
         # An orderly caller is served as before.
         async with server.caller(certificates.issue(admin)) as channel:
             assert await _call(channel) == "here"
+
+
+# Whoever calls, with whatever certificate: what is said in docs/operations/security.md, once more, as a rule.
+
+_SPIFFE = "spiffe://tandemmq/"
+_BEARERS = {name: [str(identity)] for name, identity in CALLERS.items()} | {
+    "nobody": [],
+    "somebody of elsewhere": ["spiffe://example.org/DefaultCluster/admin/repair"],
+    "one of ours beside another's": ["spiffe://example.org/pod", str(ADMIN[AdminLevel.VIEWER])],
+    "two of ours": [str(ADMIN[AdminLevel.VIEWER]), str(ADMIN[AdminLevel.REPAIR])],
+    "no such role": [_SPIFFE + "DefaultCluster/root"],
+    "a level that is none": [_SPIFFE + "DefaultCluster/admin/REPAIR"],
+    "a path with a hole": [_SPIFFE + "DefaultCluster//admin/repair"],
+    "an id that is none": [_SPIFFE + "DefaultCluster/broker/broker-a/01"],
+    "another scheme": ["https://tandemmq/DefaultCluster/admin/repair"],
+}
+_WHEN = {"now": (-1.0, 1.0), "expired": (-3.0, -1.0), "not yet": (1.0, 3.0)}
+_DRAWN = 80
+
+
+def _may(bearer: str, authority: str, when: str, use: str, path: str) -> str:
+    """What is told: nothing ("UNAVAILABLE"), who it is not ("UNAUTHENTICATED"), what it may not, or the answer."""
+    if authority != "ours" or when != "now" or use not in ("both", "client", "not said"):
+        return "UNAVAILABLE"
+    ours = [uri for uri in _BEARERS[bearer] if uri.startswith(_SPIFFE)]
+    if len(ours) != 1 or (bearer not in CALLERS and bearer != "one of ours beside another's"):
+        return "UNAUTHENTICATED"
+    identity = CALLERS.get(bearer, ADMIN[AdminLevel.VIEWER])
+    return "here" if refusal(path, identity, cluster=CLUSTER, group=GROUP) is None else "PERMISSION_DENIED"
+
+
+async def test_whoever_gets_in_has_a_certificate_that_says_so_in_every_way(certificates: TestCertificates) -> None:
+    chance = random.Random(1)
+    authorities = {"ours": certificates.authority, "another": CertificateAuthority.new("other", now=now(), days=9)}
+    # Of the same name, and with another key.
+    authorities["one called like ours"] = CertificateAuthority.new("test CA", now=now(), days=9)
+    paths = sorted(path for path in METHODS if not path.startswith("/grpc.") and path != PROBES)
+    server, seen = Server(), Counter[str]()
+    async with server.serving(certificates.issue(broker())):
+        for _ in range(_DRAWN):
+            bearer, path = chance.choice(sorted(_BEARERS)), chance.choice(paths)
+            authority = chance.choice(["ours", "ours", "ours", *sorted(authorities)])
+            when, use = chance.choice(["now", "now", *sorted(_WHEN)]), chance.choice(["both", "client", *sorted(USES)])
+            chain, key = made_by_hand(authorities[authority], uris=_BEARERS[bearer], days=_WHEN[when], use=use)
+            credentials = grpc.ssl_channel_credentials(certificates.authority.pem, key, chain)
+            options = (
+                ("grpc.ssl_target_name_override", server_name(CLUSTER)),
+                ("grpc.use_local_subchannel_pool", 1),
+            )
+            async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", credentials, options=options) as channel:
+                told = (await _call(channel, path)).partition(" ")[0]
+            expected = _may(bearer, authority, when, use, path)
+            assert told == expected, (bearer, authority, when, use, path)
+            assert bool(server.called) == (told == "here")
+            server.called.clear()
+            seen[told] += 1
+    assert set(seen) == {"here", "UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED"}
+
+
+@pytest.mark.parametrize("use", sorted(USES))
+@pytest.mark.parametrize("bearer", [broker(1), ADMIN[AdminLevel.VIEWER]], ids=str)
+async def test_what_is_said_of_a_folder_is_what_tls_does_with_it(
+    certificates: TestCertificates, bearer: Identity, use: str
+) -> None:
+    """A certificate that `certs check` finds right, and TLS does not, would be looked for in vain."""
+    chain, key = made_by_hand(
+        certificates.authority, uris=[str(bearer)], dns=names_of(bearer).dns, days=(-1, 1), use=use
+    )
+    folder = certificates.root / "by-hand"
+    write_certificates(folder, chain=chain, key=key, authorities=certificates.authority.pem)
+    server, good = Server(), certificates.issue(broker())
+    options = (("grpc.ssl_target_name_override", server_name(CLUSTER)),)
+    works = True
+    async with server.serving(good):
+        credentials = grpc.ssl_channel_credentials(certificates.authority.pem, key, chain)
+        async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", credentials, options=options) as channel:
+            works &= not (await _call(channel)).startswith("UNAVAILABLE")
+    if bearer.role is Role.BROKER:
+        own = grpc.aio.server()
+        port = own.add_secure_port(
+            "127.0.0.1:0", grpc.ssl_server_credentials([(key, chain)], certificates.authority.pem, True)
+        )
+        await own.start()
+        pair = [(good / name).read_bytes() for name in (CA_FILE, KEY_FILE, CERTIFICATE_FILE)]
+        async with grpc.aio.secure_channel(
+            f"127.0.0.1:{port}", grpc.ssl_channel_credentials(*pair), options=options
+        ) as channel:
+            works &= (await _call(channel)).startswith("UNIMPLEMENTED")
+        await own.stop(None)
+    with nullcontext() if works else pytest.raises(CertificateUnusable, match="extended key usage"):
+        read_certificates(folder, now=now())
 
 
 async def test_a_caller_believes_servers_of_its_cluster_and_group_only(certificates: TestCertificates) -> None:
@@ -427,12 +542,13 @@ async def test_whoever_may_ask_without_a_certificate_asks_shortly(compression: g
         call = channel.unary_unary(
             "/a.B/C", request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
         )
-        assert (await call(StringValue(value="x" * 10_000), timeout=PATIENCE_S)).value == "here"
+        assert (await call(StringValue(value="a name"), timeout=PATIENCE_S)).value == "here"
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(StringValue(value="x" * (1 << 20)), timeout=PATIENCE_S)
     await server.stop(limit_ms=0)
-    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert lengths == [10_000]
+    is_packed = compression is grpc.Compression.Gzip
+    assert refused.value.code() is (grpc.StatusCode.UNIMPLEMENTED if is_packed else grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert lengths == [6]
 
 
 async def test_whoever_is_refused_again_and_again_fills_no_disk(certificates: TestCertificates) -> None:

@@ -33,6 +33,7 @@ from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.settings import AdminSettings, IPNetwork
 from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
+from tandemmq.core.routing.values import peer_host
 from tandemmq.service.rpc import Call
 
 SESSION_COOKIE: Final = "tandemmq_session"
@@ -113,10 +114,12 @@ class Access:
         sessions: SessionTable | None = None,
         *,
         guesses: TokenGuesses | None = None,
+        audit_log: AuditLog | None = None,
     ) -> None:
-        """Without `guesses` nobody counts them."""
+        """Without `guesses` nobody counts them, without `audit_log` nobody is told of them."""
         self._rules = rules
         self._guesses = guesses
+        self._audit_log = audit_log
         self.sessions: Final = sessions
         """Where those who log in are remembered; None: nobody can log in."""
         self._tokens = tuple(
@@ -139,9 +142,10 @@ class Access:
         authorization = request.header("authorization")
         found = self._found(request, authorization)
         is_nobody = isinstance(found, Refusal) or found.name == _ANONYMOUS
-        if self._guesses is not None and is_nobody and authorization[: len(_BEARER)].lower() == _BEARER:
-            self._guesses.audit_log.refused("token_refused", fields={"address": request.peer_host})
-            if found is Refusal.TOKEN_WRONG and self._guesses.are_too_many(counted_host(request.peer_host)):
+        if is_nobody and authorization[: len(_BEARER)].lower() == _BEARER:
+            if self._audit_log is not None:
+                self._audit_log.refused("token_refused", fields={"address": request.peer_host})
+            if found is Refusal.TOKEN_WRONG and self.is_guessing(request.peer_host):
                 return Refusal.TOO_MANY_TOKENS
         return found
 
@@ -211,17 +215,10 @@ def request_of(call: Call, *, monitoring: bool = False) -> Request:
     """
     authorization = call.header("authorization")
     return Request(
-        peer_host=peer_host_of(call.peer),
+        peer_host=peer_host(call.peer),
         header=lambda name: authorization if name == "authorization" else "",
         monitoring=monitoring,
     )
-
-
-def peer_host_of(peer: str) -> str:
-    """The address in a gRPC peer such as `ipv4:10.0.0.7:51234` or `ipv6:[::1]:51234`."""
-    kind, _, address = peer.partition(":")
-    host = address.rpartition(":")[0]
-    return host.strip("[]") if kind == "ipv6" else host
 
 
 def _holds(networks: tuple[IPNetwork, ...], host: str) -> bool:
@@ -282,8 +279,7 @@ class TokenGuesses:
     that guesses keeps out nobody who shares its address and is at work, and nobody elsewhere.
     """
 
-    def __init__(self, audit_log: AuditLog, *, clock: Clock) -> None:
-        self.audit_log = audit_log
+    def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         # Wrong ones, and when their minute began; whose the last was longest ago first.
         self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import structlog
 
-from tandemmq.broker.client_api.send import refuse_send
+from tandemmq.broker.client_api.send import refused_send
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import Timers
 from tandemmq.broker.client_api.sessions import client_id_of, client_of_user
@@ -49,6 +49,7 @@ from tandemmq.core.access.users_and_policies import (
 )
 from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
+from tandemmq.core.routing.values import peer_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.logging import LineRoom
@@ -72,7 +73,8 @@ _REMEMBERED_MAX: Final = 20_000
 _ADDRESSES_MAX: Final = 20_000
 _FORGET_EVERY_MS: Final = 60_000
 _HELD_BACK_MAX: Final = 10_000
-"""Refusals that wait; more go out at once."""
+_HELD_BACK_BYTES_MAX: Final = 16 << 20
+"""Refusals that wait; more go out at once. They repeat ids and handles, which may be as long as a request."""
 _NAME_CHARACTERS_MAX: Final = 127
 _PRODUCER: Final[int] = definition.PRODUCER
 _OPENS_CLIENT: Final = frozenset({"Telemetry", "Heartbeat", "ReceiveMessage", "SyncLiteSubscription"})
@@ -83,7 +85,8 @@ Need: TypeAlias = tuple[ResourceKind, str, tuple[Action, ...]]
 """A resource, and the actions of which its caller needs one."""
 Needs: TypeAlias = Callable[[Any], Sequence[Need]]
 OpensTelemetry: TypeAlias = Callable[[Call], TelemetryStream]
-Refuse: TypeAlias = Callable[[Any, Call, Outcome], None]
+Refusal: TypeAlias = Callable[[Any, Outcome], bytes]
+"""The encoded answer to a request."""
 
 _PUB: Final = (Action.PUB,)
 _SUB: Final = (Action.SUB,)
@@ -210,41 +213,45 @@ def _settings(command: pb.TelemetryCommand) -> Sequence[Need] | None:
 # How a method says no
 
 
-def _refuse_ack(request: AckRequest, call: Call, outcome: Outcome) -> None:
-    call.respond(encoded_ack(request.entries, [outcome] * max(1, len(request.entries))))
+def _refused_send(messages: list[SentMessage], outcome: Outcome) -> bytes:
+    return refused_send(messages, outcome).SerializeToString()
 
 
-def _refuse_change(request: pb.ChangeInvisibleDurationRequest, call: Call, outcome: Outcome) -> None:
+def _refused_ack(request: AckRequest, outcome: Outcome) -> bytes:
+    return encoded_ack(request.entries, [outcome] * max(1, len(request.entries)))
+
+
+def _refused_change(request: pb.ChangeInvisibleDurationRequest, outcome: Outcome) -> bytes:
     # Clients adopt the handle even with an error.
-    call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=request.receipt_handle))
-    call.finish()
+    status = status_of(outcome)
+    return pb.ChangeInvisibleDurationResponse(status=status, receipt_handle=request.receipt_handle).SerializeToString()
 
 
-def _refuse_with(response_type: Any) -> Refuse:
-    def refuse(request: Any, call: Call, outcome: Outcome) -> None:
-        call.send(response_type(status=status_of(outcome)))
-        call.finish()
+def _refused_with(response_type: Any) -> Refusal:
+    def refused(request: Any, outcome: Outcome) -> bytes:
+        encoded: bytes = response_type(status=status_of(outcome)).SerializeToString()
+        return encoded
 
-    return refuse
+    return refused
 
 
-_METHODS: Final[dict[str, tuple[Needs, Refuse]]] = {
-    "QueryRoute": (lambda asked: (_of_topic(asked.topic.name, _ROUTE),), _refuse_with(pb.QueryRouteResponse)),
-    "Heartbeat": (_heartbeat, _refuse_with(pb.HeartbeatResponse)),
-    "SendMessage": (_published, refuse_send),
-    "RecallMessage": (lambda asked: (_of_topic(asked.topic.name, _PUB),), _refuse_with(pb.RecallMessageResponse)),
-    "QueryAssignment": (_consumed, _refuse_with(pb.QueryAssignmentResponse)),
-    "ReceiveMessage": (_queue(_SUB), _refuse_with(pb.ReceiveMessageResponse)),
-    "AckMessage": (lambda asked: (_of_topic(asked.topic, _SUB), _of_group(asked.group)), _refuse_ack),
-    "ChangeInvisibleDuration": (_consumed, _refuse_change),
-    "ForwardMessageToDeadLetterQueue": (_consumed, _refuse_with(pb.ForwardMessageToDeadLetterQueueResponse)),
-    "EndTransaction": (lambda asked: (_of_topic(asked.topic.name, _PUB),), _refuse_with(pb.EndTransactionResponse)),
-    "PullMessage": (_queue(_SUB), _refuse_with(pb.PullMessageResponse)),
-    "GetOffset": (_queue(_READ), _refuse_with(pb.GetOffsetResponse)),
-    "UpdateOffset": (_queue(_CHANGE), _refuse_with(pb.UpdateOffsetResponse)),
-    "QueryOffset": (_queue(_READ, with_group=False), _refuse_with(pb.QueryOffsetResponse)),
-    "SyncLiteSubscription": (_consumed, _refuse_with(pb.SyncLiteSubscriptionResponse)),
-    "NotifyClientTermination": (_goodbye, _refuse_with(pb.NotifyClientTerminationResponse)),
+_METHODS: Final[dict[str, tuple[Needs, Refusal]]] = {
+    "QueryRoute": (lambda asked: (_of_topic(asked.topic.name, _ROUTE),), _refused_with(pb.QueryRouteResponse)),
+    "Heartbeat": (_heartbeat, _refused_with(pb.HeartbeatResponse)),
+    "SendMessage": (_published, _refused_send),
+    "RecallMessage": (lambda asked: (_of_topic(asked.topic.name, _PUB),), _refused_with(pb.RecallMessageResponse)),
+    "QueryAssignment": (_consumed, _refused_with(pb.QueryAssignmentResponse)),
+    "ReceiveMessage": (_queue(_SUB), _refused_with(pb.ReceiveMessageResponse)),
+    "AckMessage": (lambda asked: (_of_topic(asked.topic, _SUB), _of_group(asked.group)), _refused_ack),
+    "ChangeInvisibleDuration": (_consumed, _refused_change),
+    "ForwardMessageToDeadLetterQueue": (_consumed, _refused_with(pb.ForwardMessageToDeadLetterQueueResponse)),
+    "EndTransaction": (lambda asked: (_of_topic(asked.topic.name, _PUB),), _refused_with(pb.EndTransactionResponse)),
+    "PullMessage": (_queue(_SUB), _refused_with(pb.PullMessageResponse)),
+    "GetOffset": (_queue(_READ), _refused_with(pb.GetOffsetResponse)),
+    "UpdateOffset": (_queue(_CHANGE), _refused_with(pb.UpdateOffsetResponse)),
+    "QueryOffset": (_queue(_READ, with_group=False), _refused_with(pb.QueryOffsetResponse)),
+    "SyncLiteSubscription": (_consumed, _refused_with(pb.SyncLiteSubscriptionResponse)),
+    "NotifyClientTermination": (_goodbye, _refused_with(pb.NotifyClientTerminationResponse)),
 }
 """By method, after RocketMQ's DefaultAuthorizationContextBuilder. A method that is not here is not offered."""
 
@@ -289,6 +296,7 @@ class ClientAccess:
         self._streams: set[_GuardedStream] = set()
         self._is_recheck_due = False
         self._held_back_count = 0
+        self._held_back_bytes = 0
         self._audit = _AuditLines(clock)
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `Refused`."""
@@ -304,8 +312,7 @@ class ClientAccess:
                     _GuardedOpening(self, name, cast("OpensTelemetry", method.handler)), method.request_type
                 )
                 continue
-            needs, refuse = _METHODS[name]
-            guarded = _Guarded(self, name, method.handler, needs, refuse)
+            guarded = _Guarded(self, name, method.handler, *_METHODS[name])
             kind = UnaryMethod if isinstance(method, UnaryMethod) else ServerStreamMethod
             methods[name] = kind(guarded, method.request_type)
         return MethodTable(table.service_name, methods, otherwise=table.otherwise)
@@ -400,16 +407,20 @@ class ClientAccess:
         known = self._signed_in.get(call.header(_AUTHORIZATION))
         return known.username if known is not None else _claimed(call.header(_AUTHORIZATION))
 
-    def refuse_later(self, refuse: Callable[[], None], delay_ms: int) -> None:
-        if delay_ms <= 0 or self._held_back_count >= _HELD_BACK_MAX:
+    def refuse_later(self, refuse: Callable[[], None], delay_ms: int, *, kept_bytes: int = 0) -> None:
+        """`kept_bytes`: what `refuse` keeps until then. It must not keep a request: strangers send large ones."""
+        has_room = self._held_back_bytes + kept_bytes <= _HELD_BACK_BYTES_MAX
+        if delay_ms <= 0 or self._held_back_count >= _HELD_BACK_MAX or not has_room:
             refuse()
             return
 
         def due() -> None:
             self._held_back_count -= 1
+            self._held_back_bytes -= kept_bytes
             refuse()
 
         self._held_back_count += 1
+        self._held_back_bytes += kept_bytes
         self._timers.call_later(delay_ms / 1_000, due)
 
     def source(self, call: Call) -> str:
@@ -533,13 +544,13 @@ class _Guarded:
     """A method of one request behind the guard."""
 
     def __init__(
-        self, access: ClientAccess, method: str, handler: Callable[[Any, Call], None], needs: Needs, refuse: Refuse
+        self, access: ClientAccess, method: str, handler: Callable[[Any, Call], None], needs: Needs, refusal: Refusal
     ) -> None:
         self._access = access
         self._method = method
         self._handler = handler
         self._needs = needs
-        self._refuse = refuse
+        self._refusal = refusal
 
     def __call__(self, request: Any, call: Call) -> None:
         refused = self._access.refusal(call, self._method, self._needs(request))
@@ -547,7 +558,13 @@ class _Guarded:
             self._handler(request, call)
             return
         outcome, delay_ms = refused
-        self._access.refuse_later(lambda: self._refuse(request, call, outcome), delay_ms)
+        answer = self._refusal(request, outcome)
+        self._access.refuse_later(lambda: _answer(call, answer), delay_ms, kept_bytes=len(answer))
+
+
+def _answer(call: Call, answer: bytes) -> None:
+    call.send_encoded(answer)
+    call.finish()
 
 
 class _GuardedOpening:
@@ -701,9 +718,6 @@ def _marked(head: str, call: Call) -> str:
 
 def _address_of(peer: str) -> str:
     """`ipv4:10.0.0.7:51234` and `ipv6:[::1]:51234`, as gRPC writes them, without scheme and port."""
-    scheme, _, rest = peer.partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return scheme[:_NAME_CHARACTERS_MAX]
-    host = rest.replace("%5B", "[").replace("%5D", "]").rpartition(":")[0].strip("[]")
+    host = peer_host(peer)
     address = parse_address(host)
-    return host[:_NAME_CHARACTERS_MAX] if address is None else str(address)
+    return (host or peer.partition(":")[0])[:_NAME_CHARACTERS_MAX] if address is None else str(address)

@@ -34,6 +34,7 @@ from tandemmq.core.message.properties import (
 )
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.message.record_layout import COMPRESSED
+from tandemmq.core.routing.values import peer_host
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 # Property names that belong to brokers and clients of RocketMQ, not to applications (its MessageConst).
@@ -138,12 +139,9 @@ def peer_of(peer: str) -> Peer:
 
 
 def _host(peer: str) -> Host:
-    scheme, _, address = peer.partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return Host(bytes(4), 0)
-    # gRPC percent-encodes the brackets of an IPv6 peer; a zone ("%eth0") has no place in a record.
-    literal, _, port = address.replace("%5B", "").replace("%5D", "").replace("[", "").replace("]", "").rpartition(":")
-    return Host.parse(literal.partition("%")[0], int(port))
+    host = peer_host(peer)
+    # A zone ("%eth0") has no place in a record.
+    return Host.parse(host.partition("%")[0], int(peer.rpartition(":")[2])) if host else Host(bytes(4), 0)
 
 
 class TopicTranslation:

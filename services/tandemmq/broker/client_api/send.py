@@ -260,10 +260,12 @@ class SendHandler:
             again()
 
     def _refused(self, messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
+        # Made now: what is held back must not keep the messages.
+        refuse = partial(_refuse, call, refused_send(messages, outcome))
         if outcome.pause_ms:
-            self._quotas.hold(outcome, partial(refuse_send, messages, call, outcome))
+            self._quotas.hold(outcome, refuse)
         else:
-            refuse_send(messages, call, outcome)
+            refuse()
         if self._tracer is not None:
             topic = messages[0].topic if messages else ""
             message_ids = tuple([sent.message_id for sent in messages])
@@ -478,12 +480,20 @@ def _check_type(kind: int, config: TopicConfig) -> Outcome | None:
     return None
 
 
-def refuse_send(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
-    """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status."""
+_REFUSED_ID_CHARACTERS: Final = 1_024
+
+
+def refused_send(messages: list[SentMessage], outcome: Outcome) -> pb.SendMessageResponse:
+    """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status.
+    It may be held back, so an id that is as long as a request is not repeated whole."""
     status = status_of(outcome)
     response = pb.SendMessageResponse(status=status)
     for sent in messages:
-        response.entries.add(status=status, message_id=sent.message_id)
+        response.entries.add(status=status, message_id=sent.message_id[:_REFUSED_ID_CHARACTERS])
+    return response
+
+
+def _refuse(call: Call, response: pb.SendMessageResponse) -> None:
     call.send(response)
     call.finish()
 

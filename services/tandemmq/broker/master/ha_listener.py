@@ -32,7 +32,7 @@ from tandemmq.broker.ha_transport import (
 from tandemmq.core.clock import Clock
 from tandemmq.core.quotas import counted_host
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
-from tandemmq.core.routing.values import connection_end
+from tandemmq.core.routing.values import connection_end, host_of
 from tandemmq.service.rpc import ListenError
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class HaListener:
         unknown: dict[str, list[_HaLink]] = {}
         for link in self._links.values():
             if not self._replica.is_expected(link.link_id, now_ms=now_ms):
-                unknown.setdefault(counted_host(link.peer.rpartition(":")[0].strip("[]")), []).append(link)
+                unknown.setdefault(counted_host(host_of(link.peer)), []).append(link)
         if not unknown:
             return False
         self._lost(max(unknown.values(), key=len)[0], "it did not say who it is, and others want to connect")

@@ -384,8 +384,24 @@ class ClusterFolder:
             raise
 
     def prepare(self) -> None:
+        for folder in (self.root, self.conf, self.logs):
+            self._check_owner(folder)
         for folder in (self.conf, self.logs):
             self.make(folder)
+
+    def _check_owner(self, folder: Path) -> None:
+        """Whoever owns it could have laid links there to files of ours, and settings that say where stores and keys
+        are. Root may use anybody's."""
+        try:
+            owner = folder.stat().st_uid
+        except FileNotFoundError:
+            return
+        if os.geteuid() not in (0, owner) and owner != 0:
+            raise Refused(
+                f"the folder {folder} belongs to another user (id {owner})",
+                cause="its owner could have your files overwritten, and say where stores and keys are",
+                remedy="choose a folder of your own: --data DIR",
+            )
 
     def lock(self) -> None:
         """Takes the folder until this process ends; refuses when another `tandemmq up` has it."""

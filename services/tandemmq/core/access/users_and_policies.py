@@ -2,10 +2,9 @@
 
 A user is known by a name and a secret. A policy belongs to a subject, `User:NAME`; its entries say which actions on
 which resources are allowed, or denied, from where. The decision is stricter than RocketMQ's: an entry that matches and
-denies always wins, where RocketMQ takes the entry of the most specific resource. So whatever is allowed here is allowed
-there, and not the other way round. (A request that one of several actions is enough for, such as one for a route, is
-allowed if one of them is; there a Deny of another may refuse it.) As there, entries of type Default count only where no
-entry of type Custom matches, what nothing matches is denied, and users of type Super may do everything.
+denies always wins, where RocketMQ takes the entry of the most specific resource. What else it answers otherwise is in
+docs/operations/users-and-policies.md. As there, entries of type Default count only where no entry of type Custom
+matches, what nothing matches is denied, and users of type Super may do everything.
 """
 
 from __future__ import annotations
@@ -287,6 +286,11 @@ class Acl:
                 raise InvalidAcl(f"actions: {entry.resource.key} has none; name some of {_words(Action)}")
             if len(entry.source_ips) > SOURCE_IPS_MAX:
                 raise InvalidAcl(f"sourceIp: {len(entry.source_ips)} of them, the limit is {SOURCE_IPS_MAX}; use CIDR")
+        # Only one of them would count, and a Deny may be the other.
+        first: dict[str, PolicyEntry] = {}
+        for entry in self.entries:
+            if first.setdefault(entry.key, entry) != entry:
+                raise InvalidAcl(f"resource: {entry.resource.key} has two entries of the same type; say it in one")
 
     def with_entries(self, entries: Iterable[PolicyEntry]) -> Acl:
         """With these in place of those of the same type and resource."""

@@ -26,6 +26,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from tandemmq.core.replication.put_gate import WaitingPut
+from tandemmq.core.routing.values import host_of
 
 
 class ReplicationError(Exception):
@@ -165,9 +166,8 @@ class MasterOptions:
 
     def is_stock(self, peer: str) -> bool:
         """Whether `haPlaintextPeers` names the host of `peer`, host:port."""
-        host = peer.rpartition(":")[0].strip("[]")
         try:
-            address = ip_address(host)
+            address = ip_address(host_of(peer))
         except ValueError:
             return False  # A name: in tests.
         return any(address in network for network in self.unproven_peers)

@@ -293,6 +293,17 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
+def host_of(text: str) -> str:
+    """The host of `host:port`, whatever it is; an IPv6 address without its brackets, which gRPC writes %5B and %5D."""
+    return text.rpartition(":")[0].removeprefix("%5B").removesuffix("%5D").strip("[]")
+
+
+def peer_host(peer: str) -> str:
+    """The address of a gRPC peer, `ipv4:10.0.0.1:5000` or `ipv6:[::1]:5000`; empty for any other transport."""
+    scheme, _, address = peer.partition(":")
+    return host_of(address) if scheme in ("ipv4", "ipv6") else ""
+
+
 def connection_end(host: str, port: int) -> str:
     """One end of a connection, from what a socket says of it: the same text on both machines.
 

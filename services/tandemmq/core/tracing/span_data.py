@@ -14,6 +14,8 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from tandemmq.core.routing.values import peer_host
+
 # W3C Trace Context: the `traceparent` of a message or a call.
 #
 # Source: W3C Recommendation, Trace Context Level 1, 3.2.
@@ -306,8 +308,5 @@ def peer_attributes(peer: str) -> Mapping[str, AttributeValue]:
 
     Nothing for what is neither. Callers share the mapping.
     """
-    address, _, port = peer.partition(":")[2].rpartition(":")
-    if not address or not port.isdecimal():
-        return {}
-    address = address.removeprefix("%5B").removesuffix("%5D").strip("[]")
-    return {NETWORK_PEER_ADDRESS: address, NETWORK_PEER_PORT: int(port)}
+    host, port = peer_host(peer), peer.rpartition(":")[2]
+    return {NETWORK_PEER_ADDRESS: host, NETWORK_PEER_PORT: int(port)} if host and port.isdecimal() else {}

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from support.manual_time import ManualTime
-from tandemmq.admin.api.access import SESSION_LIFE_S, Access, AccessRules, Refusal, Request, SessionTable, peer_host_of
+from tandemmq.admin.api.access import SESSION_LIFE_S, Access, AccessRules, Refusal, Request, SessionTable
 from tandemmq.admin.audit_log import Actor, Role
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.service.settings import load_settings
@@ -165,9 +165,3 @@ def test_sessions_end_when_they_are_closed_or_too_many() -> None:
     for _ in range(1_000):
         sessions.open(actor)
     assert sessions.actor_of(first) is None
-
-
-def test_address_is_found_in_a_grpc_peer() -> None:
-    assert peer_host_of("ipv4:10.0.0.7:51234") == "10.0.0.7"
-    assert peer_host_of("ipv6:[::1]:51234") == "::1"
-    assert peer_host_of("unix:") == ""

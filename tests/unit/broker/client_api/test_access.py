@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -823,6 +824,70 @@ def test_guesses_are_answered_ever_later(guarded: GuardedBroker) -> None:
     assert fake.only(pb.SendMessageResponse).status.code == UNAUTHORIZED
     guarded.allow("Topic:orders", "Pub")
     assert guarded.send_code() == definition.OK, "who knows the key is not held back"
+
+
+def guesses(guarded: GuardedBroker, method: str, request: Any) -> tuple[list[FakeCall], list[int]]:
+    """Twenty calls with a wrong key, the last ones held back, and how often the request is kept meanwhile."""
+    headers = guarded.headers(secret="another secret")
+    before, kept, fakes = sys.getrefcount(request), [], []
+    for _ in range(20):
+        fake = FakeCall(metadata=headers)
+        fake.response_type = getattr(pb, f"{method}Response")
+        handler: Any = guarded.methods[method].handler
+        handler(request, fake)
+        fakes.append(fake)
+        kept.append(sys.getrefcount(request) - before)
+    return fakes, kept
+
+
+@pytest.mark.parametrize("method", sorted(_METHODS))
+def test_an_answer_that_is_held_back_keeps_nothing_of_its_request(guarded: GuardedBroker, method: str) -> None:
+    """Ten thousand may wait for two seconds, and a stranger's request has as many megabytes as it likes."""
+    entry: Any = guarded.methods[method]
+    request = entry.request_type.FromString(request_of(method, "orders", "group").SerializeToString())
+    fakes, kept = guesses(guarded, method, request)
+    assert {len(fake.sent) for fake in fakes} == {0, 1}, "some were answered, and some wait"
+    assert kept == [0] * 20
+    guarded.time.advance(2_000)
+    for fake in fakes:
+        assert (len(fake.sent), fake.code) == (1, StatusCode.OK)
+        answer: Any = fake.sent[0]
+        assert answer.status.code == UNAUTHORIZED
+
+
+def test_long_answers_wait_within_a_bound_and_others_go_out_at_once(guarded: GuardedBroker) -> None:
+    """They repeat handles, which may be as long as a request."""
+    long = pb.ChangeInvisibleDurationRequest(receipt_handle="x" * (6 << 20))
+    fakes, _ = guesses(guarded, "ChangeInvisibleDuration", long)
+    assert sum(not fake.sent for fake in fakes) == 2
+    guarded.time.advance(2_000)
+    assert all(fake.sent for fake in fakes)
+    fakes, _ = guesses(guarded, "ChangeInvisibleDuration", long)
+    assert sum(not fake.sent for fake in fakes) == 2, "those that waited are not counted any more"
+
+
+def test_a_send_over_its_quota_keeps_nothing_of_its_messages_while_it_waits(guarded: GuardedBroker) -> None:
+    guarded.allow("*", "All")
+    guarded.api.change_quotas(parse_quotas("user:* sentMessages=1"))
+    entry: Any = guarded.methods["SendMessage"]
+    one = message()
+    one.system_properties.message_id = "x" * 100_000
+    fakes, kept = [], []
+    for _ in range(5):
+        request = entry.request_type.FromString(send_request(one).SerializeToString())
+        before = sys.getrefcount(request[0])
+        fake = FakeCall(metadata=guarded.headers())
+        fake.response_type = pb.SendMessageResponse
+        entry.handler(request, fake)
+        kept.append(sys.getrefcount(request[0]) - before)
+        fakes.append(fake)
+    waits = [place for place, fake in enumerate(fakes) if not fake.sent]
+    assert waits
+    assert not any(kept[place] for place in waits)
+    guarded.time.advance(1_000)
+    for place in waits:
+        answer = fakes[place].only(pb.SendMessageResponse)
+        assert (answer.status.code, answer.entries[0].message_id) == (definition.TOO_MANY_REQUESTS, "x" * 1_024)
 
 
 def test_a_refusal_leaves_a_line_and_a_thousand_leave_one(guarded: GuardedBroker, lines: list[dict[str, Any]]) -> None:

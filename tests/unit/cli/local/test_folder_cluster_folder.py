@@ -162,6 +162,38 @@ def test_folder_that_cannot_be_locked_is_refused(folder: ClusterFolder) -> None:
     assert refused.value.cause == f"Is a directory: {folder.root / 'lock'}"
 
 
+@pytest.mark.parametrize("part", ["", "conf", "logs"])
+def test_a_folder_of_another_user_is_refused_before_anything_is_written_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Somebody else's `data` in a shared folder, where `tandemmq up` is called without a thought."""
+    root, precious = tmp_path / "data", tmp_path / "precious"
+    precious.write_text("words")
+    (root / part).mkdir(parents=True)
+    (root / "lock").symlink_to(precious)
+    if os.geteuid() == 0:
+        os.chown(root / part, 54_321, -1)
+    owner = (root / part).stat().st_uid
+    if part and os.geteuid() != 0:
+        pytest.skip("only root can make a folder of two owners")
+    before = sorted(root.rglob("*"))
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    folder = ClusterFolder(root)
+    with pytest.raises(CommandError, match=rf"belongs to another user \(id {owner}\)"), folder.kept_if_done():
+        folder.prepare()  # Before the lock is taken, which would follow the link.
+    assert sorted(root.rglob("*")) == before
+    assert precious.read_text() == "words"
+
+
+def test_a_folder_of_one_s_own_or_of_root_is_used_and_root_uses_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = tmp_path.stat().st_uid
+    for user in {owner, 0, *({12_345} if owner == 0 else ())}:
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        ClusterFolder(tmp_path).prepare()
+
+
 def test_a_new_data_folder_is_its_owner_s_alone_and_an_old_one_stays(tmp_path: Path) -> None:
     for name, is_there in (("new", False), ("old", True)):
         root = tmp_path / name / "data"

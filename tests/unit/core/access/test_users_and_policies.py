@@ -154,6 +154,8 @@ def test_what_is_no_resource_is_refused_with_the_remedy(text: str) -> None:
         (lambda: check_said("User:ann", [entry("Topic:%RETRY%billing", "Sub", Decision.DENY)]), "name Group:billing"),
         (lambda: check_said("User:ann", [entry("Topic:%RETRY%*")]), r"name Group:\*"),
         (lambda: check_said("User:ann", []), "entries"),
+        (lambda: check_said("User:ann", [entry("*", decision=Decision.DENY), entry("*")]), "has two entries"),
+        (lambda: check_said("User:ann", [entry("Topic:a"), entry("Topic:b"), entry("Topic:a", "Sub")]), "Topic:a has"),
     ],
 )
 def test_bad_input_is_named(read, field: str) -> None:  # type: ignore[no-untyped-def]

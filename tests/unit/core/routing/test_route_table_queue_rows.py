@@ -10,8 +10,10 @@ from tandemmq.core.routing.values import (
     BrokerEndpoints,
     QueueData,
     TopicRoute,
+    host_of,
     host_port,
     parse_address,
+    peer_host,
 )
 
 READ, WRITE, BOTH = QueuePermission.READ, QueuePermission.WRITE, QueuePermission.READ_WRITE
@@ -147,3 +149,29 @@ def test_accepted_types_are_never_empty(message_type: str, expected: tuple[str, 
 )
 def test_address(text: str, expected: Address | None) -> None:
     assert parse_address(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.1:5000", "10.0.0.1"),
+        ("ipv6:[fd00::1]:5000", "fd00::1"),
+        ("ipv6:%5Bfd00::1%5D:5000", "fd00::1"),
+        ("ipv6:[fe80::1%eth0]:5000", "fe80::1%eth0"),
+        ("ipv6:[::ffff:10.0.0.1]:5000", "::ffff:10.0.0.1"),
+        ("unix:", ""),
+        ("unix:/run/a:5000", ""),
+        ("", ""),
+    ],
+)
+def test_the_host_of_a_grpc_peer(peer: str, host: str) -> None:
+    assert peer_host(peer) == host
+
+
+def test_the_host_of_an_address() -> None:
+    assert [host_of(text) for text in ("a-0.a:10912", "[::1]:10912", "10.0.0.1:1", "")] == [
+        "a-0.a",
+        "::1",
+        "10.0.0.1",
+        "",
+    ]
