@@ -384,7 +384,8 @@ class ClusterFolder:
             raise
 
     def prepare(self) -> None:
-        for folder in (self.conf, self.logs):
+        # The members' own folders come into the last one, at the same time.
+        for folder in (self.conf, self.logs, self.root / "store"):
             self.make(folder)
 
     def lock(self) -> None:
