@@ -73,6 +73,37 @@ REFUSED = [
     (_set(externalAccess__nodePortBase=8081), ("/externalAccess/nodePortBase", "30,000")),
     (_set(externalAccess__advertisedHost="mq.example.com:8081"), ("/externalAccess/advertisedHost",)),
     (_set(brokers__rollout__timeout="half an hour"), ("/brokers/rollout/timeout",)),
+    # What Kubernetes, or a registry, takes for none
+    (_set(networkPolicy__client__from=[{"ipBlock": {"cidr": "10.0.0.0/33"}}]), ("/from/0/ipBlock/cidr", "a network:")),
+    (_set(networkPolicy__metrics__from=[{"ipBlock": {"cidr": "10.0.0.1"}}]), ("/from/0/ipBlock/cidr", "10.0.0.0/8")),
+    (_set(networkPolicy__admin__from=[{"ipBlock": {"cdir": "10.0.0.0/8"}}]), ("/from/0/ipBlock", "cidr")),
+    (_set(networkPolicy__nameserver__from=[{}]), ("/networkPolicy/nameserver/from/0", "minProperties")),
+    (
+        _set(networkPolicy__client__from=[{"ipBlock": {"cidr": "::/0"}, "podSelector": {}}]),
+        ("/networkPolicy/client/from/0", "ipBlock alone"),
+    ),
+    (_set(networkPolicy__client__from=[{"podSelector": {"matchLabel": {"a": "b"}}}]), ("/podSelector", "matchLabel")),
+    (_set(networkPolicy__client__from=[{"podSelector": {"matchLabels": {"a": 1}}}]), ("/matchLabels/a", "string")),
+    (_set(externalAccess__loadBalancerSourceRanges=["300.0.0.0/8"]), ("/loadBalancerSourceRanges/0", "a network:")),
+    (_set(consistency__quick__schedule="61 * * * *"), ("/consistency/quick/schedule", "minute (0-59)")),
+    (_set(consistency__deep__schedule="0 0 * * 7"), ("/consistency/deep/schedule", "0 is Sunday")),
+    (_set(security__certificates__schedule="*/0 * * * *"), ("/security/certificates/schedule", "of cron")),
+    (_set(image__registry="https://registry.example.org"), ("/image/registry", "without a scheme")),
+    (_set(image__tag=".1"), ("/image/tag", "letters, digits and . _ -")),
+    (_set(brokers__image__repository="Team/Broker"), ("/brokers/image/repository", "in lower case")),
+    (_set(image__pullSecrets=["My_Secret"]), ("/image/pullSecrets/0", "a name of Kubernetes")),
+    (_set(commonLabels={"cost centre": "7"}), ("/commonLabels/cost centre", "a key of Kubernetes")),
+    (_set(commonLabels={"owner": "x" * 64}), ("/commonLabels/owner", "at most 63")),
+    (
+        _set(brokers__pod__labels={"app.kubernetes.io/name": "mq"}),
+        ("/brokers/pod/labels/app.kubernetes.io~1name", "selectors go by it"),
+    ),
+    (_set(commonAnnotations={"a b": "c"}), ("/commonAnnotations/a b", "a key of")),
+    (_set(pod__extraEnv=[{"name": "A", "value": 1}]), ("/pod/extraEnv/0/value", "string")),
+    (_set(pod__tolerations=[{"key": "a", "operator": "Exist"}]), ("/pod/tolerations/0/operator", "Exists")),
+    (_set(admin__resources={"requests": {"memroy": "1Gi"}}), ("/admin/resources/requests/memroy", "nvidia.com/gpu")),
+    (_set(consistency__results__persistence__size="0"), ("/persistence/size", "'0'")),
+    (_set(brokers__persistence__selector={"matchLabel": {}}), ("/brokers/persistence/selector", "matchLabel")),
     # Settings of the services
     (
         _set(brokers__settings__flushDiskTyp="SYNC_FLUSH"),
@@ -334,6 +365,42 @@ def test_a_number_that_helm_would_change_is_refused(huge: int) -> None:
     assert len(keys) > 100
     said = refusal(*(word for key in keys for word in ("--set-json", f"{'.'.join(key)}={huge}")))
     assert [key for key in keys if f"at '/{'/'.join(key)}'" not in said] == []
+
+
+TAKEN = [
+    _set(
+        networkPolicy__client__from=[
+            {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+            {"podSelector": {}},
+        ]
+    ),
+    _set(
+        networkPolicy__admin__from=[
+            {"ipBlock": {"cidr": "2001:db8::/32"}},
+            {"ipBlock": {"cidr": "::ffff:10.0.0.0/104"}},
+        ]
+    ),
+    _set(
+        networkPolicy__metrics__from=[
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+                "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["prometheus"]}]},
+            }
+        ]
+    ),
+    _set(consistency__quick__schedule="*/15 0-6,22 1,15 jan-MAR Mon-5/2"),
+    _set(consistency__quick__schedule="@daily"),
+    _set(image__registry="registry.example.org:5000/team", image__tag="v1.2.3_rc-1"),
+    _set(brokers__image__repository="ghcr.io/team/tandemmq__broker"),
+    _set(commonLabels={"example.org/team": "messaging", "empty": ""}),
+    _set(consistency__results__persistence__size="0.5Gi"),
+    _set(brokers__resources={"limits": {"example.org/disk": 1, "memory": "2Gi", "hugepages-2Mi": "64Mi"}}),
+]
+
+
+@pytest.mark.parametrize("arguments", TAKEN)
+def test_what_kubernetes_takes_is_taken(arguments: tuple[str, ...]) -> None:
+    assert render(*arguments).objects
 
 
 def test_a_setting_of_one_group_is_one_line() -> None:

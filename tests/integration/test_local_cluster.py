@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -56,11 +57,11 @@ class LocalCluster:
         """One command against this cluster."""
         return run_program(self._command(*arguments), input=stdin, limit_s=_COMMAND_LIMIT_S)
 
-    def start(self, *arguments: str, stdout: int) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, stdout: int, stdin: int | IO[str] = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """The same, to be waited for, once the interpreter runs: while it starts, Ctrl-C is told of by Python."""
         process = subprocess.Popen(
             [sys.executable, "-c", _STARTED, *arguments, "--data", str(self.folder)],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
@@ -171,6 +172,32 @@ def test_ctrl_c_at_any_moment_ends_a_command_without_a_traceback(cluster: LocalC
         _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
         assert "Traceback" not in errors, (after_s, errors)
         assert process.returncode in (0, -signal.SIGINT), (after_s, errors)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_a_stopped_produce_has_not_sent_is_told(
+    cluster: LocalCluster, number: signal.Signals, tmp_path: Path
+) -> None:
+    """`produce < file && rm file` keeps the file, and the remedy sends the rest."""
+    lines, topic = [f"line {each}" for each in range(20_000)], f"stopped-{number.name}"
+    (tmp_path / "input").write_text("\n".join(lines))
+    with (tmp_path / "input").open() as source:
+        process = cluster.start("produce", topic, "--rate", "200", stdout=subprocess.DEVNULL, stdin=source)
+        ends = re.compile("problem: the command was stopped before the end of its input\ncause: +([0-9,]+) line")
+        # It sends by then, mostly; else there is nothing to tell.
+        time.sleep(random.uniform(1, 5))
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
+    if process.returncode == -number:
+        assert "Traceback" not in errors
+        return
+    assert process.returncode == 1, errors
+    told = ends.search(errors)
+    assert told, errors
+    taken = int(told[1].replace(",", ""))
+    assert f"tail -n +{taken + 1} FILE" in errors
+    got = cluster.run("consume", topic, "--group", topic, "--idle-timeout", "10")
+    assert sorted(got.stdout.splitlines()) == sorted(lines[:taken])
 
 
 def test_prometheus_is_told_of_every_member_and_finds_metrics_there(cluster: LocalCluster) -> None:

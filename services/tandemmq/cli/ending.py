@@ -102,6 +102,12 @@ def die_by(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
+def signals_to_end() -> list[signal.Signals]:
+    """Ctrl-C, `kill`, and the terminal that is closed, unless `nohup` or its like wants that one ignored."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
 def run(action: Coroutine[Any, Any, ResultT]) -> ResultT:
     """asyncio.run. KeyboardInterrupt when Ctrl-C ended it."""
     import asyncio  # Not for `--help`, which comes here too.

@@ -230,10 +230,13 @@ _SERVICE_CONNECTIONS_MAX: Final = 4_096
 
 
 def check_folder_writable(key: str, folder: Path) -> list[str]:
-    """A problem if the folder cannot be made or written. It is made if it is missing."""
-    probe = folder / ".write-probe"
+    """A problem if the folder cannot be made or written. What is made to find out is removed again."""
+    probe, made = folder / ".write-probe", list[Path]()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for each in (*reversed(folder.parents), folder):
+            if not each.exists():
+                each.mkdir(exist_ok=True)
+                made.append(each)
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
@@ -242,6 +245,10 @@ def check_folder_writable(key: str, folder: Path) -> list[str]:
             return [f"{text}; choose another folder"]
         remedy = _FOLDER_REMEDIES.get(error.errno or 0, "choose another folder or change its owner")
         return [Passing(f"{text}; {remedy}")]
+    finally:
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir()
     return []
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from support.audit_stores import make_group
 from support.audit_summaries import diverged_run
 from support.certificates import ADMIN, CONSISTENCY, TestCertificates
 from support.cluster_processes import ProcessCluster
-from support.running_time import run_program
+from support.running_time import PATIENCE_S, run_program
 from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify as verify_command
 from tandemmq.cli.ending import EXIT_FAILED, CommandError
@@ -59,6 +61,46 @@ def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return result, [f"{key}={value}" for key, value in seen.items()]
 
     return run
+
+
+_STOPPED = """
+import os, signal, sys, time
+asked = []
+if "deaf" not in os.environ["KIND"]:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked.append(1))
+print("began", file=sys.stderr, flush=True)
+while not asked:
+    time.sleep(0.01)
+time.sleep(0.3)
+sys.exit(10 + len(asked))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("to_all", [True, False])
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_what_ends_the_command_reaches_the_job_once(
+    number: signal.Signals, to_all: bool, has_begun: bool, tmp_path: Path
+) -> None:
+    """A Ctrl-C goes to the whole group of processes, `kill` to one. A job that imports yet has nothing to tell."""
+    (tmp_path / "tandemmq").mkdir()
+    (tmp_path / "tandemmq" / "consistency.py").write_text(_STOPPED, encoding="utf-8")
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    command = subprocess.Popen(
+        (sys.executable, "-m", "tandemmq.cli", "verify", "--path", tmp_path, "--results", tmp_path / "out"),
+        env={**os.environ, "PYTHONPATH": path, "KIND": "hears" if has_begun else "deaf"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert command.stderr is not None
+    assert command.stderr.readline() == b"began\n"
+    (os.killpg if to_all else os.kill)(command.pid, number)
+    # The job holds them, too: it has ended.
+    output, errors = command.communicate(timeout=PATIENCE_S)
+    assert (output, errors) == (b"", b"")
+    assert command.returncode == (11 if has_begun else -number)
 
 
 def test_name_servers_are_asked_whatever_the_environment_says(verify: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,11 @@ def test_address_of_another_machine_is_reported() -> None:
     assert "set bindAddress" in found[0]
 
 
-def test_folder_is_made_when_it_can_be(tmp_path: Path) -> None:
-    assert check_folder_writable("storePathRootDir", tmp_path / "a" / "b") == []
-    assert list((tmp_path / "a" / "b").iterdir()) == []
+def test_folder_that_can_be_made_is_good_and_is_not_left(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for place in ("a/b", "mine/a", "mine"):
+        assert check_folder_writable("storePathRootDir", tmp_path / place) == []
+        assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")] == ["mine"]
 
 
 def test_folder_that_is_a_file_is_reported(tmp_path: Path) -> None:

@@ -200,6 +200,21 @@ def test_what_a_page_has_one_type_is_taken(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(_PROJECT)) for page in _PAGES])
+def test_a_call_within_a_sentence_is_whole(page: str) -> None:
+    """One that has more than the command's name can be typed as it stands, once its capitals are filled in."""
+    prose = re.sub(r"^```.*?^```", "", (_PROJECT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for call in re.findall(r"`((?:tandemmq|mqadmin)\s[^`]+)`", prose):
+        filled = re.sub(r"\b(N|<[a-z]+>)(?=\s|$)", "1", " ".join(call.split()))
+        for words in _calls(filled):
+            command, rest = _ROOT, list(words)
+            while isinstance(command, TyperGroup) and rest and rest[0] in command.commands:
+                command = command.commands[rest.pop(0)]
+            # An option alone is talked about.
+            if rest and not rest[0].startswith("-") and not isinstance(command, TyperGroup):
+                _take(words)
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(_PROJECT)) for page in _PAGES])
 def test_what_is_to_be_filled_in_is_no_redirection(page: str) -> None:
     """Typed as it stands, `<name>` has the shell look for a file."""
     text = (_PROJECT / page).read_text(encoding="utf-8")

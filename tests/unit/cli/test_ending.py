@@ -6,11 +6,13 @@ import errno
 import fcntl
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -169,6 +171,35 @@ def test_ctrl_c_lets_a_command_put_away_what_it_made() -> None:
 """
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "put away\n", "")
+
+
+def test_a_start_that_is_ended_while_it_checks_leaves_nothing(tmp_path: Path) -> None:
+    """At moments of its second, drawn; whoever asked sees it in how the process ended."""
+    chance = random.Random()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        data, after_s = tmp_path / number.name, chance.uniform(0, 1)
+        command = subprocess.Popen(
+            (*_TANDEMMQ, "up", "--check", "--free-ports", "--data", data),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert command.stdout is not None
+        # Not Python's own start, in which nothing of ours is heard.
+        assert command.stdout.readline().startswith("checking the configuration")
+        time.sleep(after_s)
+        command.send_signal(number)
+        _, errors = command.communicate(timeout=PATIENCE_S)
+        assert (errors, command.returncode) in (("", -number), ("", 0)), (after_s, number)
+        assert data.exists() == (command.returncode == 0), (after_s, number)
+
+
+def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    """Each member's check would make its store."""
+    words = ("up", "--free-ports", "--set", "broker-a:flushDiskType=WRONG", "--data")
+    refused = run_program((*_TANDEMMQ, *words, tmp_path / "new" / "data"))
+    assert (refused.returncode, "flushDiskType=WRONG" in refused.stderr) == (EXIT_REFUSED, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_second_ctrl_c_does_not_wait() -> None:

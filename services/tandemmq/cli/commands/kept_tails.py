@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _RECORDS_AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 << 20
 _LINES_MAX: Final = 200
+_NO_TAIL: Final = "no tail was cut off and kept"
 """Of a table; programs get all."""
 
 
@@ -111,7 +112,7 @@ def restore_kept_tail(
     found = _TailList(_tails_in(store), ()) if store is not None else _TailList(*cluster.ask(_tails_of_brokers))
     tails = [tail for tail in found.tails if (not broker or tail.broker == broker) and (not name or tail.name == name)]
     if not name and not every:
-        emit(output, _TailList(tails, found.unseen), or_text(_tails_table(tails), "no tail was cut off and kept"))
+        emit(output, _TailList(tails, found.unseen), or_text(_tails_table(tails), _NO_TAIL))
         tell_unseen(found.unseen)
         return
     if not tails and name:
@@ -311,7 +312,7 @@ def _report(reports: Sequence[_TailReport]) -> RenderableType:
             )
         for one in report.unreadable[:_LINES_MAX]:
             plain_row(unreadable, f"{one.start_offset:,}", f"{one.end_offset:,}", one.reason)
-    parts: list[RenderableType] = [sums]
+    parts: list[RenderableType] = [or_text(sums, _NO_TAIL)]
     if messages.row_count:
         parts += ["", messages]
     if left:

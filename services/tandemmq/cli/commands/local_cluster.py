@@ -9,11 +9,12 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.ending import CommandError, Refused
+from tandemmq.cli.ending import CommandError, Refused, die_by, signals_to_end
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, DEFAULT_PRESET, PRESETS, ClusterFolder, MemberRecord, is_running
 from tandemmq.service.extras import absent_packages, install_line
 
@@ -162,7 +163,7 @@ def up(
     from tandemmq.cli.local.members import Tracing
 
     folder = ClusterFolder(data)
-    with folder.kept_if_done(), _interruptible():
+    with _interruptible(), folder.kept_if_done():
         folder.prepare()
         folder.lock()
         refuse_leftovers(folder)
@@ -194,12 +195,22 @@ def _refuse_without(*extras: str) -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """What asks the process to end raises KeyboardInterrupt here, so that what was made is put away."""
-    from tandemmq.cli.local.cluster import signals_to_end
+    """What asks the process to end raises KeyboardInterrupt here, so that what was made is put away; then the process
+    ends by that signal. The second one does not wait for that."""
 
-    before = {number: signal.signal(number, signal.default_int_handler) for number in signals_to_end()}
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        raise KeyboardInterrupt(signal.Signals(number))
+
+    before = {number: signal.getsignal(number) for number in signals_to_end()}
+    for number in before:
+        signal.signal(number, interrupt)
     try:
         yield
+    except KeyboardInterrupt as interrupted:
+        die_by(interrupted.args[0])
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

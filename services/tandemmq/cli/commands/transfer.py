@@ -342,8 +342,12 @@ class UnacknowledgedLine:
 
 @dataclass(slots=True)
 class ProduceCount:
-    """What became of the lines so far. Every line read is in exactly one of the three counts or still in flight."""
+    """What became of the lines so far. Every line taken is in exactly one of the three counts or still in flight."""
 
+    # From the input, in its order.
+    taken: int = 0
+    # It was taken to its end. Else the command was stopped first, and the rest is not sent.
+    is_whole: bool = False
     acknowledged: int = 0
     unacknowledged: int = 0
     # Of the unacknowledged: a broker will not have them as they are.
@@ -380,11 +384,10 @@ async def produce_lines(
     async with asyncio.TaskGroup() as tasks:
         for _ in range(options.inflight):
             tasks.create_task(send_lines())
-        number = 0
         async for line in lines:
-            number += 1
+            count.taken += 1
             if line:
-                await work.put((number, line))
+                await work.put((count.taken, line))
             else:
                 count.empty += 1
         for _ in range(options.inflight):
@@ -420,7 +423,8 @@ def produce(
 ) -> None:
     """Send each line of standard input as a message. A missing topic is created.
 
-    Exit code 0: every line was acknowledged. 1: some were not; they may be stored all the same.
+    Exit code 0: every line was acknowledged. 1: some were not, and may be stored all the same; or Ctrl-C came before
+    the end of the input, and the rest was not sent.
 
     Examples:
 
@@ -439,6 +443,7 @@ def produce(
         # Our own reader of the descriptor: sys.stdin decodes, and its buffer need not have read1.
         source = files.enter_context(open(0, "rb", closefd=False))
         count = cluster.run(lambda connection: _produce(connection, options, source, failed, rate=rate))
+    unsent = [] if count.is_whole else [f"{count.taken:,} line(s) were taken; what follows was not sent"]
     if count.unacknowledged:
         again = f"send {unacknowledged} again"
         if count.refused == count.unacknowledged:
@@ -450,8 +455,14 @@ def produce(
             remedy = "see `tandemmq status`; next time, --unacknowledged FILE keeps such lines to be sent again"
         raise CommandError(
             f"{count.unacknowledged} line(s) were not acknowledged",
-            cause="\n".join(f"line {failure.number}: {failure.reason}" for failure in count.failures),
+            cause="\n".join([*(f"line {failure.number}: {failure.reason}" for failure in count.failures), *unsent]),
             remedy=remedy,
+        )
+    if unsent:
+        raise CommandError(
+            "the command was stopped before the end of its input",
+            cause=unsent[0],
+            remedy=f"send the rest, from a file say: tail -n +{count.taken + 1} FILE | tandemmq produce {topic}",
         )
 
 
@@ -578,7 +589,7 @@ async def _produce(
         started_s = asyncio.get_running_loop().time()
         with stop_requested() as stop, _progress(console, line):
             # Stopped also while a line waits for its turn.
-            lines = _until(_paced(read_lines(source), rate), stop)
+            lines = _until(_paced(read_lines(source), rate), stop, count)
             await produce_lines(producer, lines, options, count, failed=failed)
         console.print(line(), highlight=False)
     return count
@@ -689,8 +700,8 @@ def _write_out(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _until(lines: AsyncIterator[bytes], stop: asyncio.Event) -> AsyncIterator[bytes]:
-    """The same lines, ended early when `stop` is set, also while none comes."""
+async def _until(lines: AsyncIterator[bytes], stop: asyncio.Event, count: ProduceCount) -> AsyncIterator[bytes]:
+    """The same lines, ended early when `stop` is set, also while none comes; `count` learns which."""
     stopped = asyncio.ensure_future(stop.wait())
     try:
         while not stop.is_set():
@@ -700,6 +711,7 @@ async def _until(lines: AsyncIterator[bytes], stop: asyncio.Event) -> AsyncItera
                 following.cancel()
                 return
             if (line := following.result()) is None:
+                count.is_whole = True
                 return
             yield line
     finally:

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.ending import EXIT_FAILED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, CommandError, die_by, signals_to_end
 from tandemmq.cli.local.folder import ClusterFolder, join_addresses
 from tandemmq.cli.output import new_table, show
 from tandemmq.core.audit.run_summary import ExitCode, Outcome, Tier
@@ -245,7 +246,8 @@ def _default_results(paths: Sequence[Path] | None, choice: ClusterChoice) -> Pat
 
 
 def _run(settings: Sequence[str]) -> int:
-    """The job's exit code. Ctrl-C reaches the job as well, which stops in order; this process waits for that."""
+    """The job's exit code. What asks this process to end is passed on, and waited for: the job tells what it has found
+    by then. One that had not begun has nothing to tell, and this process ends by the same signal."""
     command = [sys.executable, "-m", "tandemmq.consistency"]
     for setting in settings:
         command += ["--set", setting]
@@ -253,16 +255,29 @@ def _run(settings: Sequence[str]) -> int:
     if environment.get("TANDEMMQ_SERVICE_TLS_PATH"):
         # As to all commands: whoever names a certificate means it to be shown.
         environment.setdefault("TANDEMMQ_SERVICE_TLS_MODE", "enforcing")
-    # A handler, not SIG_IGN: the job would inherit that, and to undo it there takes Python between fork and exec, which
+    asked: list[signal.Signals] = []
+    job: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        asked.append(signal.Signals(number))
+        if job is not None:
+            job.terminate()
+
+    # Handlers, not SIG_IGN: the job would inherit that, and to undo it there takes Python between fork and exec, which
     # gRPC's threads do not survive each time.
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    before = {number: signal.signal(number, pass_on) for number in signals_to_end()}
     try:
-        with subprocess.Popen(command, env=environment) as job:
-            signal.signal(signal.SIGTERM, lambda _number, _frame: job.terminate())
-            return job.wait()
+        # A session of its own: a Ctrl-C in the terminal would reach it as well, and the second signal ends it at once.
+        job = subprocess.Popen(command, env=environment, start_new_session=True)
+        if asked:
+            job.terminate()
+        code = job.wait()
     finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked and code < 0:
+        die_by(asked[0])
+    return code
 
 
 def _latest(place: str) -> RunSummary | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 import subprocess
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.rpc import Channels
-from tandemmq.cli.ending import CommandError, OutputClosed, Refused
+from tandemmq.cli.ending import CommandError, OutputClosed, Refused, signals_to_end
 from tandemmq.cli.local.certificates import ClusterCertificates, caller_certificate
 from tandemmq.cli.local.folder import (
     ClusterFolder,
@@ -301,12 +300,6 @@ _EVENT_LINES: Final = 10
 _RENEWAL_INTERVAL_S: Final = 3_600.0
 
 
-def signals_to_end() -> list[signal.Signals]:
-    """Ctrl-C, `kill`, and the terminal that is closed, unless `nohup` or its like wants that one ignored."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-
-
 class LocalCluster:
     """One `tandemmq up`: supervisor, live view or lines, and cluster.json kept true."""
 
@@ -578,32 +571,41 @@ def checked_members(
 
 def _own_problems(members: Sequence[Member], folder: ClusterFolder) -> list[str]:
     """What each member says of its own configuration: asked of the very program that will read it."""
+    checks: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        answers = pool.map(lambda member: _check(member, folder), members)
-        return [f"{member.name}: {line}" for member, lines in zip(members, answers, strict=True) for line in lines]
+        answers = pool.map(lambda member: _check(member, folder, checks), members)
+        try:
+            return [f"{member.name}: {line}" for member, lines in zip(members, answers, strict=True) for line in lines]
+        except BaseException:
+            # What they would say nobody waits for.
+            for check in checks:
+                check.kill()
+            raise
 
 
-def _check(member: Member, folder: ClusterFolder) -> list[str]:
+def _check(member: Member, folder: ClusterFolder, checks: list[subprocess.Popen[str]]) -> list[str]:
+    """What it says of itself; its process is added to `checks`."""
+    check = subprocess.Popen(
+        member.command("--check"),
+        cwd=folder.root,
+        env=member_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    checks.append(check)
     try:
-        checked = subprocess.run(
-            member.command("--check"),
-            cwd=folder.root,
-            env=member_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_CHECK_LIMIT_S,
-            check=False,
-        )
+        output, errors = check.communicate(timeout=_CHECK_LIMIT_S)
     except subprocess.TimeoutExpired as error:
         raise CommandError(
             f"the check of {member.name} gave no answer within {_CHECK_LIMIT_S:.0f} s; nothing was started",
             cause="this machine is too busy, or its disk does not answer",
             remedy=f"see what keeps it busy, then try again; by hand: {shlex.join(member.command('--check'))}",
         ) from error
-    if checked.returncode == 0:
+    if check.returncode == 0:
         return []
-    lines = [line for line in (checked.stdout + checked.stderr).splitlines() if line.strip()]
-    if checked.returncode in (EXIT_REFUSED, EXIT_TRY_AGAIN) and lines:
+    lines = [line for line in (output + errors).splitlines() if line.strip()]
+    if check.returncode in (EXIT_REFUSED, EXIT_TRY_AGAIN) and lines:
         return lines
-    return [f"its check ended with exit code {checked.returncode}: {lines[-1] if lines else 'no output'}"]
+    return [f"its check ended with exit code {check.returncode}: {lines[-1] if lines else 'no output'}"]

@@ -384,9 +384,11 @@ class ClusterFolder:
             raise
 
     def prepare(self) -> None:
-        for folder in (self.root, self.conf, self.logs):
+        store = self.root / "store"
+        for folder in (self.root, self.conf, self.logs, store):
             self._check_owner(folder)
-        for folder in (self.conf, self.logs):
+        # The members' own folders come into the last one, at the same time.
+        for folder in (self.conf, self.logs, store):
             self.make(folder)
 
     def _check_owner(self, folder: Path) -> None:
@@ -423,9 +425,9 @@ class ClusterFolder:
                 remedy=f"look at it with `tandemmq status{data_option(self.root)}`, stop it with "
                 f"`tandemmq down{data_option(self.root)}`, or start another one: tandemmq up --data DIR --free-ports",
             ) from None
+        self._lock_fd = fd
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
-        self._lock_fd = fd
 
     def make(self, folder: Path) -> None:
         """A folder and those above it, as far as they are missing. Messages lie in the clear: what is made of the data
@@ -683,8 +685,9 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> str:
     for member, text in preset_files(name).items():
         path = folder.conf / f"{member}.properties"
         if not path.exists():
-            path.write_text(text, encoding="utf-8")
-    note.write_text(name + "\n", encoding="utf-8")
+            replace_text(path, text)
+    if kept is None:
+        replace_text(note, name + "\n")
     return name
 
 

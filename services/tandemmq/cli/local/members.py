@@ -248,7 +248,7 @@ def admin_member(
     """
     path = folder.conf / f"{MemberKind.ADMIN}.properties"
     if not path.exists():
-        path.write_text(admin_file(), encoding="utf-8")
+        replace_text(path, admin_file())
     taken = {port for member in members for port in member.ports.values()}
     http_port = str(next(spare_ports(max(taken) + 1 if near else _HTTP_PORT, taken)))
     if near:

@@ -23,7 +23,9 @@ def test_tails_are_listed_with_why_they_were_cut_off() -> None:
     assert "it differs from the master's" in shown
     [listed] = json.loads(cluster.run("restore-kept-tail", "-o", "json"))["tails"]
     assert (listed["broker"], listed["start_offset"]) == ("broker-a:1", 4_096)
-    assert cluster.run("restore-kept-tail", "--broker", "broker-b:1") == "no tail was cut off and kept\n"
+    for more in ((), ("--all", "--dry-run"), ("--all", "--yes")):
+        none = cluster.run("restore-kept-tail", "--broker", "broker-b:1", *more)
+        assert none == "no tail was cut off and kept\n", more
 
 
 def test_a_dry_run_says_what_is_missing_and_what_cannot_be_helped() -> None:

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.running_time import PATIENCE_S
 from tandemmq.admin.cluster_state import diagnose
-from tandemmq.cli.ending import CommandError, OutputClosed
+from tandemmq.cli.ending import CommandError, OutputClosed, signals_to_end
 from tandemmq.cli.local.cluster import (
     FREE_PORTS,
     LocalCluster,
@@ -24,7 +24,6 @@ from tandemmq.cli.local.cluster import (
     PutRates,
     checked_members,
     connect_lines,
-    signals_to_end,
     up_picture,
 )
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, ClusterRecord

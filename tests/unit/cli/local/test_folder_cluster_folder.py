@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from tandemmq.admin.cluster_state import ExpectedBroker
 from tandemmq.cli.ending import EXIT_REFUSED, CommandError
-from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, start_mark
+from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, lay_out, start_mark
 
 _BROKER = ExpectedBroker(
     cluster="DefaultCluster",
@@ -239,6 +240,47 @@ def test_refused_start_leaves_nothing_of_a_new_folder(tmp_path: Path) -> None:
         folder.make(folder.root / "authority")
         raise CommandError("refused")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_start_on_a_full_disk_leaves_nothing_of_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    folder = ClusterFolder(tmp_path / "data")
+    with contextlib.suppress(CommandError), folder.kept_if_done():
+        folder.prepare()
+        folder.lock()
+        pytest.fail("its number was written")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_the_preset_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an operator deleted comes back on a disk that fills up meanwhile; PRESET is not written twice."""
+    folder = ClusterFolder(tmp_path / "data")
+    folder.prepare()
+    lay_out(folder, "2m-noslave")
+    before = (folder.conf / "PRESET").stat()
+    (folder.conf / "broker-a.properties").unlink()
+    write_text = Path.write_text
+
+    def full(path: Path, text: str, **given: str) -> int:
+        write_text(path, text[:10], **given)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        lay_out(folder, None)
+    monkeypatch.undo()
+    assert sorted(path.name for path in folder.conf.iterdir()) == [
+        "PRESET",
+        "broker-b.properties",
+        "namesrv-0.properties",
+        "namesrv-1.properties",
+    ]
+    assert lay_out(folder, None) == "2m-noslave"
+    after = (folder.conf / "PRESET").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_refused_start_leaves_what_was_there_before(tmp_path: Path) -> None:
