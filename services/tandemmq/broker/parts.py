@@ -639,8 +639,8 @@ class BrokerParts:
         return UNKNOWN_END if topic.startswith(LMQ_PREFIX) else self.store.queue_max_offset(topic, queue_id)
 
     def lite_queue_end(self, topic: str, queue_id: int) -> int:
-        """The same once they are."""
-        return self.queues.max_offset(topic, queue_id)
+        """The same once they are, but for those whose messages lie behind a damaged entry."""
+        return self.queues.max_offset(topic, queue_id) if self.queues.knows_end(topic) else UNKNOWN_END
 
     async def follow_lite_topics(self) -> bool:
         """Learns what lies in the lite topics, in turns; whether there are any topics of that type. A damaged entry

@@ -129,6 +129,9 @@ class StoreQueueReader:
             return self.lite.max_offset(topic, queue_id)
         return self._store.queue_max_offset(topic, queue_id)
 
+    def knows_end(self, topic: str) -> bool:
+        return self.lite is None or not topic.startswith(LMQ_PREFIX) or self.lite.knows_end(topic)
+
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """See `QueueReader`. Entries ascend in the log. None is read where the whole queue is confirmed."""
         if self._confirmed_offset is None:

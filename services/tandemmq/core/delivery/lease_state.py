@@ -252,6 +252,8 @@ class LeaseState:
 
     def truncate(self, queue: QueueProgress, offset: int) -> None:
         """The queue ends earlier than it did when the group consumed it."""
+        if not self.reader.knows_end(queue.subscription.topic):
+            return
         self.drop(queue, queue.truncate(offset))
         self.journal.at(EntryKind.TRUNCATE, queue, offset)
         self._note_move(queue.subscription)

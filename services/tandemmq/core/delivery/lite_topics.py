@@ -347,6 +347,11 @@ class LiteTopics:
         """One past the last message."""
         return self.next_offset(*split_lmq_name(topic))
 
+    def knows_end(self, topic: str) -> bool:
+        """Not while messages of its parent lie behind a damaged entry, which is being mended."""
+        parent, _ = split_lmq_name(topic)
+        return self._cuts == self._log_cuts() and not self._behind(parent, self._parents.get(parent) or _Parent())
+
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
         parent, lite_topic = split_lmq_name(topic)
         lite = self._lite(parent, lite_topic)

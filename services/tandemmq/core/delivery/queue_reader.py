@@ -19,6 +19,9 @@ class QueueReader(Protocol):
     def max_offset(self, topic: str, queue_id: int) -> int:
         """One past the last message."""
 
+    def knows_end(self, topic: str) -> bool:
+        """False while its queues may end behind their `max_offset`: nobody's progress is cut to that."""
+
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """The first of [start, end) that a change of master might take away, else `end`: nobody is given that yet."""
 
