@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import grpc
 import pytest
 
 from support.acknowledged_sends import AcknowledgedSender
-from support.cluster_processes import ServiceProcess, commit_log_bytes, wait_until
+from support.cluster_processes import ServiceProcess, commit_log_bytes, lasting_port, wait_until
 from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
 from support.http2_peer import unary_request
 from support.own_network import NetworkUnavailable, can_make_networks, own_network
@@ -43,6 +44,42 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
         first = group.change(kind)
         again = group.change(kind)
         assert again.epoch >= first.epoch
+        _check(group)
+
+
+def test_a_slave_beside_a_process_on_a_copy_of_its_disk_is_not_elected(tmp_path: Path) -> None:
+    """What its master counted for the copy is lost with that: it waits for the master."""
+    with FailoverGroup(tmp_path) as group:
+        assert group.wait_master() == 0
+        master, slave = group.brokers
+        folder = tmp_path / "copy"
+        subprocess.run(
+            ["cp", "-a", "--sparse=always", slave.settings["storePathRootDir"], str(folder)],
+            check=False,
+            stderr=subprocess.DEVNULL,
+        )
+        copy = ServiceProcess(
+            name="copy",
+            module=slave.module,
+            settings=slave.settings | {"storePathRootDir": str(folder)},
+            log_path=tmp_path / "logs" / "copy.log",
+            port_keys=slave.port_keys,
+            ports={key: lasting_port() for key in slave.port_keys},
+        )
+        try:
+            copy.start()
+            wait_until(lambda: "master_not_followed" in slave.log_text(), limit_s=PATIENCE_S, what="it steps aside")
+            count = len(group.acknowledged())
+            wait_until(lambda: len(group.acknowledged()) > count + 50, limit_s=PATIENCE_S, what="the copy is counted")
+            master.kill()
+        finally:
+            copy.kill()
+        wait_until(lambda: "master_waits" in slave.log_text(), limit_s=PATIENCE_S, what="it waits for the master")
+        state = group.state_of(slave)
+        assert state is not None
+        assert not state.acts
+        master.start()
+        group.wait_whole()
         _check(group)
 
 

@@ -24,6 +24,8 @@ GROUP = "workers"
 LITE_TOPICS = [f"session-{number}" for number in range(8)]
 MESSAGES = 40
 LIMIT_S = 120
+_LOOK_S = 5
+"""So soon a consumer would be given what is new to its group."""
 METADATA = (("x-mq-client-id", "raw@1@0@0"), ("x-mq-language", "JAVA"))
 
 
@@ -189,3 +191,35 @@ def test_a_new_master_gives_the_lite_topics_of_the_old_one_in_order(tmp_path: Pa
         asyncio.run(run(group.brokers, [change_master]))
         group.stop_senders()
         wait_until(group.are_equal, limit_s=PATIENCE_S, what="the replicas are equal")
+
+
+def test_what_was_acknowledged_stays_so_where_a_start_finds_a_damaged_entry(tmp_path: Path) -> None:
+    """Where messages of lite topics lie is read anew at each start: up to the entry, before it is mended."""
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        broker = cluster.add_broker(settings={"brokerRole": "ASYNC_MASTER"})
+        asyncio.run(create_topic(broker, TOPIC, queues=1, message_type="LITE"))
+        asyncio.run(run([broker], []))
+        assert broker.stop() == 0
+        [entries] = (cluster.store_folder("broker-a-0") / "consumequeue" / TOPIC / "0").iterdir()
+        with entries.open("r+b") as file:
+            file.seek(20 * MESSAGES + 7)
+            byte = file.read(1)[0]
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 1]))
+        broker.start()
+        wait_until(lambda: "queue_entries_mended" in broker.log_text(), limit_s=PATIENCE_S, what="the entry is mended")
+
+        async def look() -> dict[str, list[int]]:
+            client = Client([broker])
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await client.consume(0)
+            except TimeoutError:
+                return client.seen
+            finally:
+                await client.close()
+            raise AssertionError("it consumes for good")
+
+        assert not asyncio.run(look())
+        assert "progress_cut" not in broker.log_text()

@@ -67,6 +67,9 @@ class QueueMemory(QueueReader):
     def max_offset(self, topic: str, queue_id: int) -> int:
         return len(self._entries.get((topic, queue_id), ()))
 
+    def knows_end(self, topic: str) -> bool:
+        return True
+
     def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
         if self.confirmed_count is not None:
             for place in range(start, end):

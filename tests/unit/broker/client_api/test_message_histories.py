@@ -278,26 +278,25 @@ class _History:
             return
         group, known, handle = self._in_hand.pop(which % len(self._in_hand))
         lite_topic = known.place if known.kind == "lite" else ""
-        whose = {
-            "group": definition.Resource(name=_name_of(known.kind, group)),
-            "topic": definition.Resource(name=known.kind),
-        }
+        whose, topic = definition.Resource(name=_name_of(known.kind, group)), definition.Resource(name=known.kind)
         if how == "forward":
             known.forwarded.add(group)
             forward = pb.ForwardMessageToDeadLetterQueueRequest(
-                **whose, receipt_handle=handle, lite_topic=lite_topic, delivery_attempt=1
+                group=whose, topic=topic, receipt_handle=handle, lite_topic=lite_topic, delivery_attempt=1
             )
             fake = call(self.broker, "ForwardMessageToDeadLetterQueue", forward)
             self.time.end_turn()
             code = fake.only(pb.ForwardMessageToDeadLetterQueueResponse).status.code
         elif how == "acknowledge":
             entry = pb.AckMessageEntry(message_id="id", receipt_handle=handle, lite_topic=lite_topic)
-            fake = call(self.broker, "AckMessage", pb.AckMessageRequest(**whose, entries=[entry]))
+            fake = call(self.broker, "AckMessage", pb.AckMessageRequest(group=whose, topic=topic, entries=[entry]))
             self.time.end_turn()
             code = fake.only(pb.AckMessageResponse).status.code
         else:
             seconds = int(how)
-            change = pb.ChangeInvisibleDurationRequest(**whose, receipt_handle=handle, lite_topic=lite_topic)
+            change = pb.ChangeInvisibleDurationRequest(
+                group=whose, topic=topic, receipt_handle=handle, lite_topic=lite_topic
+            )
             change.invisible_duration.FromSeconds(seconds)
             fake = call(self.broker, "ChangeInvisibleDuration", change)
             self.time.end_turn()
