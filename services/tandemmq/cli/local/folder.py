@@ -684,7 +684,7 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> str:
     name = kept or preset or DEFAULT_PRESET
     for member, text in preset_files(name).items():
         path = folder.conf / f"{member}.properties"
-        if not path.exists():
+        if not os.path.lexists(path):
             replace_text(path, text)
     if kept is None:
         replace_text(note, name + "\n")

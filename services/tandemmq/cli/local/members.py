@@ -247,7 +247,7 @@ def admin_member(
     one above them, instead of the default.
     """
     path = folder.conf / f"{MemberKind.ADMIN}.properties"
-    if not path.exists():
+    if not os.path.lexists(path):
         replace_text(path, admin_file())
     taken = {port for member in members for port in member.ports.values()}
     http_port = str(next(spare_ports(max(taken) + 1 if near else _HTTP_PORT, taken)))

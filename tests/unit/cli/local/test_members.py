@@ -119,7 +119,7 @@ def test_cluster_without_metrics_is_not_scraped(folder: ClusterFolder) -> None:
 
 
 @pytest.mark.parametrize("name", [*preset_files(DEFAULT_PRESET), "admin"])
-@pytest.mark.parametrize("spoiled", ["no text", "a folder", "a link to itself"])
+@pytest.mark.parametrize("spoiled", ["no text", "a folder", "a link to itself", "a link to nothing"])
 def test_a_file_that_cannot_be_read_is_refused_by_its_name(name: str, spoiled: str, folder: ClusterFolder) -> None:
     for first_port in (None, FREE_PORTS):
         path = folder.conf / f"{name}-{first_port}" / "conf" / f"{name}.properties"
