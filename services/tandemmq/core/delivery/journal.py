@@ -264,6 +264,9 @@ class LeaseReplay:
         """The last entry says that its writer ended in order."""
         self.orphan_count = 0
         """Entries of subscriptions that nothing before them names."""
+        self.overtaken: set[tuple[int, int]] = set()
+        """Nonce and queue offset of leases that later ones replaced although they do not look later: a delivery that
+        does not count was given back, or both are of one moment."""
         self._named: set[int] = set()
 
     def apply(self, entries: Iterable[JournalEntry]) -> None:
@@ -281,6 +284,10 @@ class LeaseReplay:
             if isinstance(entry, GrantEntry):
                 self.last_grant_ms = max(self.last_grant_ms, entry.granted_ms)
                 if queue is not None:
+                    for offset in entry.offsets:
+                        before = queue.pending.get(offset)
+                        if before is not None and before.turn >= (entry.attempt, entry.granted_ms):
+                            self.overtaken.add((before.nonce, offset))
                     queue.grant(_lease(queue, entry), entry.next_offset)
             elif entry.kind is EntryKind.POSITION:
                 subscription.queues[entry.queue_id] = QueueProgress(subscription, entry.queue_id, entry.offset)

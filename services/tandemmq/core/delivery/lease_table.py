@@ -706,7 +706,7 @@ def merge_progress(
             first = _first_held(state, ours, their_min_offset)
             finished_count += _finish(state, ours, queue, first)
             _keep_unseen(state, ours, min(first, queue.next_offset), now_ms)
-            came = _take_leases(state, ours, queue, now_ms, doubted_ms=theirs.last_grant_ms - _ON_THE_WAY_MS)
+            came = _take_leases(state, ours, queue, now_ms, theirs)
             leased_count += sum(len(lease.offsets) for lease in came)
             clients.update(lease.client_id for lease in came if lease.auto_renew)
             if queue.next_offset > ours.next_offset:
@@ -769,14 +769,15 @@ def _finish(state: LeaseState, ours: QueueProgress, theirs: QueueProgress, first
 
 
 def _take_leases(
-    state: LeaseState, ours: QueueProgress, theirs: QueueProgress, now_ms: int, *, doubted_ms: int
+    state: LeaseState, ours: QueueProgress, theirs: QueueProgress, now_ms: int, replay: LeaseReplay
 ) -> list[Lease]:
     """Lowest offset first: it keeps the committed offset where it is while the others come. Whoever gave them gives no
-    more, and perhaps was cut off: those that it gave from `doubted_ms` on run out."""
+    more, and perhaps was cut off: its last ones run out."""
+    doubted_ms = replay.last_grant_ms - _ON_THE_WAY_MS
     taken: dict[Lease, list[int]] = {}
     for offset in sorted(theirs.pending):
         lease, known = theirs.pending[offset], ours.pending.get(offset)
-        is_later = known is None or (lease.attempt, lease.granted_ms) > (known.attempt, known.granted_ms)
+        is_later = known is None or lease.turn > known.turn or (known.nonce, offset) in replay.overtaken
         if is_later and (known is not None or offset >= ours.next_offset):
             taken.setdefault(lease, []).append(offset)
     came = []

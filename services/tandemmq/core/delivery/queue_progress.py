@@ -253,6 +253,11 @@ class Lease:
         self.client_id = client_id
         self.auto_renew = auto_renew
 
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Of two leases of a message the later one has the higher, wherever they were given: clocks come second."""
+        return self.attempt, self.granted_ms
+
 
 class QueueProgress:
     """One group in one queue; see the module's docstring."""

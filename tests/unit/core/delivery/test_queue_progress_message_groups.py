@@ -372,3 +372,18 @@ def test_a_queue_that_is_behind_a_blocked_group_is_looked_at_in_slices() -> None
 def test_the_message_group_is_read_from_the_properties(pairs: list[tuple[str, str]]) -> None:
     assert message_group_of(encode_properties(pairs)) == b"x"
     assert message_group_of(encode_properties([("a", "__SHARDINGKEY")])) == b""
+
+
+def test_what_a_smaller_attempt_gave_back_does_not_stay_with_it_after_a_change_of_master() -> None:
+    """The older copy has it under the lease of the first answer, which counts one attempt more."""
+    broker = Broker("x", "x")
+    older, journal = broker.table.snapshot(), b""
+    broker.receive(2, attempt_id="1")
+    journal += (first := broker.table.take_journal())
+    (again,) = broker.receive(1, attempt_id="1").deliveries
+    journal += broker.table.take_journal()
+    broker.table = broker.new_table()
+    broker.table.restore(older, first, now_ms=0)
+    broker.table.merge(LeaseReplay.of_files(older, journal), now_ms=0, their_min_offset=PhysicalOffset(0))
+    broker.acknowledge(again.handle)
+    assert [(got.queue_offset, got.attempt) for got in broker.receive().deliveries] == [(1, 1)]
