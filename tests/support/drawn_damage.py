@@ -186,6 +186,7 @@ _TOLD_BY_ONE: Final = frozenset(
         "other-files",
         "repeated-file",
         "crossed",
+        "own-versions",
     }
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""

@@ -35,7 +35,16 @@ def test_drawn_damage(drawn: Drawn, equal_group: list[Path], tmp_path_factory: p
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kind",
-    ["other-files", "repeated-file", "crossed", "missing-record", "zeroed-page", "mark-over-zeros", "message-twice"],
+    [
+        "other-files",
+        "repeated-file",
+        "crossed",
+        "missing-record",
+        "zeroed-page",
+        "mark-over-zeros",
+        "message-twice",
+        "own-versions",
+    ],
 )
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(data=st.data())
