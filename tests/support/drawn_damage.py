@@ -187,6 +187,8 @@ _TOLD_BY_ONE: Final = frozenset(
         "repeated-file",
         "crossed",
         "own-versions",
+        "disk-of-another-group",
+        "disk-set-back",
     }
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""

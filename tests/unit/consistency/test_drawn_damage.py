@@ -44,6 +44,8 @@ def test_drawn_damage(drawn: Drawn, equal_group: list[Path], tmp_path_factory: p
         "mark-over-zeros",
         "message-twice",
         "own-versions",
+        "disk-of-another-group",
+        "disk-set-back",
     ],
 )
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)

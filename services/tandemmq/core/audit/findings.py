@@ -100,6 +100,8 @@ class Cause(StrEnum):
     """It speaks of messages behind the end of the log."""
     OTHER_MESSAGES = "other-messages"
     """A stretch of the log holds sound records, and they are not those of the group."""
+    OLDER_COPY = "older-copy"
+    """The disk was set back to an earlier state, by how often it was started."""
     NO_FILE = "no-file"
     """A file is not there."""
     QUEUE_OFFSET = "queue-offset"

@@ -325,8 +325,9 @@ def remembered_ends(facts: Mapping[int, SideFacts]) -> dict[int, tuple[int, int]
         for other_id, other in facts.items():
             for each in other.remembered:
                 is_own = other_id != broker_id and each.disk_id == own.disk_id and own.disk_id
-                # At a later run it ended elsewhere, which nobody has told.
-                if is_own and each.left and each.run == own.run and each.epoch == own.history.last_epoch:
+                # At a later run it ended elsewhere, which nobody has told; of an earlier one this is an older copy.
+                epoch = own.history.last_epoch if each.run == own.run else other.history.last_epoch
+                if is_own and each.left and each.run >= own.run and each.epoch == epoch:
                     ends[broker_id] = max(ends.get(broker_id, (0, 0)), (each.end_offset, other_id))
     return ends
 
@@ -407,7 +408,8 @@ def _records(
             yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=Verdict.STORED_DIGEST)
         elif run > own.run:
             detail = f"it counts {own.run} starts of this disk, and replica {witness} remembers {run}: an older copy"
-            yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=Verdict.EPOCHS)
+            verdict = Verdict.EPOCHS
+            yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=verdict, cause=Cause.OLDER_COPY)
 
 
 def _histories(
