@@ -88,6 +88,14 @@ def _wild_chain(folders: Sequence[Path], chance: random.Random) -> Expected:
     return Expected(frozenset({FindingKind.INDEX_ENTRY_WRONG}), broker_id, findings_max=1)
 
 
+def _first_index_gone_alike(folders: Sequence[Path], _: random.Random) -> Expected:
+    """The oldest IndexFile of all replicas: the next one begins in the middle of a record's keys."""
+    name = min(path.name for path in (folders[0] / "index").iterdir())
+    for folder in folders:
+        (folder / "index" / name).unlink()
+    return Expected(frozenset({FindingKind.INDEX_ENTRY_MISSING}), ranges=((0, 1),), everywhere=True, findings_max=1)
+
+
 def _no_index_file(folders: Sequence[Path], chance: random.Random) -> Expected:
     broker_id, folder = _any(folders, chance)
     size = min((folder / "index").iterdir()).stat().st_size
@@ -447,6 +455,7 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "short-file": _short_file,
     "emptied-first-file": _emptied_first_file,
     "wild-chain": _wild_chain,
+    "first-index-gone-alike": _first_index_gone_alike,
     "no-index-file": _no_index_file,
     "other-table": _other_table,
     "other-table-everywhere": _other_table_everywhere,

@@ -295,6 +295,33 @@ def _own_versions(folders: Sequence[Path], chance: random.Random) -> Expected:
     )
 
 
+def _lengthened_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All replicas have some sound records more than when they were stopped."""
+    store = open_replica(folders[0])
+    end = start = store.facts.end_offset
+    queues = {(own.topic, own.queue_id): own.queue_offset for own in _names(store)}
+    more = [
+        own for own in _names(store) if own.topic in ("orders", "logs") and own.end_offset - own.start_offset < 2000
+    ]
+    chosen = chance.sample(more, chance.randrange(1, 6))
+    for own in chosen:
+        record = bytearray(store.read_log(*own[:2]))
+        queues[own.topic, own.queue_id] += 1
+        record[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8] = queues[own.topic, own.queue_id].to_bytes(8, "big")
+        record[_QUEUE_OFFSET_AT + 8 : _QUEUE_OFFSET_AT + 16] = end.to_bytes(8, "big")
+        record[_SYS_FLAG_AT + 3] &= ~TRANSACTION_ROLLBACK & 0xFF
+        for folder in folders:
+            write_at(folder / store.segment_path(end), end % store.facts.segment_bytes, bytes(record))
+        end += len(record)
+    return Expected(
+        frozenset({FindingKind.QUEUE_ENTRY_MISSING}),
+        topic=chosen[0].topic,
+        ranges=((start, end),),
+        everywhere=True,
+        findings_max=1,
+    )
+
+
 def _skipped_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
     """A queue skips a place, on all replicas, in the log as in the queue."""
     store = open_replica(folders[0])
@@ -331,6 +358,7 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "other-part-of-transaction": _other_part_of_transaction,
     "message-twice": _message_twice,
     "own-versions": _own_versions,
+    "lengthened-alike": _lengthened_alike,
     "skipped-alike": _skipped_alike,
 }
 LOG_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}

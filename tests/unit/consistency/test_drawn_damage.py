@@ -44,6 +44,8 @@ def test_drawn_damage(drawn: Drawn, equal_group: list[Path], tmp_path_factory: p
         "mark-over-zeros",
         "message-twice",
         "own-versions",
+        "lengthened-alike",
+        "first-index-gone-alike",
         "disk-of-another-group",
         "disk-set-back",
     ],

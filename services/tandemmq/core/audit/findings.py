@@ -96,6 +96,8 @@ class Cause(StrEnum):
     """All CommitLog files of the replica have another length than those of the others."""
     BEHIND_A_GAP = "behind-a-gap"
     """A CommitLog file that was made ahead; the one before it is not there."""
+    BEHIND_INDEX = "behind-index"
+    """The last IndexFile ends before it."""
     BEYOND_END = "beyond-end"
     """It speaks of messages behind the end of the log."""
     OTHER_MESSAGES = "other-messages"
