@@ -66,6 +66,7 @@ from tandemmq.core.audit.side_files import (
     remembered_ends,
     resting_master,
     side_findings,
+    went_apart,
 )
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
@@ -985,7 +986,9 @@ def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described])
         ]
         # What all of them held when it was verified is no tail that may be cut.
         is_verified = any(own.verdict is Verdict.STORED_DIGEST and own.broker_id != fork.broker_id for own in inside)
-        if not inside or is_verified:
+        common = LogRange(fork.start_offset, min(end, logs[fork.source_broker_id].end_offset))
+        is_apart = common.end_offset <= common.start_offset or went_apart(ranges_of(None, inside), common)
+        if not inside or is_verified or not is_apart:
             continue
         first = min(inside, key=lambda own: own.start_offset or 0)
         kept = [own for own in kept if own not in inside]

@@ -136,6 +136,26 @@ def test_files_of_another_log_are_few_findings_beside_another_damage(
             assert bytes(held) == bytes(right.read_log(start, end))
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("beside", ["torn-record", "flipped-property", "zeroed-page"])
+@pytest.mark.parametrize("kind", ["older-epochs", "moved-epoch"])
+def test_a_damaged_record_makes_no_other_log_of_one_with_wrong_epochs(
+    kind: str, beside: str, equal_group: list[Path], tmp_path: Path
+) -> None:
+    for seed in range(4):
+        chance = random.Random(f"{kind}/{beside}/{seed}")
+        folders = copy_group(equal_group[: chance.choice((2, 3))], tmp_path / str(seed) / "broker-a")
+        epochs = ALL_DAMAGES[kind].apply(folders, chance)
+        record = ALL_DAMAGES[beside].apply(folders, chance)
+        found = run_inline(tmp_path / "results" / str(seed), f"path={tmp_path / str(seed)}", "tier=deep").findings
+        told = [(str(own.kind), own.broker_id, own.detail) for own in found]
+        assert not any(own.kind is FindingKind.TAIL_EXTRA for own in found), told
+        wrong = [own for own in found if own.kind is FindingKind.EPOCHS_WRONG]
+        assert [own.broker_id for own in wrong if own.broker_id is not None] in ([], [epochs.broker_id]), told
+        assert wrong, told
+        assert any(own.kind in record.kinds for own in found), told
+
+
 def test_every_kind_has_its_own_name() -> None:
     assert not set(DAMAGES) & set(HARMLESS)
 

@@ -305,6 +305,17 @@ def doubtful_ranges(facts: Mapping[int, SideFacts], logs: Mapping[int, ReplicaFa
     return found
 
 
+def went_apart(differing: Iterable[LogRange], log_range: LogRange) -> bool:
+    """Whether logs that differ in these parts went different ways where the range begins: from there on they hold other
+    messages, and not a damaged record here and there."""
+    covered, reached = 0, log_range.start_offset
+    for start, end in sorted(differing):
+        end = min(end, log_range.end_offset)
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return 2 * covered > reached - log_range.start_offset
+
+
 def resting_master(facts: Mapping[int, SideFacts]) -> int | None:
     """Who was the group's master last, by what all of them wrote down; None: nobody says."""
     claims = [(own.promised_epoch, own.promised_to) for own in facts.values() if own.promised_to]
@@ -485,14 +496,13 @@ def _contradictions(
             place = _first_contradiction(own.epochs, other.epochs, start, end)
             if place is None:
                 continue
-            parts = [*differing.get(broker_id, ()), *differing.get(other_id, ())]
-            if any(part.end_offset > place for part in parts):
-                continue  # The logs went different ways.
+            if went_apart([*differing.get(broker_id, ()), *differing.get(other_id, ())], LogRange(place, end)):
+                continue
             victim, source, verdict = _whose_history(broker_id, other_id, facts, seen)
             at = f"of the byte at {place}"
             detail = (
                 f"replica {broker_id} has epoch {_epoch_at(own.epochs, place)} {at}, and replica {other_id} epoch "
-                f"{_epoch_at(other.epochs, place)}; the bytes are equal"
+                f"{_epoch_at(other.epochs, place)}; the bytes behind it are those of one log"
             )
             told.add(broker_id if victim is None else victim)
             kind = FindingKind.EPOCHS_WRONG
