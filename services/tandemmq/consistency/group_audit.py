@@ -226,7 +226,8 @@ class GroupAudit:
         checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
         facts = {broker_id: replica.facts for broker_id, replica in holding.items()}
         compared = with_one_source(compared, facts)
-        findings = with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), facts)
+        of_group = frozenset(replicas) - frozenset(strangers)
+        findings = with_sources(collate(compared, checked, broker_ids=of_group), facts)
         findings = self._with_lost_names(findings, replicas)
         if memory.deep_findings and not self._is_deep:
             self._notes.append(
@@ -792,7 +793,9 @@ class GroupAudit:
         taking_part = [broker_id for broker_id in replicas if broker_id not in self._questions.problems]
         if len(taking_part) > 1 or len(self._specs) == 1:
             for broker_id in taking_part:
-                watermarks[broker_id] = max(reached, watermarks.get(broker_id, 0))
+                # Of a slave that ends before its master begins nothing was compared.
+                own_end = replicas[broker_id].facts.end_offset
+                watermarks[broker_id] = max(min(reached, own_end), watermarks.get(broker_id, 0))
         return watermarks
 
     def _seen(
