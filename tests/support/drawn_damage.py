@@ -186,6 +186,9 @@ _TOLD_BY_ONE: Final = frozenset(
         "other-files",
         "repeated-file",
         "crossed",
+        "own-versions",
+        "disk-of-another-group",
+        "disk-set-back",
     }
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""

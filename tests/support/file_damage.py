@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from support.audit_stores import make_master
+from support.audit_stores import make_group, make_master
 from support.replica_folders import open_replica
 from support.store_damage import Damage, Expected, write_at
 from tandemmq.core.audit.findings import FindingKind
@@ -86,6 +86,14 @@ def _wild_chain(folders: Sequence[Path], chance: random.Random) -> Expected:
     previous = chance.choice((number, chance.randrange(number, 1 << 30), chance.choice(others)))
     write_at(path, _INDEX_SLOTS_END + number * _ENTRY_BYTES + 16, previous.to_bytes(4, "big"))
     return Expected(frozenset({FindingKind.INDEX_ENTRY_WRONG}), broker_id, findings_max=1)
+
+
+def _first_index_gone_alike(folders: Sequence[Path], _: random.Random) -> Expected:
+    """The oldest IndexFile of all replicas: the next one begins in the middle of a record's keys."""
+    name = min(path.name for path in (folders[0] / "index").iterdir())
+    for folder in folders:
+        (folder / "index" / name).unlink()
+    return Expected(frozenset({FindingKind.INDEX_ENTRY_MISSING}), ranges=((0, 1),), everywhere=True, findings_max=1)
 
 
 def _no_index_file(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -229,6 +237,36 @@ def _other_log(folders: Sequence[Path], chance: random.Random) -> Expected:
     kinds = {FindingKind.RECORD_EXTRA, FindingKind.RECORD_MISSING, FindingKind.FIELD_DIFFERS, FindingKind.TAIL_MISSING}
     kinds |= {FindingKind.TAIL_EXTRA, FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.CHANGED_EVERYWHERE}
     return Expected(frozenset(kinds), broker_id, undecidable=True, findings_max=8)
+
+
+def _disk_of_another_group(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All of a replica's folder is that of another broker group, and says so; perhaps only in its table of topics."""
+    broker_id, folder = _any(folders, chance)
+    others = make_group(folder.with_name("others"), replicas=len(folders), messages=chance.choice((300, 900)), seed=77)
+    shutil.rmtree(folder)
+    others[broker_id].rename(folder)
+    record = ReplicaRecord.from_json((folder / REPLICA_FILE).read_text())
+    (folder / REPLICA_FILE).write_text(replace(record, broker_name="broker-z", disk_id="e" * 32).to_json())
+    if chance.random() < 0.5:
+        (folder / REPLICA_FILE).unlink()
+        (folder / EPOCH_FILE).unlink()
+    topics = folder / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace("BROKER_MEMBER_broker-a", "BROKER_MEMBER_broker-z"))
+    shutil.rmtree(folder.with_name("others"))
+    return Expected(frozenset({FindingKind.SEGMENT_MISSING}), broker_id, findings_max=1)
+
+
+def _disk_set_back(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All of a replica's folder is as it was at an earlier stop, or of an earlier run as well."""
+    broker_id, folder = _any(folders, chance)
+    olds = make_group(folder.with_name("olds"), replicas=len(folders), messages=chance.randrange(300, 880))
+    shutil.rmtree(folder)
+    olds[broker_id].rename(folder)
+    shutil.rmtree(folder.with_name("olds"))
+    record = ReplicaRecord.from_json((folder / REPLICA_FILE).read_text())
+    (folder / REPLICA_FILE).write_text(replace(record, run=record.run - chance.randrange(3)).to_json())
+    kinds = frozenset({FindingKind.TAIL_MISSING})
+    return Expected(kinds, broker_id, findings_max=1, needs_memory=len(folders) == 1)
 
 
 def _of_another_store(folders: Sequence[Path], chance: random.Random) -> Expected:
@@ -417,6 +455,7 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "short-file": _short_file,
     "emptied-first-file": _emptied_first_file,
     "wild-chain": _wild_chain,
+    "first-index-gone-alike": _first_index_gone_alike,
     "no-index-file": _no_index_file,
     "other-table": _other_table,
     "other-table-everywhere": _other_table_everywhere,
@@ -428,6 +467,8 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "older-queues": _older_queues,
     "exchanged-queues": _exchanged_queues,
     "other-log": _other_log,
+    "disk-of-another-group": _disk_of_another_group,
+    "disk-set-back": _disk_set_back,
     "of-another-store": _of_another_store,
     "exchanged-alike": _exchanged_alike,
     "table-of-another-group": _table_of_another_group,

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from support.audit_stores import make_master
 from support.replica_folders import open_replica
@@ -20,10 +21,12 @@ from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.message.record_layout import (
     BLANK,
     BLANK_MAGIC,
+    CRC_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
 
+_FLAG_AT: Final = 16
 _QUEUE_OFFSET_AT: Final = 20
 _SYS_FLAG_AT: Final = 36
 _STORE_TIMESTAMP_AT: Final = 56
@@ -259,6 +262,66 @@ def _message_twice(folders: Sequence[Path], chance: random.Random) -> Expected:
     )
 
 
+def _own_versions(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Records near each other of which one replica has what was written, each time another one, and each of the others
+    a version of its own: the checksum fits, and other fields differ as well."""
+    store = open_replica(folders[0])
+    bodies = [
+        own for own in _names(store) if own.topic in ("orders", "logs") and own.end_offset - own.start_offset > 300
+    ]
+    at = chance.randrange(1, len(bodies) - 16)
+    named = sorted(chance.sample(bodies[at : at + 15], chance.randrange(1, 5)))
+    victims: set[int] = set()
+    for name in named:
+        due = bytes(store.read_log(*name[:2]))
+        path, within = store.segment_path(name.start_offset), name.start_offset % store.facts.segment_bytes
+        wrong = [*range(len(folders))]
+        wrong.remove(chance.choice(wrong))
+        for broker_id in wrong:
+            held = bytearray(due)
+            body_at = _BODY_AT + 12 * (due[_SYS_FLAG_AT + 3] & 0x30).bit_count()  # Hosts of IPv6 are longer.
+            size = int.from_bytes(due[body_at - 4 : body_at], "big")
+            held[body_at : body_at + size] = chance.randbytes(size)
+            held[8:12] = (crc32(held[body_at : body_at + size]) & CRC_MASK).to_bytes(4, "big")
+            held[_FLAG_AT : _FLAG_AT + 4] = (broker_id + 5).to_bytes(4, "big")
+            write_at(folders[broker_id] / path, within, bytes(held))
+        victims.update(wrong)
+    return Expected(
+        frozenset({FindingKind.FIELD_DIFFERS}),
+        also=frozenset(victims),
+        ranges=tuple((own.start_offset, own.end_offset) for own in named),
+        undecidable=True,
+        findings_max=len(named) * (len(folders) - 1),
+    )
+
+
+def _lengthened_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All replicas have some sound records more than when they were stopped."""
+    store = open_replica(folders[0])
+    end = start = store.facts.end_offset
+    queues = {(own.topic, own.queue_id): own.queue_offset for own in _names(store)}
+    more = [
+        own for own in _names(store) if own.topic in ("orders", "logs") and own.end_offset - own.start_offset < 2000
+    ]
+    chosen = chance.sample(more, chance.randrange(1, 6))
+    for own in chosen:
+        record = bytearray(store.read_log(*own[:2]))
+        queues[own.topic, own.queue_id] += 1
+        record[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8] = queues[own.topic, own.queue_id].to_bytes(8, "big")
+        record[_QUEUE_OFFSET_AT + 8 : _QUEUE_OFFSET_AT + 16] = end.to_bytes(8, "big")
+        record[_SYS_FLAG_AT + 3] &= ~TRANSACTION_ROLLBACK & 0xFF
+        for folder in folders:
+            write_at(folder / store.segment_path(end), end % store.facts.segment_bytes, bytes(record))
+        end += len(record)
+    return Expected(
+        frozenset({FindingKind.QUEUE_ENTRY_MISSING}),
+        topic=chosen[0].topic,
+        ranges=((start, end),),
+        everywhere=True,
+        findings_max=1,
+    )
+
+
 def _skipped_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
     """A queue skips a place, on all replicas, in the log as in the queue."""
     store = open_replica(folders[0])
@@ -294,6 +357,8 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "mark-over-zeros": _mark_over_zeros,
     "other-part-of-transaction": _other_part_of_transaction,
     "message-twice": _message_twice,
+    "own-versions": _own_versions,
+    "lengthened-alike": _lengthened_alike,
     "skipped-alike": _skipped_alike,
 }
 LOG_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}

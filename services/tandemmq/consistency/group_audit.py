@@ -49,7 +49,13 @@ from tandemmq.consistency.tasks import (
 from tandemmq.core.audit.causes import collate, place_of, ranges_of, with_one_source, with_sources
 from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
 from tandemmq.core.audit.findings import OF_OFFSETS, Cause, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
-from tandemmq.core.audit.metadata_comparison import TableMark, compare_metadata, older_than_seen, table_marks
+from tandemmq.core.audit.metadata_comparison import (
+    TableMark,
+    compare_metadata,
+    groups_named,
+    older_than_seen,
+    table_marks,
+)
 from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, Tier
@@ -60,6 +66,7 @@ from tandemmq.core.audit.side_files import (
     remembered_ends,
     resting_master,
     side_findings,
+    went_apart,
 )
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogRange
@@ -79,6 +86,7 @@ _LOST: Final = frozenset(
         FindingKind.TAIL_MISSING,
     }
 )
+_LOST_ENDS: Final = frozenset({FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS})
 _OF_TABLES: Final = frozenset(
     {
         FindingKind.TOPIC_MISSING,
@@ -168,7 +176,7 @@ class GroupAudit:
 
     def run(self) -> GroupResult:
         """The verdict. Raises TasksFailed when the machinery breaks, not when replicas do."""
-        described = self._with_last_master(self._describe(self._specs.values()))
+        described, strangers = self._without_strangers(self._with_last_master(self._describe(self._specs.values())))
         replicas = {broker_id: found.replica for broker_id, found in sorted(described.items())}
         self._first_epochs = max((found.side.history.last_epoch for found in described.values()), default=None)
         if not replicas:
@@ -205,18 +213,21 @@ class GroupAudit:
         if not reading.read(plan.ranges, is_over=self._is_over):
             self._problems.append("the deadline came first; the next run goes on from here")
         seen = self._seen_of_members(memory.seen, described)
-        compared = [*self._bounds(replicas, seen), *self._compare(reading, replicas)]
+        bounds = [_of_stranger(own, strangers) for own in self._bounds(replicas, seen)]
+        compared = [*bounds, *self._compare(reading, replicas)]
         compared += self._compare_between_some(holding, memory)
         compared = _by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
         compared += self._compare_metadata(described, memory, compared)
+        compared = _of_older_copies(compared, replicas, self._master_id)
         known = set(compared)
         checked = [finding for finding in checked if finding not in known]
         told = {(finding.broker_id, finding.file) for finding in checked}
         checked += [own for own in self._kept_bytes_changed(memory) if (own.broker_id, own.file) not in told]
         facts = {broker_id: replica.facts for broker_id, replica in holding.items()}
         compared = with_one_source(compared, facts)
-        findings = with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), facts)
+        of_group = frozenset(replicas) - frozenset(strangers)
+        findings = with_sources(collate(compared, checked, broker_ids=of_group), facts)
         findings = self._with_lost_names(findings, replicas)
         if memory.deep_findings and not self._is_deep:
             self._notes.append(
@@ -339,6 +350,23 @@ class GroupAudit:
             )
             for broker_id, found in described.items()
         }
+
+    def _without_strangers(self, described: dict[int, _Described]) -> tuple[dict[int, _Described], dict[int, str]]:
+        """A store of another broker group, as it names itself, none of whose CommitLog files begins as one of this
+        group does, holds nothing of this group, and says nothing of it. Also by broker id: whose it is."""
+        names = {broker_id: _group_of(found) for broker_id, found in described.items()}
+        own = [found for broker_id, found in described.items() if names[broker_id] == self._group]
+        strangers: dict[int, str] = {}
+        if any(spec.is_broker for spec in self._specs.values()):
+            return described, strangers  # A broker starts with no other's disk.
+        for broker_id, found in described.items():
+            heads = [(head, its.heads.get(at)) for its in own for at, head in found.heads.items() if at in its.heads]
+            if names[broker_id] not in ("", self._group) and heads and not any(one == other for one, other in heads):
+                strangers[broker_id] = names[broker_id]
+        known = {
+            broker_id: _as_empty(found) if broker_id in strangers else found for broker_id, found in described.items()
+        }
+        return known, strangers
 
     def _note_who_is_absent(self, memory: GroupMemory, replicas: Mapping[int, Replica]) -> None:
         absent = sorted(set(memory.replica_watermarks) - set(self._specs))
@@ -765,7 +793,9 @@ class GroupAudit:
         taking_part = [broker_id for broker_id in replicas if broker_id not in self._questions.problems]
         if len(taking_part) > 1 or len(self._specs) == 1:
             for broker_id in taking_part:
-                watermarks[broker_id] = max(reached, watermarks.get(broker_id, 0))
+                # Of a slave that ends before its master begins nothing was compared.
+                own_end = replicas[broker_id].facts.end_offset
+                watermarks[broker_id] = max(min(reached, own_end), watermarks.get(broker_id, 0))
         return watermarks
 
     def _seen(
@@ -918,6 +948,31 @@ def _tables_gone(
             )
 
 
+def _of_older_copies(
+    findings: Sequence[Finding], replicas: Mapping[int, Replica], master_id: int | None
+) -> list[Finding]:
+    """A disk that was set back lacks the end that its log had. If it is the master's, no slave has too much."""
+    found = list(findings)
+    for older in [own for own in found if own.cause is Cause.OLDER_COPY]:
+        for at, own in enumerate(found):
+            is_own_end = own.broker_id == older.broker_id and own.kind in _LOST_ENDS
+            is_beyond = own.kind is FindingKind.TAIL_EXTRA and own.verdict is not Verdict.EPOCHS
+            if not is_own_end and not (is_beyond and older.broker_id == master_id):
+                continue
+            holders = (key for key, replica in replicas.items() if replica.facts.end_offset >= (own.end_offset or 0))
+            found[at] = replace(
+                own,
+                kind=FindingKind.TAIL_MISSING,
+                verdict=own.verdict if own.verdict is Verdict.STORED_DIGEST else older.verdict,
+                broker_id=older.broker_id,
+                source_broker_id=own.source_broker_id if is_own_end else min(holders, default=None),
+                detail=f"{own.detail}; {REPLICA_FILE}: {older.detail}, so that all of the disk was set back",
+            )
+            found.remove(older)
+            break
+    return found
+
+
 def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described]) -> list[Finding]:
     """Where two logs went different ways, the later epoch is the group's: whatever differs there is one tail."""
     facts = {broker_id: found.side for broker_id, found in described.items()}
@@ -934,7 +989,9 @@ def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described])
         ]
         # What all of them held when it was verified is no tail that may be cut.
         is_verified = any(own.verdict is Verdict.STORED_DIGEST and own.broker_id != fork.broker_id for own in inside)
-        if not inside or is_verified:
+        common = LogRange(fork.start_offset, min(end, logs[fork.source_broker_id].end_offset))
+        is_apart = common.end_offset <= common.start_offset or went_apart(ranges_of(None, inside), common)
+        if not inside or is_verified or not is_apart:
             continue
         first = min(inside, key=lambda own: own.start_offset or 0)
         kept = [own for own in kept if own not in inside]
@@ -954,6 +1011,28 @@ def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described])
             )
         )
     return kept
+
+
+def _group_of(described: _Described) -> str:
+    """The broker group that a store says it is of; empty: it does not."""
+    named = groups_named(described.metadata.get(MetadataFile.TOPICS) or "")
+    return described.side.broker_name or (named[0] if len(named) == 1 else "")
+
+
+def _as_empty(described: _Described) -> _Described:
+    """The same without log, tables and what lies beside them."""
+    facts = described.replica.facts
+    nothing = replace(facts, end_offset=facts.min_offset, holes=(), disk_id="", queued_from=None)
+    side = SideFacts(facts.broker_id, is_read=False)
+    return _Described(replace(described.replica, facts=nothing), dict.fromkeys(MetadataFile), side, {})
+
+
+def _of_stranger(finding: Finding, strangers: Mapping[int, str]) -> Finding:
+    name = strangers.get(-1 if finding.broker_id is None else finding.broker_id)
+    if name is None or finding.cause is not Cause.NO_LOG:
+        return finding
+    what = f"the store is one of broker group {name}, by its own names and by all of its CommitLog files"
+    return replace(finding, detail=finding.detail.replace("the replica has no CommitLog", what))
 
 
 def _other_files(described: Iterable[_Described]) -> list[LogRange]:

@@ -202,6 +202,13 @@ def test_real_run_needs_no_java_and_tells_no_settings(tmp_path: Path, monkeypatc
     assert RunSummary.from_json(json.loads((tmp_path / "results" / "latest.json").read_text())).records_checked == 400
 
 
+def test_a_run_that_found_nobody_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["verify", "--namesrv", "127.0.0.1:1"])
+    assert result.exit_code == EXIT_FAILED
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_engine_is_the_jobs_setting(verify: Run, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     _, settings = verify("--path", "one", "--engine", "spark")

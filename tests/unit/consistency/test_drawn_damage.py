@@ -35,7 +35,20 @@ def test_drawn_damage(drawn: Drawn, equal_group: list[Path], tmp_path_factory: p
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kind",
-    ["other-files", "repeated-file", "crossed", "missing-record", "zeroed-page", "mark-over-zeros", "message-twice"],
+    [
+        "other-files",
+        "repeated-file",
+        "crossed",
+        "missing-record",
+        "zeroed-page",
+        "mark-over-zeros",
+        "message-twice",
+        "own-versions",
+        "lengthened-alike",
+        "first-index-gone-alike",
+        "disk-of-another-group",
+        "disk-set-back",
+    ],
 )
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(data=st.data())
@@ -121,6 +134,26 @@ def test_files_of_another_log_are_few_findings_beside_another_damage(
             start, end = step.start_offset or 0, step.end_offset or 0
             held = open_replica(folders[step.source_broker_id or 0]).read_log(start, end)
             assert bytes(held) == bytes(right.read_log(start, end))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("beside", ["torn-record", "flipped-property", "zeroed-page"])
+@pytest.mark.parametrize("kind", ["older-epochs", "moved-epoch"])
+def test_a_damaged_record_makes_no_other_log_of_one_with_wrong_epochs(
+    kind: str, beside: str, equal_group: list[Path], tmp_path: Path
+) -> None:
+    for seed in range(4):
+        chance = random.Random(f"{kind}/{beside}/{seed}")
+        folders = copy_group(equal_group[: chance.choice((2, 3))], tmp_path / str(seed) / "broker-a")
+        epochs = ALL_DAMAGES[kind].apply(folders, chance)
+        record = ALL_DAMAGES[beside].apply(folders, chance)
+        found = run_inline(tmp_path / "results" / str(seed), f"path={tmp_path / str(seed)}", "tier=deep").findings
+        told = [(str(own.kind), own.broker_id, own.detail) for own in found]
+        assert not any(own.kind is FindingKind.TAIL_EXTRA for own in found), told
+        wrong = [own for own in found if own.kind is FindingKind.EPOCHS_WRONG]
+        assert [own.broker_id for own in wrong if own.broker_id is not None] in ([], [epochs.broker_id]), told
+        assert wrong, told
+        assert any(own.kind in record.kinds for own in found), told
 
 
 def test_every_kind_has_its_own_name() -> None:

@@ -254,6 +254,20 @@ def test_replicas_that_hold_more_than_a_third_are_compared_there(equal_group: li
     assert report.findings
 
 
+def test_a_slave_that_ends_before_its_master_begins_is_verified_no_further(
+    equal_group: list[Path], tmp_path: Path
+) -> None:
+    """Its master has removed what it has not copied yet."""
+    folders = copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
+    shutil.rmtree(folders[1])
+    replicate(folders[0], folders[1], end_offset=40_000)
+    (folders[1] / "abort").touch()
+    min((folders[0] / "commitlog").iterdir()).unlink()
+    for _ in range(2):
+        report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+        assert report.findings == ()
+
+
 def test_stored_digest_names_the_wrong_one_of_two(equal_group: list[Path], tmp_path: Path) -> None:
     folders = copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
     results = tmp_path / "results"

@@ -29,6 +29,7 @@ _LOST_AT_BYTES: Final = (
 _OF_QUEUES: Final = (FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA)
 _OF_INDEX: Final = (FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING)
 _INDEX_FOLDER: Final = "index"
+_QUEUES_FOLDER: Final = "consumequeue"
 _OF_EMPTY_DISKS: Final = (
     FindingKind.METADATA_UNREADABLE,
     FindingKind.DISK_ID_WRONG,
@@ -59,7 +60,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _without_impossible_offsets(rest)
     rest = _without_unreadable(rest)
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
-    rest = _joined(rest, _OF_QUEUES, lambda own: own.topic if _is_of_whole_queue(own) else None)
+    rest = _behind_all(_joined(rest, _OF_QUEUES, lambda own: own.topic if _is_of_whole_queue(own) else None))
     without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
@@ -269,36 +270,67 @@ def _is_gone(finding: Finding) -> bool:
     return is_beside and (finding.cause is Cause.NO_FILE or finding.kind is FindingKind.MESSAGE_GROUP_HOMES_DIFFER)
 
 
+def _behind_all(findings: list[Finding]) -> list[Finding]:
+    """What neither ConsumeQueues nor index have, up to the end of the log: it came behind the last stop, or both are of
+    an earlier one."""
+    for last in [own for own in findings if own.cause is Cause.BEHIND_INDEX]:
+        lacking = [
+            own
+            for own in findings
+            if own.broker_id == last.broker_id
+            and own.kind is FindingKind.QUEUE_ENTRY_MISSING
+            and own.positions
+            and (own.end_offset or 0) >= (last.start_offset or 0)
+        ]
+        if lacking:
+            whole = lacking[0] if len(lacking) == 1 else _of_queues(lacking)
+            whole = replace(
+                whole,
+                detail=f"{whole.detail}; {last.detail}; the log was lengthened behind both, or both are older",
+                end_offset=max(whole.end_offset or 0, last.end_offset or 0),
+                messages=max(whole.messages, last.messages),
+            )
+            findings = [*_without(findings, [*lacking, last]), whole]
+    return findings
+
+
+def _of_queues(wrong: list[Finding]) -> Finding:
+    """One finding for those of several queues."""
+    wrong = sorted(wrong, key=lambda own: own.start_offset or 0)
+    queues = tuple(position for own in wrong for position in own.positions)
+    first, last = wrong[0], wrong[-1]
+    messages = sum(own.messages for own in wrong)
+    kind = min((own.kind for own in wrong), key=_OF_QUEUES.index)
+    what = "lack" if kind is FindingKind.QUEUE_ENTRY_MISSING else "have wrong or lack"
+    return replace(
+        first,
+        kind=kind,
+        detail=f"{len(queues)} queues {what} {messages} entries, the first: {first.detail}",
+        queue_id=None,
+        queue_offset=None,
+        end_queue_offset=None,
+        queues=queues,
+        messages=messages,
+        last_message_id=last.last_message_id or last.message_id,
+        end_offset=max((own.end_offset for own in wrong if own.end_offset is not None), default=None),
+        file=_QUEUES_FOLDER,
+    )
+
+
 def _queues_of_another(findings: list[Finding]) -> list[Finding]:
     """Many queues of a replica that lack entries, or have many wrong ones: its ConsumeQueues are older than its log, or
     those of other queues."""
     groups: dict[int | None, list[Finding]] = {}
     for own in findings:
         is_many = own.kind is FindingKind.QUEUE_ENTRY_WRONG and own.messages >= _MANY_ENTRIES
-        if (is_many or own.kind is FindingKind.QUEUE_ENTRY_MISSING) and own.positions:
+        is_whole = own.file == _QUEUES_FOLDER
+        if (is_many or own.kind is FindingKind.QUEUE_ENTRY_MISSING) and own.positions and not is_whole:
             groups.setdefault(own.broker_id, []).append(own)
     for broker_id, wrong in groups.items():
         queues = tuple(position for own in wrong for position in own.positions)
         if len({queue[:2] for queue in queues}) <= _QUEUES_APART_MAX:
             continue
-        wrong.sort(key=lambda own: own.start_offset or 0)
-        first, last = wrong[0], wrong[-1]
-        messages = sum(own.messages for own in wrong)
-        kind = min((own.kind for own in wrong), key=_OF_QUEUES.index)
-        what = "lack" if kind is FindingKind.QUEUE_ENTRY_MISSING else "have wrong or lack"
-        whole = replace(
-            first,
-            kind=kind,
-            detail=f"{len(queues)} queues {what} {messages} entries, the first: {first.detail}",
-            queue_id=None,
-            queue_offset=None,
-            end_queue_offset=None,
-            queues=queues,
-            messages=messages,
-            last_message_id=last.last_message_id or last.message_id,
-            end_offset=max((own.end_offset for own in wrong if own.end_offset is not None), default=None),
-            file="consumequeue",
-        )
+        whole = _of_queues(wrong)
         topics = {queue[0] for queue in queues}
         # Of a topic whose folder is that of another one.
         empty = [own for own in findings if own.broker_id == broker_id and own.topic in topics and _holds_nothing(own)]

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import Final, NamedTuple
 
@@ -639,7 +639,9 @@ class _Comparer:
             self._settled[extent] = None
             if stored and new_hash is not None and has_all:
                 contents = [bytes(replica.store.read_log(*extent)) for replica in self._replicas]
-                self._settled[extent] = _mixture_of(contents, stored, new_hash)
+                starts = {place for replica in self._replicas for place in replica.sound_starts}
+                within = sorted(place - extent.start_offset for place in starts if place in range(*extent))
+                self._settled[extent] = _mixture_of(contents, within, stored, new_hash)
         return self._settled[extent]
 
     def _new(
@@ -867,8 +869,11 @@ def _replica_names(replicas: list[_Replica]) -> str:
     return f"replica {numbers}" if len(replicas) == 1 else f"replicas {numbers}"
 
 
-def _mixture_of(contents: list[bytes], stored: bytes, new_hash: Callable[[], Hash]) -> bytes | None:
-    """Bytes with this digest: one of the versions, or for each stretch in which they differ those of one of them."""
+def _mixture_of(
+    contents: list[bytes], starts: Sequence[int], stored: bytes, new_hash: Callable[[], Hash]
+) -> bytes | None:
+    """Bytes with this digest: one of the versions, or those of one of them for each record in which they differ, or for
+    each stretch. `starts`: where records begin, ascending."""
 
     def fits(content: bytes | bytearray) -> bool:
         hashed = new_hash()
@@ -878,18 +883,24 @@ def _mixture_of(contents: list[bytes], stored: bytes, new_hash: Callable[[], Has
     whole = next((content for content in dict.fromkeys(contents) if fits(content)), None)
     if whole is not None or len(set(contents)) < 2:
         return whole
-    stretches = _differing_stretches(contents)
-    versions = [sorted({content[start:end] for content in contents}) for start, end in stretches]
-    count = prod(len(own) for own in versions)
-    if count > _MIXTURES_MAX or count * len(contents[0]) > _MIXTURE_BYTES_MAX:
-        return None
-    mixture = bytearray(contents[0])
-    for choice in product(*versions):
-        for (start, end), content in zip(stretches, choice):
-            mixture[start:end] = content
-        if fits(mixture):
-            return bytes(mixture)
+    for stretches in (_differing_records(contents, starts), _differing_stretches(contents)):
+        versions = [sorted({content[start:end] for content in contents}) for start, end in stretches]
+        count = prod(len(own) for own in versions)
+        if count > _MIXTURES_MAX or count * len(contents[0]) > _MIXTURE_BYTES_MAX:
+            continue
+        mixture = bytearray(contents[0])
+        for choice in product(*versions):
+            for (start, end), content in zip(stretches, choice):
+                mixture[start:end] = content
+            if fits(mixture):
+                return bytes(mixture)
     return None
+
+
+def _differing_records(contents: list[bytes], starts: Sequence[int]) -> list[tuple[int, int]]:
+    """The parts between `starts`, ascending, in which versions of one length differ."""
+    cuts = sorted({0, *starts, len(contents[0])})
+    return [(start, end) for start, end in pairwise(cuts) if len({content[start:end] for content in contents}) > 1]
 
 
 def _differing_stretches(contents: list[bytes]) -> list[tuple[int, int]]:

@@ -36,7 +36,7 @@ from tandemmq.core.audit.queue_check import (
     other_queue_finding,
     queued_messages,
 )
-from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
+from tandemmq.core.audit.record_columns import RecordCollector, RecordColumns, RecordName, describe, read_name
 from tandemmq.core.audit.replica_store import (
     CHECKPOINT_BYTES,
     ReplicaStore,
@@ -507,30 +507,52 @@ class _DerivedCheck:
                 detail = "there is no IndexFile, and the checkpoint knows of one"
                 yield self._new(FindingKind.INDEX_ENTRY_MISSING, detail, "index")
             return
+        if self._begins_within_record(files[0]):
+            yield from self._unindexed(files[0], LogRange(facts.min_offset, files[0].begin_offset))
         for number, file in enumerate(files):
             end = files[number + 1].begin_offset if number + 1 < len(files) else facts.end_offset
             start = max(facts.min_offset, file.end_offset)
             if end > start:
-                yield from self._unindexed(file, LogRange(start, end))
+                cause = Cause.BEHIND_INDEX if end == facts.end_offset else None
+                yield from self._unindexed(file, LogRange(start, end), indexed=start, cause=cause)
 
-    def _unindexed(self, file: IndexFile, gap: LogRange) -> Iterator[Finding]:
-        """The records with keys behind the last one of a file, and before the first one of the next."""
-        if any(piece.start_offset < gap.end_offset and gap.start_offset < piece.end_offset for piece in self._damaged):
-            return
-        end = min(gap.end_offset, gap.start_offset + _UNINDEXED_BYTES_MAX)
+    def _begins_within_record(self, file: IndexFile) -> bool:
+        """Whether a record has some keys in it and the others nowhere: the file before it was there, and held all that
+        came before. Of a log whose oldest files expired that file expires with them."""
+        begin = file.begin_offset
+        if begin <= self._store.facts.min_offset or self._is_damaged(begin) or self._name(begin) is None:
+            return False
+        columns = self._columns(LogRange(begin, begin + 1))
+        terms, keys = set(columns.index_hashes.tolist()), set(columns.index_hashes[~columns.index_is_tag].tolist())
+        entries = file.entries(1, 1 + len(columns.index_hashes))
+        held = set(entries["hash"][entries["offset"] == begin].tolist())
+        return bool(terms & held) and bool(keys - held)
+
+    def _columns(self, log_range: LogRange) -> RecordColumns:
         collector = RecordCollector()
-        for piece in walk_log(self._store, gap.start_offset, end, in_batches=True, from_boundary=True):
+        for piece in walk_log(self._store, *log_range, in_batches=True, from_boundary=True):
             if not isinstance(piece, LogPiece):
                 collector.add_batch(piece)
             elif piece.kind is PieceKind.RECORD and piece.record is not None:
                 collector.add_record(piece.record)
-        columns = collector.take()
+        return collector.take()
+
+    def _unindexed(
+        self, file: IndexFile, gap: LogRange, *, indexed: int = -1, cause: Cause | None = None
+    ) -> Iterator[Finding]:
+        """The records with keys behind the last one of a file, which begins at `indexed`, and before the first one of
+        the next."""
+        if any(piece.start_offset < gap.end_offset and gap.start_offset < piece.end_offset for piece in self._damaged):
+            return
+        columns = self._columns(
+            LogRange(gap.start_offset, min(gap.end_offset, gap.start_offset + _UNINDEXED_BYTES_MAX))
+        )
         rows = np.unique(columns.index_records[~columns.index_is_tag])
-        rows = rows[columns.offsets[rows] > gap.start_offset]
+        rows = rows[columns.offsets[rows] > indexed]
         if len(rows):
             first, last = (self._name(int(columns.offsets[row])) for row in (rows[0], rows[-1]))
             detail = f"no IndexFile covers the log from {gap.start_offset} to {gap.end_offset}"
-            finding = self._new(FindingKind.INDEX_ENTRY_MISSING, detail, file.path, messages=len(rows))
+            finding = self._new(FindingKind.INDEX_ENTRY_MISSING, detail, file.path, messages=len(rows), cause=cause)
             yield describe(finding, first, last=last if len(rows) > 1 else None)
 
     def _index_lengths(self) -> Iterator[Finding]:
@@ -636,6 +658,8 @@ class _DerivedCheck:
         if span is None or self._damaged or first * ENTRY.size != first_start or span.next_queue_offset > room_end:
             return ""
         known = span.next_queue_offset
+        if end == self._store.queue_end(topic, queue_id):
+            return ""  # Its files end there as well: what they lack is told of the queue.
         return "" if known == end else f"{topic}, queue {queue_id} ended at {end}; the log has it up to {known}"
 
     # Leases

@@ -406,8 +406,8 @@ class _Comparer:
 
     def _is_ours(self, text: str) -> bool | None:
         """Whether a table of topics has the one that is named after this group; None: nor after another one."""
-        named = [name for name in _topic_configs(text) if name.startswith(SYNC_TOPIC_PREFIX)]
-        return f"{SYNC_TOPIC_PREFIX}{self._group}" in named if named else None
+        named = groups_named(text)
+        return self._group in named if named else None
 
     def _is_own(self, topic: str) -> bool:
         """Topics named after the broker itself."""
@@ -616,6 +616,16 @@ def _acls(text: str) -> dict[str, Acl]:
     table = AclTable()
     table.load_json(text)
     return {acl.name: replace(acl, entries=tuple(sorted(acl.entries, key=repr))) for acl in table}
+
+
+def groups_named(text: str) -> list[str]:
+    """Broker groups after which a table of topics has a topic named, as brokers do at their start; empty also if it
+    cannot be read."""
+    try:
+        names = _topic_configs(text)
+    except MetadataCorrupt:
+        return []
+    return [name.removeprefix(SYNC_TOPIC_PREFIX) for name in names if name.startswith(SYNC_TOPIC_PREFIX)]
 
 
 def _topic_configs(text: str) -> dict[str, TopicConfig]:

@@ -305,6 +305,17 @@ def doubtful_ranges(facts: Mapping[int, SideFacts], logs: Mapping[int, ReplicaFa
     return found
 
 
+def went_apart(differing: Iterable[LogRange], log_range: LogRange) -> bool:
+    """Whether logs that differ in these parts went different ways where the range begins: from there on they hold other
+    messages, and not a damaged record here and there."""
+    covered, reached = 0, log_range.start_offset
+    for start, end in sorted(differing):
+        end = min(end, log_range.end_offset)
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return 2 * covered > reached - log_range.start_offset
+
+
 def resting_master(facts: Mapping[int, SideFacts]) -> int | None:
     """Who was the group's master last, by what all of them wrote down; None: nobody says."""
     claims = [(own.promised_epoch, own.promised_to) for own in facts.values() if own.promised_to]
@@ -325,8 +336,9 @@ def remembered_ends(facts: Mapping[int, SideFacts]) -> dict[int, tuple[int, int]
         for other_id, other in facts.items():
             for each in other.remembered:
                 is_own = other_id != broker_id and each.disk_id == own.disk_id and own.disk_id
-                # At a later run it ended elsewhere, which nobody has told.
-                if is_own and each.left and each.run == own.run and each.epoch == own.history.last_epoch:
+                # At a later run it ended elsewhere, which nobody has told; of an earlier one this is an older copy.
+                epoch = own.history.last_epoch if each.run == own.run else other.history.last_epoch
+                if is_own and each.left and each.run >= own.run and each.epoch == epoch:
                     ends[broker_id] = max(ends.get(broker_id, (0, 0)), (each.end_offset, other_id))
     return ends
 
@@ -407,7 +419,8 @@ def _records(
             yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=Verdict.STORED_DIGEST)
         elif run > own.run:
             detail = f"it counts {own.run} starts of this disk, and replica {witness} remembers {run}: an older copy"
-            yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=Verdict.EPOCHS)
+            verdict = Verdict.EPOCHS
+            yield _new(group, kind, broker_id, detail, REPLICA_FILE, verdict=verdict, cause=Cause.OLDER_COPY)
 
 
 def _histories(
@@ -483,14 +496,13 @@ def _contradictions(
             place = _first_contradiction(own.epochs, other.epochs, start, end)
             if place is None:
                 continue
-            parts = [*differing.get(broker_id, ()), *differing.get(other_id, ())]
-            if any(part.end_offset > place for part in parts):
-                continue  # The logs went different ways.
+            if went_apart([*differing.get(broker_id, ()), *differing.get(other_id, ())], LogRange(place, end)):
+                continue
             victim, source, verdict = _whose_history(broker_id, other_id, facts, seen)
             at = f"of the byte at {place}"
             detail = (
                 f"replica {broker_id} has epoch {_epoch_at(own.epochs, place)} {at}, and replica {other_id} epoch "
-                f"{_epoch_at(other.epochs, place)}; the bytes are equal"
+                f"{_epoch_at(other.epochs, place)}; the bytes behind it are those of one log"
             )
             told.add(broker_id if victim is None else victim)
             kind = FindingKind.EPOCHS_WRONG
