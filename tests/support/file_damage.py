@@ -259,10 +259,13 @@ def _disk_of_another_group(folders: Sequence[Path], chance: random.Random) -> Ex
 def _disk_set_back(folders: Sequence[Path], chance: random.Random) -> Expected:
     """All of a replica's folder is as it was at an earlier stop, or of an earlier run as well."""
     broker_id, folder = _any(folders, chance)
+    history = LogHistory.from_text((folder / EPOCH_FILE).read_text())
     olds = make_group(folder.with_name("olds"), replicas=len(folders), messages=chance.randrange(300, 880))
     shutil.rmtree(folder)
     olds[broker_id].rename(folder)
     shutil.rmtree(folder.with_name("olds"))
+    # Each store of another length has its epochs elsewhere; an older copy has those of its group.
+    (folder / EPOCH_FILE).write_text(history.up_to(open_replica(folder).facts.end_offset).to_text())
     record = ReplicaRecord.from_json((folder / REPLICA_FILE).read_text())
     (folder / REPLICA_FILE).write_text(replace(record, run=record.run - chance.randrange(3)).to_json())
     kinds = frozenset({FindingKind.TAIL_MISSING})

@@ -723,7 +723,8 @@ class GroupAudit:
         new = [_overlap(piece, part) for piece in done for part in plan.new]
         new_bytes = total_bytes(part for part in new if part.start_offset < part.end_offset)
         watermarks = self._watermarks(memory, plan, done, replicas)
-        watermark = min((watermarks.get(broker_id, 0) for broker_id in replicas), default=0)
+        holding = [broker_id for broker_id, replica in replicas.items() if not is_empty(replica.facts)]
+        watermark = min((watermarks.get(broker_id, 0) for broker_id in holding), default=0)
         differing = differing_to_remember([*reading.differing, *reading.changed])
         deep_only = sum(is_of_deep_runs(finding.kind, finding.verdict) for finding in findings)
         is_through = not self._problems and not self._questions.problems

@@ -766,10 +766,10 @@ class _Comparer:
     ) -> Finding:
         """The bytes are no sound record."""
         end = start + len(right)
-        if replica.is_below_mark(start):
+        differing = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
+        if len(differing) > _BLANK_HEAD_BYTES and replica.is_below_mark(start):
             detail = "the mark of the file's end lies in its place"
             return self._new(FindingKind.ZEROED, replica, start, end, detail, messages=messages)
-        differing = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
         is_long = len(differing) >= _ZERO_RUN_BYTES or (bool(messages) and has_zero_text(held))
         is_long = is_long or (bool(differing) and self._ends_zeros(replica, start, held[: differing[-1] + 1]))
         if (is_long and not any(held[place] for place in differing)) or not any(held):
