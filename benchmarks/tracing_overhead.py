@@ -56,8 +56,7 @@ from tandemmq.core.tracing.span_data import HeadSampler, TraceOptions
 from tandemmq.http2 import frames
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.http2_front import Http2Front
-from tandemmq.service.telemetry.otlp_sender import resource_attributes
-from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export
+from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export, resource_attributes
 
 REPORT: Final = ROOT / "build" / "bench-tracing.json"
 RESULTS: Final = ROOT / "benchmarks" / "RESULTS.md"
