@@ -93,6 +93,8 @@ def test_what_ends_the_command_reaches_the_job_once(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # Whoever runs the tests by `nohup` ignores one of them, and so would the command.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     assert command.stderr is not None
     assert command.stderr.readline() == b"began\n"
