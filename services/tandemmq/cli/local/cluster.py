@@ -598,6 +598,8 @@ def _check(member: Member, folder: ClusterFolder, checks: list[subprocess.Popen[
     try:
         output, errors = check.communicate(timeout=_CHECK_LIMIT_S)
     except subprocess.TimeoutExpired as error:
+        check.kill()
+        check.communicate()
         raise CommandError(
             f"the check of {member.name} gave no answer within {_CHECK_LIMIT_S:.0f} s; nothing was started",
             cause="this machine is too busy, or its disk does not answer",
