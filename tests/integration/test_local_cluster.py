@@ -171,7 +171,8 @@ def test_ctrl_c_at_any_moment_ends_a_command_without_a_traceback(cluster: LocalC
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=_COMMAND_LIMIT_S)
         assert "Traceback" not in errors, (after_s, errors)
-        assert process.returncode in (0, -signal.SIGINT), (after_s, errors)
+        # `status` says by 1 that something is wrong, as it may be on a busy machine.
+        assert process.returncode in (0, -signal.SIGINT, *[1] * (words == "status")), (after_s, errors)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
