@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -196,16 +196,9 @@ def _announce(summary: RunSummary, settings: ConsistencySettings, plan: RepairPl
 
 
 def _place_problems(settings: ConsistencySettings) -> list[str]:
-    """Leaves nothing behind: a run that finds no replica has nothing to write."""
-    folder = settings.results_folder
-    if folder is None:
+    if settings.results_folder is None:
         return []
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
-    problems = check_folder_writable("results", folder)
-    for each in made:
-        with suppress(OSError):
-            each.rmdir()
-    return problems
+    return check_folder_writable("results", settings.results_folder)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _RECORDS_AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 << 20
 _LINES_MAX: Final = 200
-_NO_TAIL: Final = "no tail was cut off and kept"
 """Of a table; programs get all."""
+_NO_TAIL: Final = "no tail was cut off and kept"
 
 
 @dataclass(frozen=True, slots=True)
