@@ -46,6 +46,11 @@ class LazyCommand:
         return _plain(group.commands[name])
 
 
+def panel(title: str, package: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, LazyCommand]:
+    """Commands by name, each with its place below the package and its summary."""
+    return {name: LazyCommand(f"{package}.{place}", summary, title) for name, (place, summary) in commands.items()}
+
+
 def _nothing() -> None:
     pass
 
