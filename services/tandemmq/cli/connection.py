@@ -19,6 +19,7 @@ from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, Refused
 from tandemmq.cli.options import ContextOption
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerStatus, ClusterState, LatencyCounts
@@ -113,7 +114,6 @@ class _Connection:
 
     def __init__(self, way: ReleaseWay, channels: Channels) -> None:
         from tandemmq.admin.operations.operations import Operations
-        from tandemmq.service.event_loop import SystemClock
 
         self._way = way
         self._channels = channels
@@ -147,7 +147,6 @@ class _Connection:
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
         from tandemmq.client import ClientOptions, Producer
-        from tandemmq.service.event_loop import SystemClock
 
         options = ClientOptions(access_points=access_points, dial=self._way.dial, credentials=own_credentials())
         return Producer(options, SystemClock())

@@ -40,6 +40,7 @@ from tandemmq.cli.output import (
     tell_unseen,
 )
 from tandemmq.core.routing.values import MASTER_ID
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import bytes_text, duration_text, rate_text, seconds_text
 
 if TYPE_CHECKING:
@@ -311,8 +312,6 @@ def broker_list(
 
     Example: tandemmq broker list -o json
     """
-    from tandemmq.service.event_loop import SystemClock
-
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     lines = [_broker_line(broker, rates.get(broker.key)) for broker in state.brokers]
     table = new_table(
@@ -542,8 +541,6 @@ def ha_status(
 
       tandemmq ha status broker-a --interval 10 -o json
     """
-    from tandemmq.service.event_loop import SystemClock
-
     if group and broker_group not in ("", group):
         raise Refused(f"{broker_group} and --group {group} are two groups", remedy="name one")
     group = broker_group or group
@@ -585,8 +582,6 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
     """What is given up, in numbers."""
     from rich.console import Group
     from rich.text import Text
-
-    from tandemmq.service.event_loop import SystemClock
 
     heading = (
         "serves, and waits for nothing. It keeps its log for members that are away:"
@@ -654,8 +649,6 @@ def _lost_view(loss: AcceptedLoss) -> RenderableType:
 
 
 def _events_table(lines: Sequence[EventLine]) -> Table:
-    from tandemmq.service.event_loop import SystemClock
-
     now_ms = SystemClock().wall_ms()
     table = new_table("when", "who", "level", "what", "")
     for line in lines:

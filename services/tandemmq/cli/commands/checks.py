@@ -19,6 +19,7 @@ from tandemmq.cli.kube.release import runs_of_release
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import collect, read_groups
 from tandemmq.cli.options import complete_group, complete_topic, parse_duration_s
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
@@ -460,7 +461,6 @@ def consistency(
     Example: tandemmq check consistency --results configmap:mq-consistency --max-age 3h
     """
     from tandemmq.admin.consistency_runs import ConsistencyReading, standings
-    from tandemmq.service.event_loop import SystemClock
 
     target = cluster.target()
     runs = ending.run(consistency_runs(target, results))

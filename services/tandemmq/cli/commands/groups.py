@@ -24,6 +24,7 @@ from tandemmq.cli.options import (
     parse_moment_ms,
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import age_text, counted, duration_text
 
 if TYPE_CHECKING:
@@ -381,7 +382,6 @@ def clients(
 
 def _target(text: str) -> ResetTarget:
     from tandemmq.admin.operations.values import ResetTarget
-    from tandemmq.service.event_loop import SystemClock
 
     if text == "earliest":
         return ResetTarget(earliest=True)

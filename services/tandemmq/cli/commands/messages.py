@@ -32,6 +32,7 @@ from tandemmq.cli.options import (
     parse_moment_ms,
 )
 from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import age_text, bytes_text
 
 if TYPE_CHECKING:
@@ -252,7 +253,6 @@ def message_query(
       tandemmq message query orders --broker broker-a --queue 3 --offset 1000 --oldest-first
     """
     from tandemmq.admin.operations.values import MessageQuery, SearchOrder
-    from tandemmq.service.event_loop import SystemClock
 
     now_ms = SystemClock().wall_ms()
     if queue >= 0 and not broker:
@@ -291,8 +291,6 @@ def message_find(
 
     Example: tandemmq message find 01A2B3C4D5E6F70001061C2F5A00000001
     """
-    from tandemmq.service.event_loop import SystemClock
-
     found = cluster.ask(lambda operations: operations.find_message(message_id, topic=topic))
     if not found and output is OutputFormat.TABLE:
         raise _no_such(message_id)
@@ -328,8 +326,6 @@ def message_show(
 
       tandemmq message show --broker broker-a --physical-offset 1048576 -o json
     """
-    from tandemmq.service.event_loop import SystemClock
-
     by_queue = bool(topic and broker and queue >= 0 and offset >= 0)
     by_log = bool(broker and physical_offset >= 0)
     by_place = bool(broker) or max(queue, offset, physical_offset) >= 0
@@ -599,8 +595,6 @@ def _tell(
 
 
 def _table(transactions: Sequence[Transaction]) -> Table:
-    from tandemmq.service.event_loop import SystemClock
-
     now_ms = SystemClock().wall_ms()
     table = new_table("transaction", "broker", "topic", "message", "age", "asked", "producer", "size")
     for one in transactions:
@@ -690,7 +684,6 @@ def dead_letter_show(
     from tandemmq.admin.operations.operations import refuse_unknown_group
     from tandemmq.admin.operations.topics import dead_letter_topic
     from tandemmq.admin.operations.values import MessageQuery
-    from tandemmq.service.event_loop import SystemClock
 
     query = MessageQuery(dead_letter_topic(group), limit=limit, body_bytes=_PREVIEW_BYTES, page_token=page)
 

@@ -21,6 +21,7 @@ from tandemmq.cli.options import (
     complete_broker_group,
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -228,8 +229,6 @@ def topic_lite(
 
     Example: tandemmq topic lite sessions --search user-7
     """
-    from tandemmq.service.event_loop import SystemClock
-
     page = cluster.ask(lambda operations: operations.lite_topics(topic, search=search, limit=limit))
     table = new_table("lite topic", "broker group", "messages", "newest", "subscribers", "lags of groups")
     now_ms = SystemClock().wall_ms()
@@ -287,8 +286,6 @@ def topic_describe(cluster: ClusterChoice, topic: TopicArgument, output: OutputO
 
     Example: tandemmq topic describe orders
     """
-    from tandemmq.service.event_loop import SystemClock
-
     detail = cluster.ask(lambda operations: operations.topic(topic))
     emit(output, detail, topic_tables(detail, now_ms=SystemClock().wall_ms()))
     tell_unseen(detail.unseen)

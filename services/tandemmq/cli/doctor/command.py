@@ -42,6 +42,7 @@ from tandemmq.cli.kube.release import (
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit, new_table
 from tandemmq.core.routing.values import parse_address
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -361,8 +362,6 @@ def _is_named(cluster: ClusterChoice) -> bool:
 
 
 async def _look(channels: Channels, cluster: ClusterAddress, *, dial_from_here: bool) -> ClusterLook:
-    from tandemmq.service.event_loop import SystemClock
-
     try:
         return await look_at_cluster(channels, cluster, SystemClock(), dial_from_here=dial_from_here)
     finally:

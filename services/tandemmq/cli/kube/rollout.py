@@ -45,6 +45,7 @@ from tandemmq.cli.kube.release import (
     place_of,
 )
 from tandemmq.cli.options import ContextOption, parse_duration_s
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.cli.kube.release import KubernetesCluster, PodState, StatefulSetState
@@ -620,8 +621,6 @@ def rollout(
 
 
 async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, dry_run: bool) -> None:
-    from tandemmq.service.event_loop import SystemClock
-
     cluster = await connect(place)
     name = await find_release(cluster, place.release or None)
     async with certificate_of(cluster, await _pods(cluster, name)), PodAddresses(cluster) as addresses:

@@ -26,6 +26,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, complete_broker_group
 from tandemmq.cli.output import OutputFormat, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveState
@@ -71,7 +72,6 @@ def cluster_list(
 
     Example: mqadmin clusterList -n 127.0.0.1:9876
     """
-    from tandemmq.service.event_loop import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
         clock = SystemClock()
@@ -99,8 +99,6 @@ def broker_status(
 
       mqadmin brokerStatus -c DefaultCluster
     """
-    from tandemmq.service.event_loop import SystemClock
-
     if (broker_addr is None) == (cluster_name is None):
         raise Refused("which broker?", remedy="give -b for one, or -c for all")
 
@@ -488,7 +486,6 @@ def ha_status(
 
       mqadmin haStatus -b 127.0.0.1:10911 -i 5
     """
-    from tandemmq.service.event_loop import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
         state, rates = await read_with_rates(connection, SystemClock(), interval_s=_RATE_INTERVAL_S)

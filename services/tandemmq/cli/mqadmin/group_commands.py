@@ -26,6 +26,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, emit, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
@@ -205,7 +206,6 @@ def consumer_progress(
 
       mqadmin consumerProgress -g billing -t orders
     """
-    from tandemmq.service.event_loop import SystemClock
 
     async def check(connection: ClusterConnection) -> Operations:
         if cluster_name:
@@ -272,7 +272,6 @@ def reset_offset_by_time(
       mqadmin resetOffsetByTime -g billing -t orders -s now --yes
     """
     from tandemmq.admin.operations.values import ResetTarget
-    from tandemmq.service.event_loop import SystemClock
 
     if (broker_addr is None) != (queue_id is None) or (offset is not None and queue_id is None):
         raise Refused("which queue?", remedy="-b and -q belong together, and -o needs both")

@@ -21,6 +21,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import OutputOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, printable_text, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
@@ -315,6 +316,4 @@ def _text(body: bytes, charset: str) -> str:
 
 
 def _moment(text: str) -> int:
-    from tandemmq.service.event_loop import SystemClock
-
     return parse_moment_ms(text, now_ms=SystemClock().wall_ms()) if text else -1

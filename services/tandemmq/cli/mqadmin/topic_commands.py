@@ -26,6 +26,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ClusterState
@@ -135,7 +136,6 @@ def topic_status(
 
     Example: mqadmin topicStatus -t orders
     """
-    from tandemmq.service.event_loop import SystemClock
 
     async def read(connection: ClusterConnection) -> tuple[TopicDetail, float]:
         if cluster_name:
