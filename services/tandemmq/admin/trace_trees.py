@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tandemmq.admin.trace_reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, TraceContext
 from tandemmq.service.texts import bytes_text, nanoseconds_text, wall_text
+
+if TYPE_CHECKING:
+    from tandemmq.admin.trace_reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 
 _SHIFT_MIN_NS: Final = 100_000
 """Below 0.1 ms nobody sees it, and two processes of one machine look like that now and then."""

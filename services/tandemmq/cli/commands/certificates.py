@@ -14,7 +14,7 @@ from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option, lay_out, read_members
 from tandemmq.cli.options import OutputOption
-from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
+from tandemmq.cli.output import OutputFormat, bad, emit, new_table, or_text, plain_row
 from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of
 
 if TYPE_CHECKING:
@@ -299,12 +299,10 @@ def _line(folder: Path) -> CertificateLine:
 
 
 def _table(lines: list[CertificateLine]) -> RenderableType:
-    from rich.text import Text
-
     table = new_table("whose", "until", "days left", "for what", "folder")
     for line in lines:
         if line.problem:
-            plain_row(table, Text("unusable", style="bold red"), "-", "-", line.problem, line.folder)
+            plain_row(table, bad("unusable"), "-", "-", line.problem, line.folder)
         else:
             plain_row(table, line.identity, line.not_after, f"{line.days_left:g}", line.uses, line.folder)
     return or_text(table, "no certificates here; see tandemmq certs make --help")

@@ -15,12 +15,11 @@ from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
 from tandemmq.cli.listing import ask
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
-from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.cli.output import OutputFormat, Shown, bad, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER, TailWalk, kept_tail_of, reason_path
 from tandemmq.service.texts import wall_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
     from tandemmq.admin.operations.operations import Operations
@@ -262,11 +261,8 @@ def _tails_table(tails: Sequence[KeptTail]) -> Table:
     return table
 
 
-def _report(reports: Sequence[_TailReport]) -> RenderableType:
+def _report(reports: Sequence[_TailReport]) -> Shown:
     """The sums, then what was or is missing, then what cannot be read."""
-    from rich.console import Group
-    from rich.text import Text
-
     is_planned = any(report.dry_run for report in reports)
     sums = new_table(
         "broker",
@@ -290,8 +286,8 @@ def _report(reports: Sequence[_TailReport]) -> RenderableType:
             f"{report.held_count + len(report.messages):,}",
             f"{report.held_count:,}",
             f"{report.stored_count:,}",
-            Text(f"{others:,}", style="bold red" if others else ""),
-            Text(f"{lost_bytes:,}", style="bold red" if lost_bytes else ""),
+            bad(f"{others:,}", others),
+            bad(f"{lost_bytes:,}", lost_bytes),
         )
         # What went wrong must not be beyond the last line.
         for message in sorted(report.messages, key=lambda one: not one.problem):
@@ -308,15 +304,15 @@ def _report(reports: Sequence[_TailReport]) -> RenderableType:
                 message.topic,
                 wall_text(message.store_ms),
                 place,
-                Text(message.problem, style="bold red"),
+                bad(message.problem),
             )
         for one in report.unreadable[:_LINES_MAX]:
             plain_row(unreadable, f"{one.start_offset:,}", f"{one.end_offset:,}", one.reason)
-    parts: list[RenderableType] = [or_text(sums, _NO_TAIL)]
+    parts: list[Shown] = [or_text(sums, _NO_TAIL)]
     if messages.row_count:
         parts += ["", messages]
     if left:
         parts.append(f"and {left:,} more: see -o json")
     if unreadable.row_count:
         parts += ["", unreadable]
-    return Group(*parts)
+    return parts

@@ -31,12 +31,22 @@ from tandemmq.cli.options import (
     moment_text,
     parse_moment_ms,
 )
-from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
+from tandemmq.cli.output import (
+    OutputFormat,
+    Shown,
+    bad,
+    emit,
+    emit_line,
+    new_table,
+    or_text,
+    plain_row,
+    styled,
+    tell_unseen,
+)
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import age_text, bytes_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
     from tandemmq.admin.operations.operations import Operations
@@ -89,17 +99,15 @@ def message_line(message: MessageSummary) -> str:
     return f"{head} {body_preview(message.body)}".rstrip()
 
 
-def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -> RenderableType:
+def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -> Shown:
     """One message whole: where it lies, what it says of itself, its copies, who consumed it, its body."""
-    from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
     message = detail.message
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(message, now_ms=now_ms):
-        facts.add_row(Text(name, style="bold"), Text(one_line(value)))
-    parts: list[RenderableType] = [facts, ""]
+        plain_row(facts, styled(name, "bold"), value)
+    parts: list[Shown] = [facts, ""]
     if message.properties:
         properties = new_table("property", "value")
         for name, value in sorted(message.properties.items()):
@@ -111,15 +119,13 @@ def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -
         for group, state in sorted(detail.consumption.items()):
             plain_row(consumption, group, state)
         parts += [consumption, ""]
-    return Group(*parts, *_body(message, form))
+    return [*parts, *_body(message, form)]
 
 
 def copies_table(copies: Sequence[ReplicaCopy]) -> Table:
-    from rich.text import Text
-
     table = new_table("replica", "holds it", "same bytes", "on disk", "verdict", "SHA-256")
     for copy in copies:
-        same = "-" if copy.equal is None else "yes" if copy.equal else Text("no", style="bold red")
+        same = "-" if copy.equal is None else "yes" if copy.equal else bad("no")
         plain_row(
             table,
             copy.broker,
@@ -145,8 +151,6 @@ def place_text(broker_name: str, queue_id: int, queue_offset: int) -> str:
 
 
 def resend_table(results: Iterable[DeadLetterResult]) -> Table:
-    from rich.text import Text
-
     table = new_table("broker", "dead letter", "to topic", "new offset", "message id", "problem")
     for result in results:
         plain_row(
@@ -156,7 +160,7 @@ def resend_table(results: Iterable[DeadLetterResult]) -> Table:
             result.topic or "-",
             str(result.new_queue_offset) if result.new_queue_offset >= 0 else "-",
             result.message_id or "-",
-            Text(result.problem, style="bold red"),
+            bad(result.problem),
         )
     return table
 
@@ -179,25 +183,23 @@ def _facts(message: Message, *, now_ms: int) -> Iterable[tuple[str, str]]:
         yield "trace", f"tandemmq trace {message.message_id}"
 
 
-def _body(message: Message, form: BodyForm | None) -> Iterable[RenderableType]:
-    from rich.text import Text
-
+def _body(message: Message, form: BodyForm | None) -> Iterable[Shown]:
     from tandemmq.admin.operations.bodies import body_view
 
     if message.body_problem:
-        yield Text(f"the body cannot be shown: {message.body_problem}", style="bold red")
+        yield bad(f"the body cannot be shown: {message.body_problem}")
         return
     if not message.body:
-        yield Text("the body is empty" if not message.body_size else "the body was not asked for", style="dim")
+        yield styled("the body is empty" if not message.body_size else "the body was not asked for", "dim")
         return
     view = body_view(message.body, wanted=form)
-    yield Text(view.text)
+    yield view.text
     if form is not None and view.form is not form:
-        yield Text(f"it is no {form}; shown as {view.form}", style="dim")
+        yield styled(f"it is no {form}; shown as {view.form}", "dim")
     if view.shown_bytes < len(message.body):
-        yield Text(f"shown: the first {bytes_text(view.shown_bytes)}; --body-bytes and -o json give more", style="dim")
+        yield styled(f"shown: the first {bytes_text(view.shown_bytes)}; --body-bytes and -o json give more", "dim")
     elif not message.compression and len(message.body) < message.body_size:
-        yield Text(f"shown: the first {bytes_text(len(message.body))} of {bytes_text(message.body_size)}", style="dim")
+        yield styled(f"shown: the first {bytes_text(len(message.body))} of {bytes_text(message.body_size)}", "dim")
 
 
 message_app = typer.Typer(no_args_is_help=True, help="Find and read messages where they lie, without consuming them.")

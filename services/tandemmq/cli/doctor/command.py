@@ -40,12 +40,11 @@ from tandemmq.cli.kube.release import (
     way_to_pods,
 )
 from tandemmq.cli.options import JsonOption, OutputOption
-from tandemmq.cli.output import OutputFormat, emit, new_table
+from tandemmq.cli.output import OutputFormat, Shown, emit, new_table, plain_row, styled
 from tandemmq.core.routing.values import parse_address
 from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.text import Text
 
     from tandemmq.admin.cluster_state import BrokerState, ClusterState
@@ -208,15 +207,12 @@ _STYLES: Final = {
 }
 
 
-def doctor_table(checks: Sequence[Check]) -> RenderableType:
+def doctor_table(checks: Sequence[Check]) -> Shown:
     """All checks in their order, then those that want something done, the worst first, and a last line with the sum."""
-    from rich.console import Group
-    from rich.text import Text
-
     table = new_table("area", "subject", "", "what was found")
     for check in checks:
-        table.add_row(check.area, check.subject, Text(check.verdict, style=_STYLES[check.verdict]), check.fact)
-    return Group(table, "", _to_do(checks))
+        plain_row(table, check.area, check.subject, styled(check.verdict, _STYLES[check.verdict]), check.fact)
+    return [table, "", _to_do(checks)]
 
 
 def doctor_document(checks: Sequence[Check]) -> dict[str, object]:
@@ -228,9 +224,7 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, object]:
 
 
 def _to_do(checks: Sequence[Check]) -> Text:
-    from rich.text import Text
-
-    text = Text()
+    text = styled("")
     for verdict in (Verdict.PROBLEM, Verdict.WARNING, Verdict.NOTE):
         for check in checks:
             if check.verdict is verdict:

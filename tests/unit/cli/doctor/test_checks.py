@@ -24,6 +24,7 @@ from tandemmq.cli.doctor.checks import (
     is_bad,
 )
 from tandemmq.cli.doctor.command import doctor_document, doctor_table
+from tandemmq.cli.output import drawing
 
 _GIB = 1 << 30
 _DISK = DiskLook("/var/lib/tandemmq/store", 50 * _GIB, 40 * _GIB, used_ratio=0.2, warning_ratio=0.9)
@@ -231,7 +232,7 @@ def test_what_a_broker_says_of_itself_is_passed_on() -> None:
 def test_views_name_every_check_and_every_remedy() -> None:
     checks = check_cluster(_look(_changed(0, disk=replace(_DISK, used_ratio=0.95))))
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(doctor_table(checks))
+    console.print(drawing(doctor_table(checks)))
     text = console.export_text()
     assert "problem: broker-a:0" in text
     assert "remedy: enlarge the volume" in text
