@@ -15,11 +15,9 @@ from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 from tandemmq.admin.console.answers import (
     ChangePage,
     Pages,
+    attempt,
     change_flash,
     form_of,
-    form_status,
-    go_to,
-    page_html,
     part_of,
 )
 from tandemmq.admin.console.frame import Flash, segment
@@ -28,6 +26,7 @@ from tandemmq.admin.history import ClusterHistory, Figure
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (
     EVENT_LEVELS,
+    BrokerSettings,
     ChangeResult,
     ConfigChange,
     EventLine,
@@ -264,7 +263,6 @@ def _plots(broker: BrokerState, history: ClusterHistory, *, from_ms: float, to_m
 
 # `/brokers`: all members, one of them, its settings, and its group's write permission.
 
-_ACTIVE: Final = "brokers"
 _Text = Annotated[str, Query(max_length=255)]
 
 
@@ -281,11 +279,9 @@ def _add_state(app: FastAPI, pages: Pages) -> None:
     async def brokers(request: Request, search: _Text = "", page: Annotated[int, Query(ge=1)] = 1) -> Response:
         reading = pages.cluster.latest
         state = reading.state if reading is not None else ClusterState(name_servers=(), brokers=())
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "brokers.html",
-            active=_ACTIVE,
             live_ms=pages.refresh_ms,
             is_read=reading is not None,
             page=brokers_page(state, pages.history, search=search.strip(), number=page),
@@ -297,11 +293,9 @@ def _add_state(app: FastAPI, pages: Pages) -> None:
         found = _broker(pages, key)
         chosen = time_range(range)
         findings = pages.cluster.latest.findings if pages.cluster.latest is not None else ()
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "broker.html",
-            active=_ACTIVE,
             live_ms=pages.refresh_ms,
             tab="state",
             broker=found,
@@ -316,23 +310,17 @@ def _add_settings(app: FastAPI, pages: Pages) -> None:
     @app.get("/brokers/{key}/settings", include_in_schema=False)
     async def settings(request: Request, key: str, search: _Text = "") -> Response:
         found = _broker(pages, key)
-        failed: OperationFailed | None = None
-        known: list[Setting] = []
-        try:
-            known = list((await pages.operations(request).broker_settings(found.key)).settings)
-        except OperationFailed as failure:
-            failed = failure
+        nothing = BrokerSettings(found.key, ())
+        answer, failure = await attempt(pages.operations(request).broker_settings(found.key), nothing)
+        known = answer.settings
         wanted = search.strip().lower()
         shown = [each for each in known if wanted in each.key.lower() or wanted in each.description.lower()]
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "broker_settings.html",
-            active=_ACTIVE,
-            status=form_status(failed, is_wrong=False),
             tab="settings",
             broker=found,
-            failed=failed,
+            failure=failure,
             search=search,
             total=len(known),
             # What somebody changed while it runs belongs to the top even if it is the default again.
@@ -352,18 +340,16 @@ def _add_setting(app: FastAPI, pages: Pages) -> None:
         changes: list[ConfigChange] | None = None,
     ) -> Response:
         is_wrong = failed is not None and failed.kind is FailureKind.INVALID
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "broker_setting.html",
-            active=_ACTIVE,
-            status=form_status(failed, is_wrong=is_wrong),
+            is_wrong=is_wrong,
             tab="settings",
             broker=broker,
             setting=setting,
             value=value,
             changes=changes,
-            failed=None if is_wrong else failed,
+            failure=None if is_wrong else failed,
             error=_sentence(failed) if failed is not None and is_wrong else "",
         )
 
@@ -389,7 +375,7 @@ def _add_setting(app: FastAPI, pages: Pages) -> None:
             return form(request, broker, found, value=value, changes=list(changes))
         lines = [f"{change.key}: {change.from_value} → {change.to_value}" for change in changes]
         flash = Flash("ok", f"{broker.key} works with the new value until its next start.", lines)
-        return go_to(pages, f"/brokers/{segment(broker.key)}/settings", flash=flash)
+        return pages.go_to(f"/brokers/{segment(broker.key)}/settings", flash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +389,7 @@ class _PermissionForm:
 
 def _add_write_permission(app: FastAPI, pages: Pages) -> None:
     permitting = ChangePage[_PermissionForm](
-        pages, "broker_permission.html", _ACTIVE, lambda form: {"tab": "state", "broker": form.broker}
+        pages, "broker_permission.html", lambda form: {"tab": "state", "broker": form.broker}
     )
 
     @app.post("/brokers/{key}/write-permission", include_in_schema=False, dependencies=[OPERATOR_ONLY])
@@ -414,7 +400,7 @@ def _add_write_permission(app: FastAPI, pages: Pages) -> None:
 
         def done(result: ChangeResult) -> Response:
             text = f"{name} {'has its write permission back' if form.writable else 'takes no new messages'}."
-            return go_to(pages, f"/brokers/{segment(form.broker.key)}", flash=change_flash(text, result))
+            return pages.go_to(f"/brokers/{segment(form.broker.key)}", change_flash(text, result))
 
         return await permitting.carry_out(
             request,
@@ -437,7 +423,7 @@ class _FailoverForm:
 
 def _add_failover(app: FastAPI, pages: Pages) -> None:
     electing = ChangePage[_FailoverForm](
-        pages, "broker_failover.html", _ACTIVE, lambda form: {"tab": "state", "broker": form.broker}
+        pages, "broker_failover.html", lambda form: {"tab": "state", "broker": form.broker}
     )
 
     @app.post("/brokers/{key}/failover", include_in_schema=False, dependencies=[OPERATOR_ONLY])
@@ -446,7 +432,7 @@ def _add_failover(app: FastAPI, pages: Pages) -> None:
         broker = _broker(pages, key)
 
         def done(result: HandOver) -> Response:
-            return go_to(pages, f"/brokers/{segment(broker.key)}", flash=_handed_over(result))
+            return pages.go_to(f"/brokers/{segment(broker.key)}", _handed_over(result))
 
         return await electing.carry_out(
             request,
@@ -630,25 +616,17 @@ def add_event_pages(app: FastAPI, pages: Pages) -> None:
         page: Annotated[int, Query(ge=1)] = 1,
     ) -> Response:
         wanted = EventFilter(search, level, source)
-        failed: OperationFailed | None = None
-        lines: Sequence[EventLine] = ()
-        unseen: Sequence[Unseen] = ()
-        try:
-            lines, unseen = await pages.operations(request).events(limit=_ASKED)
-        except OperationFailed as failure:
-            failed = failure
+        nothing: tuple[Sequence[EventLine], Sequence[Unseen]] = (), ()
+        (lines, unseen), failure = await attempt(pages.operations(request).events(limit=_ASKED), nothing)
         # A source that is chosen stays in the list though it has no event now.
         sources = sorted({*sources_of(lines), *([source] if source else [])})
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "events.html",
-            active="events",
-            status=form_status(failed, is_wrong=False),
             live_ms=_LIVE_MS,
             page=events_page(lines, wanted, number=page),
             filter=wanted,
             sources=[(name, name) for name in sources],
             unseen=unseen,
-            failed=failed,
+            failure=failure,
         )

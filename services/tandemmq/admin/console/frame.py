@@ -327,13 +327,13 @@ class PageTemplates:
         return f"/static/{name}?{hashlib.sha256(self.static_files[name].content).hexdigest()[:12]}"
 
 
-def entry_above(path: str) -> NavigationEntry | None:
-    """The list that a page belongs to, by its address: where to go on from one that is not there."""
+def entry_of(path: str) -> NavigationEntry | None:
+    """What a page belongs to, by its address."""
     first = "/" + path.lstrip("/").partition("/")[0]
     entries = (entry for _, group in NAVIGATION for entry in group)
     # /message?id=… and /new-topic are of the lists /messages and /topics.
     names = (first, f"{first}s", f"/{first.removeprefix('/new-')}s")
-    return next((entry for entry in entries if entry.href in names and entry.href != path), None)
+    return next((entry for entry in entries if entry.href in names), None)
 
 
 def address(path: str, **parameters: object) -> str:

@@ -21,9 +21,6 @@ from tandemmq.admin.console.answers import (
     change_flash,
     count_text_of,
     form_of,
-    form_status,
-    go_to,
-    page_html,
     refuse_existing,
     usage_plots,
 )
@@ -357,7 +354,6 @@ def _notes(form: GroupForm, before: GroupSummary) -> Iterable[str]:
 
 # Pages of consumer groups: the list, one group, and what is done to it.
 
-_ACTIVE: Final = "groups"
 _PAGE_SIZE: Final = 50
 # These pages ask the brokers at each renewal, unlike pages of the reading that all share.
 _LIVE_MS: Final = 5_000
@@ -398,11 +394,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
         if order:
             # Of what was measured: a page that shows less than it counts would have no end.
             found = by_lag(replace(found, total=len(found.items)), part)
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "groups.html",
-            active=_ACTIVE,
             live_ms=_LIVE_ORDERED_MS if order else _LIVE_MS,
             page=found,
             search=search,
@@ -420,11 +414,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
     ) -> Response:
         search = search.strip()
         chosen = time_range(range)
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "group.html",
-            active=_ACTIVE,
             live_ms=_LIVE_MS,
             view=group_view(await pages.operations(request).group(name), topic_search=search),
             search=search,
@@ -446,7 +438,6 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
     editing = ChangePage[GroupForm](
         pages,
         "group_edit.html",
-        _ACTIVE,
         lambda form: {"own": group_address(form.name) if form.name else "/groups"},
     )
 
@@ -464,7 +455,7 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
             return await operations.put_group(form.change)
 
         def done(result: ChangeResult) -> Response:
-            return go_to(pages, group_address(form.name), flash=change_flash(f"Group {form.name} was created.", result))
+            return pages.go_to(group_address(form.name), change_flash(f"Group {form.name} was created.", result))
 
         return await editing.carry_out(request, form, create, done, is_confirmed=True)
 
@@ -480,7 +471,7 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
 
         def done(result: ChangeResult) -> Response:
             what = ("enabled" if form.enabled else "disabled") if form.only_enabled else "changed"
-            return go_to(pages, group_address(name), flash=change_flash(f"Group {name} was {what}.", result))
+            return pages.go_to(group_address(name), change_flash(f"Group {name} was {what}.", result))
 
         return await editing.carry_out(
             request,
@@ -506,12 +497,10 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
                 review, refused = await _deletion(operations, name)
             except OperationFailed as failed:
                 failure = failed
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "group_delete.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(deletion.error or members_error)),
+            is_wrong=bool(deletion.error or members_error),
             view=view,
             own=group_address(name),
             review=review,
@@ -544,7 +533,6 @@ def _add_resetting(app: FastAPI, pages: Pages) -> None:
     resetting = ChangePage[ResetForm](
         pages,
         "group_reset.html",
-        _ACTIVE,
         lambda form: {"own": group_address(form.group), "moment_forms": FORMS, "move_text": move_text},
     )
 
@@ -562,7 +550,7 @@ def _add_resetting(app: FastAPI, pages: Pages) -> None:
 
         def done(moves: Sequence[OffsetReset]) -> Response:
             text = f"{name} goes on elsewhere in {form.topic}: {len(moves)} queues were set."
-            return go_to(pages, group_address(name), flash=Flash("ok", text))
+            return pages.go_to(group_address(name), Flash("ok", text))
 
         return await resetting.carry_out(
             request,

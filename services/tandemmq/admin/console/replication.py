@@ -19,7 +19,7 @@ from tandemmq.admin.cluster_state import (
     SlaveState,
     failover_of,
 )
-from tandemmq.admin.console.answers import Pages, page_html, part_of
+from tandemmq.admin.console.answers import Pages, part_of
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure, quantile_s, slave_key
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
@@ -407,11 +407,9 @@ def _answer(
         group_replication(standing, pages.history, now_wall_ms=now_wall_ms, range_ms=chosen.duration_ms)
         for standing in whole
     ]
-    return page_html(
-        pages,
+    return pages.html(
         request,
         "replication.html",
-        active="replication",
         live_ms=pages.refresh_ms,
         is_read=pages.cluster.latest is not None,
         groups=groups,
