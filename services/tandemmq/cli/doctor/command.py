@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from tandemmq.admin.cluster_state import DiskState
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, ClusterTarget, KubernetesPlace
 from tandemmq.cli.connection import ClusterChoice, certificates_of, with_cluster
@@ -20,7 +21,6 @@ from tandemmq.cli.doctor.checks import (
     Check,
     ClusterLook,
     Dial,
-    DiskLook,
     Memory,
     PeerLook,
     Verdict,
@@ -82,6 +82,7 @@ async def _memories(channels: Channels, state: ClusterState) -> tuple[Memory, ..
     import grpc.aio
 
     from tandemmq.admin.rpc import NameServerCalls
+    from tandemmq.service.protobuf import as_value
 
     groups = sorted({(broker.cluster, broker.broker_name) for broker in state.brokers})
     servers = [server.address for server in state.name_servers if server.error is None]
@@ -93,10 +94,7 @@ async def _memories(channels: Channels, state: ClusterState) -> tuple[Memory, ..
                 reply = await NameServerCalls(channels, address).group_memory(cluster=cluster, broker_name=broker_name)
         except grpc.aio.AioRpcError:
             return []
-        return [
-            Memory(address, broker_name, one.broker_id, one.disk_id, one.epoch, one.end_offset)
-            for one in reply.replicas
-        ]
+        return [as_value(Memory, one, name_server=address, broker_name=broker_name) for one in reply.replicas]
 
     found = await _all(ask(address, *group) for address in servers for group in groups)
     return tuple(memory for memories in found for memory in memories)
@@ -129,6 +127,8 @@ async def dial(plane: str, address: str) -> Dial:
 async def _look_at_broker(
     channels: Channels, broker: BrokerState, clock: Clock, at_once: asyncio.Semaphore, dial_from_here: bool
 ) -> BrokerLook:
+    from tandemmq.service.protobuf import as_value
+
     planes = [("client", broker.client_endpoint), ("metadata", broker.metadata_endpoint), ("ha", broker.ha_endpoint)]
     dials, (reply, failure, answered_ms) = await asyncio.gather(
         _dial_all(planes if dial_from_here else [], at_once), _probe(channels, broker, clock)
@@ -139,19 +139,12 @@ async def _look_at_broker(
         broker,
         dials,
         peers=tuple(
-            PeerLook(
-                peer=probe.peer,
-                plane=probe.plane,
-                address=probe.address,
-                resolved_ip=probe.resolved_ip,
-                connect_ms=probe.connect_ms,
-                error="" if probe.reachable else probe.error or "not reachable",
-            )
+            as_value(PeerLook, probe, error="" if probe.reachable else probe.error or "not reachable")
             for probe in reply.probes
         ),
         # The broker reads its clock when it answers, so this is too small by the way of the answer: milliseconds.
         clock_offset_ms=reply.wall_clock_ms - answered_ms,
-        disk=_disk(reply.disk) if reply.HasField("disk") else None,
+        disk=as_value(DiskState, reply.disk) if reply.HasField("disk") else None,
         problems=tuple(reply.problems),
     )
 
@@ -185,16 +178,6 @@ async def _all(calls: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
     async with asyncio.TaskGroup() as tasks:
         started = [tasks.create_task(call) for call in calls]
     return [task.result() for task in started]
-
-
-def _disk(disk: admin_pb.DiskState) -> DiskLook:
-    return DiskLook(
-        path=disk.path,
-        total_bytes=disk.total_bytes,
-        free_bytes=disk.free_bytes,
-        used_ratio=disk.used_ratio,
-        warning_ratio=disk.warning_ratio,
-    )
 
 
 # Shows what the doctor found: a table for people, the remedies below it; one document for programs.

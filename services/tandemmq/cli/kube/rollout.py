@@ -706,23 +706,10 @@ class _BrokerInPod:
 
 
 def _copies(reply: admin_pb.GetBrokerStatusResponse) -> MasterCopies:
-    return MasterCopies(
-        error="",
-        broker_id=reply.broker_id,
-        # Slaves tell of their master, whatever their settings say.
-        is_master=not reply.HasField("master_link"),
-        write_refusal=reply.write_refusal,
-        end_offset=reply.end_offset,
-        slaves=tuple(
-            CopyState(
-                broker_id=slave.broker_id,
-                acked_offset=slave.acked_offset,
-                lag_bytes=slave.lag_bytes,
-                in_sync=slave.in_sync,
-            )
-            for slave in reply.slaves
-        ),
-    )
+    from tandemmq.service.protobuf import as_value
+
+    # Slaves tell of their master, whatever their settings say.
+    return as_value(MasterCopies, reply, error="", is_master=not reply.HasField("master_link"))
 
 
 def _say(line: str) -> None:

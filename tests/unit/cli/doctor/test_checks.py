@@ -10,13 +10,12 @@ import pytest
 from rich.console import Console
 
 from support.cluster_states import healthy_cluster, master, slave, with_broker
-from tandemmq.admin.cluster_state import BrokerState, ClusterState
+from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState
 from tandemmq.cli.doctor.checks import (
     BrokerLook,
     Check,
     ClusterLook,
     Dial,
-    DiskLook,
     Memory,
     PeerLook,
     Verdict,
@@ -27,7 +26,7 @@ from tandemmq.cli.doctor.command import doctor_document, doctor_table
 from tandemmq.cli.output import drawing
 
 _GIB = 1 << 30
-_DISK = DiskLook("/var/lib/tandemmq/store", 50 * _GIB, 40 * _GIB, used_ratio=0.2, warning_ratio=0.9)
+_DISK = DiskState("/var/lib/tandemmq/store", 50 * _GIB, 40 * _GIB, used_ratio=0.2, warning_ratio=0.9)
 
 
 def _somewhere(broker: BrokerState) -> BrokerState:
