@@ -16,11 +16,10 @@ from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option
 from tandemmq.cli.options import OutputOption
 from tandemmq.cli.output import OutputFormat, bad, emit, new_table, or_text, plain_row
 from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of
+from tandemmq.service.kubernetes_api import KubernetesApi, KubernetesUnavailable, api_of_user
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from tandemmq.service.kubernetes_api import KubernetesApi
 
 certs_app = typer.Typer(no_args_is_help=True, help="Certificates of the links between services.")
 
@@ -190,8 +189,6 @@ def _refuse_unless(holds: bool, problem: str, remedy: str) -> None:
 
 
 def _api_of(namespace: str | None, kube_context: str | None) -> KubernetesApi:
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable, api_of_user
-
     try:
         return api_of_user(namespace or "", context=kube_context or "")
     except KubernetesUnavailable as error:
@@ -203,7 +200,6 @@ def _make_secrets(
 ) -> list[str]:
     from tandemmq.cli.kube.certificate_secrets import CertificateSecrets
     from tandemmq.cli.local.certificates import LEAF_DAYS
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
     secrets = CertificateSecrets(api, prefix, now=lambda: datetime.now(UTC))
     wanted = [_identity(text, cluster) for text in identities]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, BodyForm
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, BodyForm, body_preview, body_view
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused, one_line
 from tandemmq.cli.listing import collect, confirmed, tell_rest
@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 
 def messages_table(messages: Iterable[MessageSummary], *, now_ms: int) -> Table:
     """One line a message; as much of its body as was asked for, on one line."""
-    from tandemmq.admin.operations.bodies import body_preview
-
     table = new_table("stored", "topic", "broker", "queue", "offset", "tag", "keys", "bytes", "message id", "body")
     for message in messages:
         plain_row(
@@ -90,8 +88,6 @@ def messages_table(messages: Iterable[MessageSummary], *, now_ms: int) -> Table:
 
 def message_line(message: MessageSummary) -> str:
     """One line of a tail: when, where, which, and the beginning of its body."""
-    from tandemmq.admin.operations.bodies import body_preview
-
     marks = [f"tag={one_line(message.tag)}"] if message.tag else []
     marks += [f"keys={one_line(','.join(message.keys))}"] if message.keys else []
     where = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
@@ -184,8 +180,6 @@ def _facts(message: Message, *, now_ms: int) -> Iterable[tuple[str, str]]:
 
 
 def _body(message: Message, form: BodyForm | None) -> Iterable[Shown]:
-    from tandemmq.admin.operations.bodies import body_view
-
     if message.body_problem:
         yield bad(f"the body cannot be shown: {message.body_problem}")
         return
@@ -437,8 +431,6 @@ def send(
 
 
 def _body_bytes(text: str | None) -> bytes:
-    from tandemmq.admin.operations.bodies import BODY_BYTES_MAX
-
     if text is not None and text != "-":
         return _not_empty(text.encode())
     if at_terminal():

@@ -21,13 +21,11 @@ from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError, die_by, signals_to_end
 from tandemmq.cli.local.folder import ClusterFolder, join_addresses
 from tandemmq.cli.output import Shown, new_table, plain_row, show, styled
-from tandemmq.core.audit.run_summary import ExitCode, Outcome, Tier
+from tandemmq.core.audit.findings import KINDS, Finding
+from tandemmq.core.audit.run_summary import ExitCode, GroupSummary, Outcome, RunSummary, Tier
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from tandemmq.core.audit.findings import Finding
-    from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
 
 
 # A run of the consistency job on a terminal: the verdict, a line a group, and what differs.
@@ -79,8 +77,6 @@ def _problem(group: GroupSummary) -> str:
 
 
 def _findings(summary: RunSummary) -> Table:
-    from tandemmq.core.audit.findings import KINDS
-
     table = new_table("wrong", "what", "message", "evidence", "detail")
     for finding in summary.findings[:_FINDINGS_MAX]:
         plain_row(
@@ -276,8 +272,6 @@ def _run(settings: Sequence[str]) -> int:
 
 def _latest(place: str) -> RunSummary | None:
     """The newest run in a folder; None if there is none, or if the results are no folder."""
-    from tandemmq.core.audit.run_summary import RunSummary
-
     if "://" in place:
         return None
     try:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from tandemmq.admin.cluster_state import DiskState
+from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState, Severity
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, ClusterTarget, KubernetesPlace
+from tandemmq.cli.commands.checks import consistency_runs
 from tandemmq.cli.connection import ClusterChoice, certificates_of, with_cluster
 from tandemmq.cli.doctor.checks import (
     BrokerLook,
@@ -41,15 +42,15 @@ from tandemmq.cli.kube.release import (
 )
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, Shown, emit, new_table, plain_row, styled
+from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import parse_address
 from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tandemmq.admin.cluster_state import BrokerState, ClusterState
     from tandemmq.admin.rpc import Channels
-    from tandemmq.core.clock import Clock
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 _DIAL_LIMIT_S: Final = 2.0
@@ -276,7 +277,6 @@ async def _without_kubernetes(cluster: ClusterAddress, target: ClusterTarget) ->
 
 async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> list[Check]:
     from tandemmq.admin.rpc import Channels
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
     kubernetes = await connect(place)
     try:
@@ -300,9 +300,7 @@ async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> li
 async def audit_checks(target: ClusterTarget) -> list[Check]:
     """What the consistency job found last. Nothing where nobody says where it leaves that, or where it has never run
     in a data folder: it need not."""
-    from tandemmq.admin.cluster_state import Severity
     from tandemmq.admin.consistency_runs import ConsistencyReading, diagnose_consistency, standings
-    from tandemmq.cli.commands.checks import consistency_runs
 
     try:
         runs = await consistency_runs(target)

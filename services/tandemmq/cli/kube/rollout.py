@@ -36,9 +36,12 @@ from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import (
     METADATA_PORT_NAME,
     KubeContextOption,
+    KubernetesCluster,
     NamespaceOption,
     PodAddresses,
+    PodState,
     ReleaseOption,
+    StatefulSetState,
     certificate_of,
     connect,
     find_release,
@@ -46,9 +49,9 @@ from tandemmq.cli.kube.release import (
 )
 from tandemmq.cli.options import ContextOption, parse_duration_s
 from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
 
 if TYPE_CHECKING:
-    from tandemmq.cli.kube.release import KubernetesCluster, PodState, StatefulSetState
     from tandemmq.core.clock import Clock
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
@@ -452,8 +455,6 @@ class Rollout:
 
     async def _until(self, goal: str, look: Callable[[], Awaitable[str]], remedy: str) -> None:
         """Returns once `look` finds nothing missing. It may be called any number of times."""
-        from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
-
         started_ms = self._clock.monotonic_ms()
         say_at_ms = started_ms
         while True:
@@ -642,8 +643,6 @@ async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, d
 
 async def _pods(cluster: KubernetesCluster, release: str) -> list[PodState]:
     """None while Kubernetes does not tell: whoever waits for it asks again, and says so."""
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     try:
         return await cluster.pods(release)
     except KubernetesUnavailable:
@@ -651,8 +650,6 @@ async def _pods(cluster: KubernetesCluster, release: str) -> list[PodState]:
 
 
 async def _print_plan(running: Rollout) -> None:
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     try:
         steps = await running.plan()
     except KubernetesUnavailable as error:

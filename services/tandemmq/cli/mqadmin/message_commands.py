@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tandemmq.admin.operations.bodies import BodyForm, body_view
 from tandemmq.cli.commands.brokers import check_cluster_name
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import CommandError, Refused, one_line
@@ -302,8 +303,6 @@ def _printed(message: MessageSummary, body: str) -> str:
 
 def _text(body: bytes, charset: str) -> str:
     """The text, or hex lines for what is none or would move a terminal's cursor."""
-    from tandemmq.admin.operations.bodies import BodyForm, body_view
-
     try:
         text = body.decode(charset)
     except LookupError:
