@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, HandOver, Setting
 
 
@@ -253,6 +254,13 @@ def check_cluster_name(state: ClusterState, name: str | None) -> None:
             cause=f"there is {', '.join(clusters)}" if clusters else "no broker is registered",
             remedy="leave the name out, or ask the NameServers of that cluster",
         )
+
+
+async def operations_in(connection: ClusterConnection, cluster_name: str | None) -> Operations:
+    """CommandError when another cluster than this one is named."""
+    if cluster_name:
+        check_cluster_name(await connection.read_state(), cluster_name)
+    return await connection.operations()
 
 
 broker_app = typer.Typer(no_args_is_help=True, help="Brokers: list them, read and change their settings.")
