@@ -264,8 +264,8 @@ class BrokerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerState:
-    """One broker: where it is, and its answer if it gave one."""
+class ExpectedBroker:
+    """A broker that should be there, known from the cluster's own files rather than from a NameServer."""
 
     cluster: str
     broker_name: str
@@ -273,6 +273,12 @@ class BrokerState:
     client_endpoint: str
     metadata_endpoint: str
     ha_endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState(ExpectedBroker):
+    """One broker: where it is, and its answer if it gave one."""
+
     # True when at least one NameServer knows it.
     registered: bool
     status: BrokerStatus | None
@@ -292,18 +298,6 @@ class BrokerState:
         if self.named_master is not None:
             return self.named_master
         return self.status.role != "SLAVE" if self.status is not None else self.broker_id == MASTER_ID
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedBroker:
-    """A broker that should be there, known from the cluster's own files rather than from a NameServer."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    client_endpoint: str
-    metadata_endpoint: str
-    ha_endpoint: str
 
 
 @dataclass(frozen=True, slots=True)
