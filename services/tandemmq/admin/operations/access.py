@@ -91,12 +91,9 @@ class AccessOperations:
                 remedy="give its password as well, or copy it there: `tandemmq user copy`",
             )
 
-        def request(*, dry: bool) -> pb.PutUserRequest:
-            return as_message(pb.PutUserRequest, change, dry_run=dry)
-
         return await self._change(
             masters,
-            lambda planes, dry: planes.access.put_user(request(dry=dry)),
+            lambda planes, dry: planes.access.put_user(as_message(pb.PutUserRequest, change, dry_run=dry)),
             what=lambda master: "changed" if master.broker_name in having else "created",
             problem=f"user {change.username} could not be {'created' if creates else 'changed'}",
             dry_run=dry_run,
@@ -138,15 +135,10 @@ class AccessOperations:
         _check_acl(subject, entries)
         masters = self._members.masters_to_change()
 
-        def request(*, dry: bool) -> pb.PutAclRequest:
-            messages = [as_message(pb.AclEntry, entry) for entry in entries]
-            for message in messages:
-                message.ClearField("changed_time")
-            return pb.PutAclRequest(subject=subject, entries=messages, dry_run=dry)
-
+        messages = [as_message(pb.AclEntry, entry, changed_time=None) for entry in entries]
         return await self._change(
             masters,
-            lambda planes, dry: planes.access.put_acl(request(dry=dry)),
+            lambda planes, dry: planes.access.put_acl(pb.PutAclRequest(subject=subject, entries=messages, dry_run=dry)),
             what=lambda _: "changed",
             problem=f"policies of {subject} could not be changed",
             dry_run=dry_run,
