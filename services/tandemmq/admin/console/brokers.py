@@ -27,7 +27,6 @@ from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (
     EVENT_LEVELS,
     BrokerSettings,
-    ChangeResult,
     ConfigChange,
     EventLine,
     HandOver,
@@ -379,50 +378,39 @@ def _add_setting(app: FastAPI, pages: Pages) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _PermissionForm:
-    """Whether producers are to be sent to a broker group; nothing in it can be wrong."""
+class _BrokerForm:
+    """A broker whose group is to be changed; nothing in it can be wrong."""
 
     broker: BrokerState
-    writable: bool
     errors: Mapping[str, str] = field(default_factory=dict)
+    # Whether producers are to be sent there.
+    writable: bool = True
 
 
 def _add_write_permission(app: FastAPI, pages: Pages) -> None:
-    permitting = ChangePage[_PermissionForm](
+    permitting = ChangePage[_BrokerForm](
         pages, "broker_permission.html", lambda form: {"tab": "state", "broker": form.broker}
     )
 
     @app.post("/brokers/{key}/write-permission", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def write_permission(request: Request, key: str) -> Response:
         posted = await form_of(request)
-        form = _PermissionForm(_broker(pages, key), posted.text("writable") == "true")
+        form = _BrokerForm(_broker(pages, key), writable=posted.text("writable") == "true")
         name = form.broker.broker_name
-
-        def done(result: ChangeResult) -> Response:
-            text = f"{name} {'has its write permission back' if form.writable else 'takes no new messages'}."
-            return pages.go_to(f"/brokers/{segment(form.broker.key)}", change_flash(text, result))
-
+        text = f"{name} {'has its write permission back' if form.writable else 'takes no new messages'}."
         return await permitting.carry_out(
             request,
             form,
             lambda dry_run: pages.operations(request).set_write_permission(
                 name, writable=form.writable, dry_run=dry_run
             ),
-            done,
+            lambda result: pages.go_to(f"/brokers/{segment(form.broker.key)}", change_flash(text, result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _FailoverForm:
-    """Who becomes the master of its group; nothing in it can be wrong."""
-
-    broker: BrokerState
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-
 def _add_failover(app: FastAPI, pages: Pages) -> None:
-    electing = ChangePage[_FailoverForm](
+    electing = ChangePage[_BrokerForm](
         pages, "broker_failover.html", lambda form: {"tab": "state", "broker": form.broker}
     )
 
@@ -430,17 +418,13 @@ def _add_failover(app: FastAPI, pages: Pages) -> None:
     async def failover(request: Request, key: str) -> Response:
         posted = await form_of(request)
         broker = _broker(pages, key)
-
-        def done(result: HandOver) -> Response:
-            return pages.go_to(f"/brokers/{segment(broker.key)}", _handed_over(result))
-
         return await electing.carry_out(
             request,
-            _FailoverForm(broker),
+            _BrokerForm(broker),
             lambda dry_run: pages.operations(request).failover(
                 broker.broker_name, to=broker.broker_id, dry_run=dry_run
             ),
-            done,
+            lambda result: pages.go_to(f"/brokers/{segment(broker.key)}", _handed_over(result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -36,6 +36,7 @@ from tandemmq.service.texts import (
 )
 
 if TYPE_CHECKING:
+    from tandemmq.admin.audit_log import Actor
     from tandemmq.admin.cluster_reader import ClusterReading
 
 # Long enough for a slow redirect and a few renewals; whoever keeps the address longer sees the page without it.
@@ -78,20 +79,6 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[NavigationEntry]]]] = (
         ),
     ),
 )
-
-
-class Actor(Protocol):
-    @property
-    def name(self) -> str:
-        """As the audit log has it."""
-
-    @property
-    def role(self) -> str:
-        """viewer or operator."""
-
-    @property
-    def may_change(self) -> bool:
-        """True for operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -454,10 +454,13 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
             await refuse_existing(f"group {form.name}", operations.group(form.name))
             return await operations.put_group(form.change)
 
-        def done(result: ChangeResult) -> Response:
-            return pages.go_to(group_address(form.name), change_flash(f"Group {form.name} was created.", result))
-
-        return await editing.carry_out(request, form, create, done, is_confirmed=True)
+        return await editing.carry_out(
+            request,
+            form,
+            create,
+            lambda made: pages.go_to(group_address(form.name), change_flash(f"Group {form.name} was created.", made)),
+            is_confirmed=True,
+        )
 
     @app.get("/groups/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def edit_group(request: Request, name: str) -> Response:
@@ -468,16 +471,12 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
         operations = pages.operations(request)
         posted = await form_of(request)
         form = read_group_form(posted, before=(await operations.group(name)).summary)
-
-        def done(result: ChangeResult) -> Response:
-            what = ("enabled" if form.enabled else "disabled") if form.only_enabled else "changed"
-            return pages.go_to(group_address(name), change_flash(f"Group {name} was {what}.", result))
-
+        what = ("enabled" if form.enabled else "disabled") if form.only_enabled else "changed"
         return await editing.carry_out(
             request,
             form,
             lambda dry_run: operations.put_group(form.change, dry_run=dry_run),
-            done,
+            lambda result: pages.go_to(group_address(name), change_flash(f"Group {name} was {what}.", result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 

@@ -425,10 +425,13 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
             await refuse_existing(f"topic {form.name}", operations.topic(form.name))
             return await operations.put_topic(form.change)
 
-        def done(result: ChangeResult) -> Response:
-            return pages.go_to(topic_address(form.name), change_flash(f"Topic {form.name} was created.", result))
-
-        return await editing.carry_out(request, form, create, done, is_confirmed=True)
+        return await editing.carry_out(
+            request,
+            form,
+            create,
+            lambda made: pages.go_to(topic_address(form.name), change_flash(f"Topic {form.name} was created.", made)),
+            is_confirmed=True,
+        )
 
     @app.get("/topics/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def edit_topic(request: Request, name: str) -> Response:
@@ -442,14 +445,11 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
         detail = await operations.topic(name)
         form = read_topic_form(posted, name=name, broker_names=_broker_names(pages), before=detail.summary)
 
-        def done(result: ChangeResult) -> Response:
-            return pages.go_to(topic_address(name), change_flash(f"Topic {name} was changed.", result))
-
         return await editing.carry_out(
             request,
             form,
             lambda dry_run: operations.put_topic(form.change, dry_run=dry_run),
-            done,
+            lambda result: pages.go_to(topic_address(name), change_flash(f"Topic {name} was changed.", result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 
