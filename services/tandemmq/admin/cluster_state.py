@@ -697,7 +697,12 @@ def failover_of(members: Sequence[BrokerState]) -> GroupFailover | None:
     name = members[0].broker_name
     newest = max(states.values(), key=lambda state: (state.epoch, state.acts))
     in_sync = tuple(f"{name}:{broker_id}" for broker_id in newest.in_sync_ids)
-    changes = [_change(key, change) for key, state in states.items() for change in state.changes if change.is_master]
+    changes = [
+        MasterChange(change.epoch, key, change.reason, change.time_ms, change.took_ms)
+        for key, state in states.items()
+        for change in state.changes
+        if change.is_master
+    ]
     return GroupFailover(
         epoch=newest.epoch,
         master=f"{name}:{newest.master.broker_id}" if newest.master is not None else "",
@@ -736,7 +741,3 @@ def _standing(broker: BrokerState, newest: FailoverState) -> MemberStanding:
         electable=state is not None and state.is_electable,
         problem=state.problem if state is not None else "" if status is None else "failoverAuthority is not set here",
     )
-
-
-def _change(key: str, change: ChangeOfMaster) -> MasterChange:
-    return MasterChange(change.epoch, key, change.reason, change.time_ms, change.took_ms)

@@ -254,7 +254,7 @@ def consistency_section(reading: ConsistencyReading, *, now_wall_ms: int) -> Con
     findings = [finding for standing in reading.standings for finding in standing.findings]
     unlisted = sum(standing.unlisted for standing in reading.standings)
     tone, headline = _headline(reading, len(findings) + unlisted, now_wall_ms)
-    bad = [standing for standing in reading.standings if _tone(standing) != "ok"]
+    bad = [standing for standing in reading.standings if tone_of(_outcome(standing)) != "ok"]
     shown = list(reading.standings) if len(reading.standings) <= _SECTION_GROUPS_MAX else bad[:_SECTION_GROUPS_MAX]
     counts = Counter(_outcome(standing) for standing in reading.standings)
     more = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
@@ -309,10 +309,6 @@ def _lines(reading: ConsistencyReading, now_wall_ms: int) -> list[str]:
 
 def _outcome(standing: GroupStanding) -> str:
     return "diverged" if standing.findings or standing.unlisted else str(standing.summary.outcome)
-
-
-def _tone(standing: GroupStanding) -> str:
-    return tone_of(_outcome(standing))
 
 
 def tone_of(outcome: str) -> str:

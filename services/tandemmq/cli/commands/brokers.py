@@ -823,7 +823,7 @@ def failover(
         cluster,
         hand_over,
         lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, _told(planned, unclean=unclean)),
-        lambda planned: _unclean_question(planned) if unclean else _question(planned),
+        lambda planned: _question(planned, unclean=unclean),
         dry_run=dry_run,
         yes=yes,
     )
@@ -831,11 +831,9 @@ def failover(
         emit(output, done, _told(done, unclean=unclean))
 
 
-def _unclean_question(planned: HandOver) -> str:
-    return "Give up what they have, and go on without?" if planned.given_up else "Make it the master?"
-
-
-def _question(planned: HandOver) -> str:
+def _question(planned: HandOver, *, unclean: bool) -> str:
+    if unclean:
+        return "Give up what they have, and go on without?" if planned.given_up else "Make it the master?"
     return "" if planned.from_broker == planned.to_broker else "Hand over?"
 
 

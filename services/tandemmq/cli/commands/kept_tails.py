@@ -108,7 +108,11 @@ def restore_kept_tail(
     """
     if store is not None and broker:
         raise Refused("--store and --broker exclude each other", remedy="give one")
-    found = _TailList(_tails_in(store), ()) if store is not None else _TailList(*cluster.ask(_tails_of_brokers))
+    found = (
+        _TailList(_tails_in(store), ())
+        if store is not None
+        else _TailList(*cluster.ask(lambda operations: operations.kept_tails()))
+    )
     tails = [tail for tail in found.tails if (not broker or tail.broker == broker) and (not name or tail.name == name)]
     if not name and not every:
         emit(output, _TailList(tails, found.unseen), or_text(_tails_table(tails), _NO_TAIL))
@@ -139,10 +143,6 @@ def restore_kept_tail(
 def _end(reports: Sequence[_TailReport]) -> None:
     if not all(report.is_complete for report in reports):
         raise typer.Exit(EXIT_FAILED)
-
-
-async def _tails_of_brokers(operations: Operations) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
-    return await operations.kept_tails()
 
 
 def _restored(cluster: ClusterChoice, tail: KeptTail, store: Path | None, group: str, *, dry_run: bool) -> _TailReport:
