@@ -72,12 +72,7 @@ def _add_lists(app: FastAPI, pages: Pages) -> None:
         found = await pages.operations(request).topics(
             search=search, categories=(DEAD_LETTER,), page=PageRequest(page, _PAGE_SIZE)
         )
-        return pages.html(
-            request,
-            "dead_letters.html",
-            page=found,
-            search=search,
-        )
+        return pages.html(request, "dead_letters.html", page=found, search=search)
 
     @app.get("/dead-letters/{group}", include_in_schema=False)
     async def letters(request: Request, group: str, page_token: Token = "") -> Response:

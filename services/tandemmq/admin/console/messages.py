@@ -573,15 +573,10 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
             except OperationFailed as failure:
                 if failure.kind is not FailureKind.NOT_FOUND:
                     raise
-                return _no_message_page(pages, request, place, failure)
+                return pages.html(request, "message_missing.html", place=place, failure=failure)
         else:
             return pages.go_to("/messages")
-        return pages.html(
-            request,
-            "message.html",
-            view=message_view(found, wanted=view),
-            copy_state=copy_state,
-        )
+        return pages.html(request, "message.html", view=message_view(found, wanted=view), copy_state=copy_state)
 
     @app.get("/message/body", include_in_schema=False)
     async def body(request: Request, broker: Name, offset: Number) -> Response:
@@ -641,15 +636,6 @@ def _add_sending_again(app: FastAPI, pages: Pages) -> None:
             place_address(receipt.broker_name, found.topic, receipt.queue_id, receipt.queue_offset),
             Flash("ok", f"It was sent again, as a new message, and stored on {place}."),
         )
-
-
-def _no_message_page(pages: Pages, request: Request, place: QueuePlace, failure: OperationFailed) -> Response:
-    return pages.html(
-        request,
-        "message_missing.html",
-        place=place,
-        failure=failure,
-    )
 
 
 def _search_page(
@@ -803,10 +789,4 @@ def add_transaction_pages(app: FastAPI, pages: Pages) -> None:
         if is_sure and row is not None:
             done = "committed" if end == "commit" else "rolled back"
             return pages.go_to(_OWN, Flash("ok", f"The transaction of message {row.message_id} was {done}."))
-        return pages.html(
-            request,
-            "transactions_resolve.html",
-            row=row,
-            end=end,
-            failure=failure,
-        )
+        return pages.html(request, "transactions_resolve.html", row=row, end=end, failure=failure)

@@ -15,7 +15,6 @@ from tandemmq.admin.cluster_state import (
     BrokerStatus,
     ClusterState,
     MasterChange,
-    SlaveDeparture,
     SlaveState,
     failover_of,
 )
@@ -297,20 +296,17 @@ def _own_view(member: BrokerState | None) -> str:
 
 
 def _departure_rows(standing: GroupStanding, status: BrokerStatus) -> list[DepartureRow]:
-    newest = list(reversed(status.slave_departures))[:_DEPARTURES_MAX]
-    return [_departure_row(standing, departure) for departure in newest]
-
-
-def _departure_row(standing: GroupStanding, departure: SlaveDeparture) -> DepartureRow:
-    known = departure.broker_id >= 0
-    return DepartureRow(
-        key=f"{departure.wall_clock_ms}-{departure.peer}",
-        wall_ms=departure.wall_clock_ms,
-        slave=f"{standing.name}:{departure.broker_id}" if known else "never proved who it is",
-        peer=departure.peer,
-        reason=departure.reason,
-        behind=bytes_text(departure.lag_bytes),
-    )
+    return [
+        DepartureRow(
+            key=f"{departure.wall_clock_ms}-{departure.peer}",
+            wall_ms=departure.wall_clock_ms,
+            slave=f"{standing.name}:{departure.broker_id}" if departure.broker_id >= 0 else "never proved who it is",
+            peer=departure.peer,
+            reason=departure.reason,
+            behind=bytes_text(departure.lag_bytes),
+        )
+        for departure in list(reversed(status.slave_departures))[:_DEPARTURES_MAX]
+    ]
 
 
 # Plots
@@ -491,7 +487,10 @@ def group_standings(state: ClusterState, *, search: str = "") -> list[GroupStand
     for broker in state.brokers:
         if search.lower() in broker.broker_name.lower():
             members.setdefault(broker.broker_name, []).append(broker)
-    standings = [_standing(name, tuple(found), state.registrations_known) for name, found in members.items()]
+    standings = [
+        GroupStanding(name, tuple(found), *_verdict(found, state.registrations_known))
+        for name, found in members.items()
+    ]
     return sorted(standings, key=lambda standing: (_WORST_FIRST[standing.tone], standing.name))
 
 
@@ -507,12 +506,7 @@ def groups_text(standings: Sequence[GroupStanding]) -> str:
     return f"{len(standings):,} groups: {', '.join(parts)}." if len(standings) > 1 else f"{standings[0].verdict}."
 
 
-def _standing(name: str, members: tuple[BrokerState, ...], registrations_known: bool) -> GroupStanding:
-    tone, verdict = _verdict(members, registrations_known)
-    return GroupStanding(name, members, tone, verdict)
-
-
-def _verdict(members: tuple[BrokerState, ...], registrations_known: bool) -> tuple[str, str]:
+def _verdict(members: Sequence[BrokerState], registrations_known: bool) -> tuple[str, str]:
     reached = (broker for broker in members if broker.registered or not registrations_known)
     master = next((broker.status for broker in reached if broker.is_master), None)
     if master is None:
