@@ -118,7 +118,6 @@ class LazyGroup(QuickGroup):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Names and summaries."""
         from typer._click.shell_completion import CompletionItem
 
         names = [

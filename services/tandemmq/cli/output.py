@@ -247,8 +247,6 @@ def _replication_rows(broker: BrokerState) -> list[tuple[str, ...]]:
 
 
 class OutputFormat(StrEnum):
-    """How to print."""
-
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"

@@ -47,8 +47,6 @@ _LEAST_RATE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A member in the list."""
-
     broker: BrokerState
     # ok, warning or bad, and the same in words.
     tone: str

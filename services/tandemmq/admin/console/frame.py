@@ -47,8 +47,6 @@ _CODE_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """A link to a page."""
-
     name: str
     label: str
     href: str
@@ -114,8 +112,6 @@ class Flashes:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One page's frame."""
-
     # Name of the navigation's entry; empty: none.
     active: str = ""
     cluster: str = ""
@@ -218,8 +214,6 @@ _MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file that pages load."""
-
     content: bytes
     media_type: str
 

@@ -81,8 +81,6 @@ class TopicProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group's page."""
-
     detail: GroupDetail
     # Of all topics together.
     whole: TopicProgress

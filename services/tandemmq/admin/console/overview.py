@@ -280,8 +280,6 @@ class ApiOperation:
 
 @dataclass(frozen=True, slots=True)
 class ApiSection:
-    """Operations of one tag."""
-
     tag: str
     operations: Sequence[ApiOperation]
 

@@ -279,16 +279,12 @@ _BrokerArgument = Annotated[
 
 
 class _Permission(StrEnum):
-    """Whether producers are sent there."""
-
     ON = "on"
     OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class _BrokerLine:
-    """A broker as `list` tells it."""
-
     broker: str
     cluster: str
     role: str

@@ -625,8 +625,6 @@ _SEARCH_PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class _Letters:
-    """A group and its dead letters."""
-
     group: str
     topic: str
     # Held by the masters that answered; -1: not known.

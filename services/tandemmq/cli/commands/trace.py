@@ -55,8 +55,6 @@ _LIST_WIDE: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of a tree."""
-
     # None: an event.
     node: TraceNode | None
     at_ns: int
