@@ -305,7 +305,6 @@ class BrokerRates:
 
     messages_in: float
     messages_out: float
-    bytes_in: float
     # Bytes sent to each slave, by its connection.
     sent_bytes: Mapping[str, float]
     # Growth of its own CommitLog in bytes.
@@ -340,7 +339,6 @@ def _rates(before: BrokerStatus, now: BrokerStatus, seconds: float) -> BrokerRat
     return BrokerRates(
         messages_in=max(0, now.messages_in_count - before.messages_in_count) / seconds,
         messages_out=max(0, now.messages_out_count - before.messages_out_count) / seconds,
-        bytes_in=max(0, now.bytes_in_count - before.bytes_in_count) / seconds,
         sent_bytes={
             slave.peer: max(0, slave.sent_bytes - sent_before[slave.peer]) / seconds
             for slave in now.slaves

@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tandemmq.admin.api.access import OPERATOR_ONLY, SESSION_COOKIE, Problem, current_actor, problem_of
-from tandemmq.admin.audit_log import Actor, AuditLog
+from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, entry_of, frame_of
@@ -65,11 +65,6 @@ class Pages:
     def operations(self, request: Request) -> Operations:
         """The cluster's operations in the name of who sent the request."""
         return self.desk.acting_as(current_actor(request))
-
-    @property
-    def audit_log(self) -> AuditLog:
-        """What operators did through this process."""
-        return self.desk.audit_log
 
     def html(
         self,

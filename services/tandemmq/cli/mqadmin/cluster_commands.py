@@ -74,11 +74,10 @@ def cluster_list(
     """
 
     async def once(connection: ClusterConnection) -> None:
-        clock = SystemClock()
-        state, rates = await read_with_rates(connection, clock, interval_s=_RATE_INTERVAL_S)
+        state, rates = await read_with_rates(connection, SystemClock(), interval_s=_RATE_INTERVAL_S)
         check_cluster_name(state, cluster_name)
         found = [broker for broker in state.brokers if cluster_name in (None, broker.cluster)]
-        lines = _more_lines(found) if more_stats else _LIST.lines(_row(each, rates, clock) for each in found)
+        lines = _more_lines(found) if more_stats else _LIST.lines(_row(each, rates) for each in found)
         emit_lines(output, found, lines)
 
     cluster.run(lambda connection: repeat(lambda: once(connection), interval_s=interval))
@@ -119,7 +118,7 @@ def broker_status(
     emit_lines(output, found, lines)
 
 
-def _row(broker: BrokerState, rates: Mapping[str, BrokerRates], clock: Clock) -> Sequence[object]:
+def _row(broker: BrokerState, rates: Mapping[str, BrokerRates]) -> Sequence[object]:
     status, rate = broker.status, rates.get(broker.key)
     head = (broker.cluster, broker.broker_name, broker.broker_id, broker.metadata_endpoint)
     if status is None:
