@@ -85,7 +85,7 @@ def drawing(shown: Shown) -> RenderableType:
 
     if isinstance(shown, str):
         return styled(shown)
-    return Group(*map(drawing, shown)) if isinstance(shown, list | tuple) else shown
+    return Group(*map(drawing, shown)) if isinstance(shown, Sequence) else shown
 
 
 def styled(text: str, style: str = "") -> Text:
