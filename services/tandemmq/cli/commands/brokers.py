@@ -9,18 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.cluster_state import (
-    BrokerState,
-    BrokerStatus,
-    ClusterState,
-    GroupFailover,
-    SlaveDeparture,
-    SlaveState,
-    diagnose,
-    failover_of,
-    is_healthy,
-)
-from tandemmq.admin.history import quantile_s
 from tandemmq.cli.connection import (
     BrokerRates,
     ClusterChoice,
@@ -61,6 +49,14 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from tandemmq.admin.cluster_state import (
+        BrokerState,
+        BrokerStatus,
+        ClusterState,
+        GroupFailover,
+        SlaveDeparture,
+        SlaveState,
+    )
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, HandOver, Setting
 
@@ -163,6 +159,9 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> Shown:
 
 
 def _group(name: str, members: Iterable[BrokerState], rates: Mapping[str, BrokerRates]) -> GroupReplication:
+    from tandemmq.admin.cluster_state import failover_of
+    from tandemmq.admin.history import quantile_s
+
     members = list(members)
     master = next((broker for broker in members if broker.is_master), None)
     status = master.status if master is not None else None
@@ -708,6 +707,8 @@ def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, js
 
       tandemmq status --namesrv "10.0.0.1:9876;10.0.0.2:9876" --json
     """
+    from tandemmq.admin.cluster_state import diagnose, is_healthy
+
     state = cluster.read_state()
     output = OutputFormat.JSON if json else output
     if output is OutputFormat.TABLE:

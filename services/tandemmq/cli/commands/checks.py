@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from tandemmq.admin.cluster_state import BrokerState, ClusterState, Severity, diagnose
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterTarget, KubernetesPlace
 from tandemmq.cli.connection import ClusterChoice, with_cluster
@@ -20,16 +19,17 @@ from tandemmq.cli.kube.release import runs_of_release
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import collect, read_groups
 from tandemmq.cli.options import complete_group, complete_topic, parse_duration_s
-from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
+    from tandemmq.admin.cluster_state import BrokerState, ClusterState
     from tandemmq.admin.consistency_runs import (
         ConsistencyReading,
     )
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
+    from tandemmq.core.audit.run_summary import RunSummary
 
 
 # What a monitoring plugin answers: one line with performance data, and an exit code 0 to 3.
@@ -129,6 +129,8 @@ def _limit(value: float | None) -> str:
 
 def check_health(state: ClusterState) -> CheckResult:
     """As `tandemmq status`: critical when the cluster is degraded; what is only worth knowing stays OK."""
+    from tandemmq.admin.cluster_state import Severity, diagnose
+
     findings = diagnose(state)
     problems = [f"{each.subject} {each.problem}" for each in findings if each.severity is Severity.PROBLEM]
     notes = len(findings) - len(problems)
@@ -266,6 +268,7 @@ def check_lag(
 
 def check_consistency(reading: ConsistencyReading, *, now_ms: int) -> CheckResult:
     """Critical when replicas differ; a warning when no run ended lately or a group could not be compared."""
+    from tandemmq.admin.cluster_state import Severity
     from tandemmq.admin.consistency_runs import diagnose_consistency
 
     findings = diagnose_consistency(reading, now_wall_ms=now_ms)

@@ -16,12 +16,12 @@ from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
 from tandemmq.cli.options import DryRunOption, YesOption, at_terminal, standard_input
 from tandemmq.cli.output import new_table, plain_row, show
-from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepResult
+    from tandemmq.core.audit.repair_plan import RepairPlan, RepairStep
 
 _PLAN_SUFFIX: Final = ".plan"
 _ANYWHERE: Final = KubernetesPlace()
@@ -69,6 +69,7 @@ def repair(
       kubectl exec -it deploy/mq-admin -- tandemmq repair --plan configmap:mq-consistency
     """
     from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX
+    from tandemmq.core.audit.repair_plan import RepairAction
 
     place = _ANYWHERE
     if plan.startswith(CONFIG_MAP_PREFIX):
@@ -89,6 +90,8 @@ def repair(
 
 def read_plan(source: str, place: KubernetesPlace = _ANYWHERE) -> RepairPlan:
     """CommandError when there is none, or it is not whole. `place` is where a ConfigMap is looked for."""
+    from tandemmq.core.audit.repair_plan import RepairPlan
+
     try:
         plan = RepairPlan.from_json(json.loads(_plan_text(source, place)))
     except (OSError, ValueError, RecursionError) as error:
@@ -135,6 +138,8 @@ async def _plans_in(name: str, place: KubernetesPlace) -> dict[str, str]:
 
 
 def _missing(step: RepairStep) -> list[str]:
+    from tandemmq.core.audit.repair_plan import RepairAction
+
     needed = {
         RepairAction.COPY_RANGE: ("source_broker_id", "start_offset", "end_offset", "target_digest", "source_digest"),
         RepairAction.REWRITE_QUEUE_ENTRIES: ("topic", "queue_id", "first_queue_offset", "end_queue_offset"),
@@ -170,6 +175,8 @@ def plan_table(plan: RepairPlan, steps: Sequence[RepairStep]) -> Table:
 
 
 def _what(step: RepairStep) -> str:
+    from tandemmq.core.audit.repair_plan import RepairAction
+
     if step.action is RepairAction.COPY_RANGE:
         start, end = step.start_offset or 0, step.end_offset or 0
         return f"copy bytes {start:,} to {end:,} ({end - start:,}) from {step.group}:{step.source_broker_id}"

@@ -15,7 +15,6 @@ import typer
 from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState, Severity
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, ClusterTarget, KubernetesPlace
-from tandemmq.cli.commands.checks import consistency_runs
 from tandemmq.cli.connection import ClusterChoice, certificates_of, with_cluster
 from tandemmq.cli.doctor.checks import (
     BrokerLook,
@@ -301,6 +300,7 @@ async def audit_checks(target: ClusterTarget) -> list[Check]:
     """What the consistency job found last. Nothing where nobody says where it leaves that, or where it has never run
     in a data folder: it need not."""
     from tandemmq.admin.consistency_runs import ConsistencyReading, diagnose_consistency, standings
+    from tandemmq.cli.commands.checks import consistency_runs
 
     try:
         runs = await consistency_runs(target)
