@@ -275,6 +275,9 @@ _BrokerArgument = Annotated[
         metavar="BROKER", help="name:id, its group's name for the master, or host:port.", autocompletion=complete_broker
     ),
 ]
+_BrokerGroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
+]
 
 
 class _Permission(StrEnum):
@@ -447,9 +450,7 @@ async def changes_of(
 @with_cluster
 def write_permission(
     cluster: ClusterChoice,
-    broker_group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
-    ],
+    broker_group: _BrokerGroupArgument,
     permission: Annotated[_Permission, typer.Argument(help="off: producers are sent elsewhere; on: also here.")],
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -478,9 +479,7 @@ def write_permission(
 @with_cluster
 def accept_loss(
     cluster: ClusterChoice,
-    broker_group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
-    ],
+    broker_group: _BrokerGroupArgument,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -768,9 +767,7 @@ def failover_tables(groups: Sequence[tuple[str, GroupFailover]], *, now_ms: int)
 @with_cluster
 def failover(
     cluster: ClusterChoice,
-    broker_group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
-    ],
+    broker_group: _BrokerGroupArgument,
     to: Annotated[
         int | None,
         typer.Option("--to", min=0, metavar="N", help="brokerId of the new master. Default: the nearest that may."),
