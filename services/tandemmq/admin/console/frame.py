@@ -7,7 +7,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import cache
 from importlib.resources import files
@@ -146,20 +146,17 @@ def frame_of(
     has_session: bool = False,
 ) -> Frame:
     """The frame for a reading of the cluster; `now_ms` on the monotonic clock, `now_wall_ms` on the wall clock."""
+    frame = Frame(active=active, actor=actor, flash=flash, now_wall_ms=now_wall_ms, has_session=has_session)
     if reading is None:
-        return Frame(active=active, actor=actor, flash=flash, now_wall_ms=now_wall_ms, has_session=has_session)
+        return frame
     problems = sum(finding.severity is Severity.PROBLEM for finding in reading.findings)
     verdict = "healthy" if reading.healthy else counted(problems, "problem")
-    return Frame(
-        active=active,
+    return replace(
+        frame,
         cluster=", ".join(sorted({broker.cluster for broker in reading.state.brokers})),
         tone="ok" if reading.healthy else "bad",
         verdict=verdict,
         read_age_ms=reading.age_ms(now_ms),
-        now_wall_ms=now_wall_ms,
-        actor=actor,
-        flash=flash,
-        has_session=has_session,
     )
 
 
