@@ -183,7 +183,7 @@ class Role(Protocol):
 
     @property
     def lacking_progress(self) -> Collection[str]:
-        """Of a master: disks that cannot take now what groups have finished."""
+        """Of a master: disks that cannot take now what groups have finished. They are as good as not connected."""
 
     def give_up(self) -> None:
         """A master that starts does not come to serve any more: its `begin` returns soon."""

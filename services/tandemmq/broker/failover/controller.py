@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -24,7 +24,6 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.replication.log_history import newest_memories
-from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
     NO_SUCCESSOR,
     UNREADABLE,
@@ -44,6 +43,7 @@ from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 if TYPE_CHECKING:
     from tandemmq.broker.master.role import FailoverSeat
+    from tandemmq.broker.parts import Role
 
 log = structlog.get_logger(__name__)
 
@@ -128,53 +128,6 @@ class _Steps:
         self._began_ms = now_ms
 
 
-class FailoverRole(Protocol):
-    """What a role is asked; see `tandemmq.broker.parts.Role`."""
-
-    @property
-    def is_master(self) -> bool:
-        """It is a master's."""
-
-    @property
-    def is_serving(self) -> bool:
-        """It has begun and has not ended."""
-
-    @property
-    def caught_up_epoch(self) -> int:
-        """Of a slave: the epoch in which it last had all that its master had; 0: it never had, or is a master."""
-
-    @property
-    def hears_master(self) -> bool:
-        """The master's log flows to us, and its machine answers. True of a master."""
-
-    @property
-    def serves_reads(self) -> bool:
-        """Of a slave: it gives messages while its group has no master."""
-
-    @property
-    def waiting_count(self) -> int:
-        """Sends, and turns with acknowledgements, without an answer yet."""
-
-    def slaves(self) -> Sequence[SlaveView]:
-        """Those connected."""
-
-    def require(self) -> None:
-        """A master acknowledges what `FailoverSeat.required` holds from now on."""
-
-    async def copy_progress(self) -> bool:
-        """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
-
-    async def append_leases(self, change: LeaseChange) -> LeasePosition:
-        """A slave takes what its master's leases go on with; where its copy ends then."""
-
-    @property
-    def lacking_progress(self) -> Collection[str]:
-        """Of a master: disks that cannot take now what groups have finished. They are as good as not connected."""
-
-    def give_up(self) -> None:
-        """A master that starts does not come to serve any more."""
-
-
 class MastersService(Protocol):
     """An address that stays, and leads to the master; see `tandemmq.broker.failover.kubernetes_service`."""
 
@@ -212,7 +165,7 @@ class FailoverHost(Protocol):
         """No role begins any more."""
 
     @property
-    def role(self) -> FailoverRole:
+    def role(self) -> Role:
         """The one that it has."""
 
     @property
@@ -882,7 +835,7 @@ class Failover:
             raise HandOverRefused(_AUTHORITY_AWAY.format(self.problem))
         return self._successor_of(to)[1].broker_id
 
-    def _successor_of(self, to: int | None) -> tuple[FailoverRole, Replica]:
+    def _successor_of(self, to: int | None) -> tuple[Role, Replica]:
         role, record = self._host.role, self.record
         if not self.acts or record is None or not role.is_serving:
             raise HandOverRefused("this broker is not the master; ask the master")
@@ -945,7 +898,7 @@ class Failover:
             self._note_away(error)
             raise HandOverRefused(_AUTHORITY_AWAY.format(self.problem)) from error
 
-    def _successor(self, record: GroupRecord, role: FailoverRole, to: int | None) -> Replica:
+    def _successor(self, record: GroupRecord, role: Role, to: int | None) -> Replica:
         connected = {
             Replica(slave.broker_id, slave.disk_id): slave.acked_offset
             for slave in role.slaves()
@@ -962,7 +915,7 @@ class Failover:
             )
         return max(able, key=lambda replica: (connected[replica], -replica.broker_id))
 
-    def _has_all(self, role: FailoverRole, successor: Replica) -> bool:
+    def _has_all(self, role: Role, successor: Replica) -> bool:
         end_offset = self._host.raw_end_offset
         return any(slave.disk_id == successor.disk_id and slave.acked_offset >= end_offset for slave in role.slaves())
 
