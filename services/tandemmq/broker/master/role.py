@@ -151,9 +151,7 @@ class MasterRole:
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
         self.lag_age: Final = LagAge(end_offset=lambda: parts.store.end_offset, clock=parts.clock)
-        self._metrics = MasterRoleMetrics(
-            parts, write_path=self.write_path, recovery=self.recovery, replica=self.replica, lag_age=self.lag_age
-        )
+        self._metrics = MasterRoleMetrics(parts, self)
 
     def _new_progress_copies(self) -> ProgressCopies:
         parts = self._parts

@@ -12,7 +12,6 @@ import structlog
 from tandemmq.broker.client_api.services import READS_ONLY
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
 from tandemmq.broker.metadata_tables import cut_progress
-from tandemmq.broker.metrics import SlaveMetrics
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor
@@ -104,7 +103,6 @@ class SlaveRole:
         self._reads = SlaveReads(
             parts, self._copy, has_link=lambda: self.follower.is_following, refusal=self.client_refusal
         )
-        self._metrics = SlaveMetrics(self.follower, serves_reads=lambda: self.serves_reads)
 
     def _has_messages(self, topic: str) -> bool:
         """Its numbers have begun here, whether or not its messages have expired since."""
@@ -179,7 +177,10 @@ class SlaveRole:
         return {}
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        self._metrics.tell(samples)
+        samples.add("rocketmq_store_ha_slave_following", self.follower.is_following)
+        samples.add("rocketmq_store_ha_slave_behind_bytes", self.follower.lag_bytes)
+        samples.add("rocketmq_store_ha_slave_refusing", self.follower.is_refusing)
+        samples.add("rocketmq_store_ha_slave_serving_reads", self.serves_reads)
 
     @property
     def caught_up_epoch(self) -> int:
