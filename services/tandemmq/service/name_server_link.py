@@ -168,10 +168,11 @@ class NameServerLinks:
         ]
         # Links whose snapshots make the view, the freshest last.
         self._current: list[_Link] = []
-        self._view = ClusterView(0, ())
+        self.view = ClusterView(0, ())
         # Routes asked for since the last news.
         self._routes: dict[str, TopicRoute] = {}
-        self._master: RegisteredBroker | None = None
+        self.master: RegisteredBroker | None = None
+        """The live master of the registrant's group."""
         self._arrivals = 0
         self._announced = asyncio.Event()
         self._is_leaving = False
@@ -187,15 +188,6 @@ class NameServerLinks:
             if route is not None:
                 self._routes[topic] = route
         return route
-
-    @property
-    def view(self) -> ClusterView:
-        return self._view
-
-    @property
-    def master(self) -> RegisteredBroker | None:
-        """The live master of the registrant's group."""
-        return self._master
 
     @property
     def links(self) -> list[LinkView]:
@@ -385,11 +377,11 @@ class NameServerLinks:
             return
         self._current = current
         self._routes.clear()
-        merged = merge_snapshots([link.snapshot_of(None) for link in current], revision=self._view.revision + 1)
-        self._view = ClusterView(merged.revision, merged.brokers)
+        merged = merge_snapshots([link.snapshot_of(None) for link in current], revision=self.view.revision + 1)
+        self.view = ClusterView(merged.revision, merged.brokers)
         master = self._find_master()
-        is_other_master = _whereabouts(master) != _whereabouts(self._master)
-        self._master = master
+        is_other_master = _whereabouts(master) != _whereabouts(self.master)
+        self.master = master
         if is_other_master and self._on_master_changed is not None:
             self._on_master_changed(master)
         if self._on_routes_changed is not None:
@@ -402,7 +394,7 @@ class NameServerLinks:
         return next(
             (
                 broker
-                for broker in self._view.brokers
+                for broker in self.view.brokers
                 if (broker.identity.cluster, broker.identity.broker_name) == (group.cluster, group.broker_name)
                 and broker.is_master
                 and not broker.recovering
