@@ -78,24 +78,6 @@ class _Unread:
 class GrpcCall:
     """`tandemmq.service.rpc.Call` over one grpc.aio RPC. Used on the event loop's thread only."""
 
-    __slots__ = (
-        "_callback",
-        "_clock",
-        "_code",
-        "_context",
-        "_detail",
-        "_metadata",
-        "_outbox",
-        "_outbox_bytes",
-        "_over",
-        "_undelivered",
-        "_unread",
-        "_wakeup",
-        "peer",
-        "received_ns",
-        "request_data",
-    )
-
     def __init__(self, context: _Context, clock: Clock, unread: _Unread, request_data: bytes = b"") -> None:
         self._context = context
         self._unread = unread

@@ -169,20 +169,6 @@ def key_hash(topic: str, key: str) -> int:
 class IndexFile:
     """One file of the index. One thread only, but `sync` may run in another."""
 
-    __slots__ = (
-        "_entries_start",
-        "_used_slots",
-        "_view",
-        "begin_physical_offset",
-        "begin_timestamp_ms",
-        "end_physical_offset",
-        "end_timestamp_ms",
-        "entry_count",
-        "next_entry",
-        "segment",
-        "slot_count",
-    )
-
     def __init__(self, segment: MappedSegment, *, slot_count: int, entry_count: int) -> None:
         """Reads the header of a mapped file, which may be all zeros."""
         self.segment = segment
