@@ -27,7 +27,7 @@ from tandemmq.broker.message_group_homes import MESSAGE_GROUP_HOMES_FILE
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.audit import AuditServices
-from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
+from tandemmq.broker.peer_api.plane import SERVICE_NAMES, serve_metadata_plane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.replica_identity import LogDamage, ReplicaIdentity, missing_to_mark
@@ -279,7 +279,8 @@ class Broker:
             is_indexed=settings.message_index_enable,
             damaged=parts.damaged_entries,
         )
-        MetadataPlane.of(
+        serve_metadata_plane(
+            server,
             parts,
             report=self._report,
             departure=self._departure,
@@ -298,7 +299,7 @@ class Broker:
             audit=self._audit,
             events=events,
             failover=self._failover,
-        ).serve_on(server)
+        )
         return server
 
     # Life
