@@ -292,7 +292,7 @@ class MasterRole:
     def setting_appliers(self) -> Mapping[str, Applier]:
         """What only a master's clients would notice."""
         parts = self._parts
-        return master_setting_appliers(store=parts.store, leases=parts.leases, api_options=parts.options)
+        return master_setting_appliers(store=parts.store, leases=parts.leases, options=parts.options)
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
         await self._metrics.tell(samples, turn)
