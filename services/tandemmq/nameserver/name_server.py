@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -16,14 +16,12 @@ from structlog.typing import FilteringBoundLogger
 
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
-from tandemmq.core.metadata.topic_table import group_name_problem
 from tandemmq.core.routing.route_table import HeartbeatStatus, RegistrationRefused
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, Registration, TopicRoute, parse_address
 from tandemmq.nameserver.route_registry import GroupMemoryFile, RouteRegistry
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
-from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.grpc_server import (
@@ -38,22 +36,19 @@ from tandemmq.service.grpc_server import (
 )
 from tandemmq.service.metrics import MetricFamily, MetricInfo, MetricKind, MetricSamples
 from tandemmq.service.route_messages import (
+    AssignmentHandler,
     RouteQueryHandler,
     broker_message,
-    client_id_problem,
     heartbeat_value,
     identity_value,
     memory_message,
-    message_queue,
     refusal_text,
     registration_value,
     replica_message,
     route_message,
-    rows_or_problem,
     snapshot_message,
-    takes_one_address,
 )
-from tandemmq.service.rpc import Call, MethodTable, ShortRequests, UnaryMethod
+from tandemmq.service.rpc import MethodTable, ShortRequests, UnaryMethod
 from tandemmq.service.service_tls import caller_of, claim_problem_of, peer_of, server_tls_of
 from tandemmq.service.settings import VERSION
 
@@ -449,10 +444,6 @@ def _registration_problems(registration: Registration) -> list[str]:
 
 # For official clients.
 
-_Code = definition.Code
-
-# In an assignment: any queue of that broker.
-_ANY_QUEUE: Final = -1
 _QUESTION_BYTES_MAX: Final = 64 << 10
 """Names of a topic and a group, and an access point, from anybody."""
 
@@ -473,43 +464,3 @@ def client_api(route: Callable[[str], TopicRoute | None]) -> MethodTable:
         otherwise="a NameServer answers QueryRoute and QueryAssignment only; send this call to a broker of the "
         "route, or use a broker's client port as access point",
     )
-
-
-class AssignmentHandler:
-    """QueryAssignment without knowledge of consumer groups: every group gets the answer for an ordinary one.
-
-    A NameServer cannot tell groups with ordered delivery apart. They are served in order all the same, as the broker
-    decides what "any queue" gives out; only the spreading over queues is left to it.
-    """
-
-    def __init__(self, route: Callable[[str], TopicRoute | None]) -> None:
-        self._route = route
-
-    def query_assignment(self, request: service.QueryAssignmentRequest, call: Call) -> None:
-        """One row for each broker group that has a readable queue; the same for every member of the group."""
-        call.send(self._answer(request, call.metadata))
-        call.finish()
-
-    def _answer(
-        self, request: service.QueryAssignmentRequest, metadata: Mapping[str, str]
-    ) -> service.QueryAssignmentResponse:
-        rows = client_id_problem(metadata) or rows_or_problem(self._route, request.topic)
-        if isinstance(rows, definition.Status):
-            return service.QueryAssignmentResponse(status=rows)
-        group_problem = group_name_problem(request.group.name)
-        if group_problem is not None:
-            return _refusal(_Code.ILLEGAL_CONSUMER_GROUP, group_problem)
-        first_readable = {row.broker_name: row for row in reversed(rows) if row.permission.is_readable}
-        if not first_readable:
-            return _refusal(_Code.FORBIDDEN, f"topic {request.topic.name} permits no reading")
-        response = service.QueryAssignmentResponse(status=definition.Status(code=_Code.OK, message="OK"))
-        for broker_name in sorted(first_readable):
-            row = first_readable[broker_name]
-            queue = message_queue(row, request.topic, one_address=takes_one_address(metadata))
-            queue.id = _ANY_QUEUE
-            response.assignments.add(message_queue=queue)
-        return response
-
-
-def _refusal(code: definition.Code, message: str) -> service.QueryAssignmentResponse:
-    return service.QueryAssignmentResponse(status=definition.Status(code=code, message=message))

@@ -15,8 +15,9 @@ from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import RecallHandler, SendHandler
 from tandemmq.broker.client_api.sent_message import SendRequest
 from tandemmq.broker.client_api.services import BrokerServices
+from tandemmq.broker.client_api.sessions import group_policy
 from tandemmq.broker.client_api.settle import AckRequest, SettleHandler
-from tandemmq.broker.client_api.telemetry import AssignmentHandler, TelemetryHandler
+from tandemmq.broker.client_api.telemetry import TelemetryHandler
 from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.client_api.validation import Code, Outcome, check_client_id, check_topic
 from tandemmq.broker.dead_letters import DeadLetterQueues
@@ -27,7 +28,7 @@ from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.route_table import external_route
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.route_messages import RouteQueryHandler
+from tandemmq.service.route_messages import AssignmentHandler, RouteQueryHandler
 from tandemmq.service.rpc import (
     BidiMethod,
     Call,
@@ -124,7 +125,7 @@ class ClientApi:
                 "SendMessage": UnaryMethod(self._send.send_message, SendRequest),
                 "RecallMessage": UnaryMethod(self._recall.recall_message, pb.RecallMessageRequest),
                 "QueryAssignment": UnaryMethod(
-                    AssignmentHandler(self._services, route).query_assignment, pb.QueryAssignmentRequest
+                    AssignmentHandler(route, is_ordered=self._is_ordered).query_assignment, pb.QueryAssignmentRequest
                 ),
                 "ReceiveMessage": ServerStreamMethod(self._receive.receive_message, pb.ReceiveMessageRequest),
                 "AckMessage": UnaryMethod(self._settle.ack_message, AckRequest),
@@ -155,6 +156,9 @@ class ClientApi:
         }
         table = replace(table, methods=methods)
         return table if self._access is None else self._access.guard(table)
+
+    def _is_ordered(self, group: str) -> bool:
+        return group_policy(self._services.groups, group).fifo
 
     def access_changed(self) -> None:
         """Users or policies are others: who waits for messages asks again, and is judged anew."""
