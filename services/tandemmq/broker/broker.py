@@ -22,7 +22,7 @@ from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
-from tandemmq.broker.master.role import FailoverSeat, MasterRole
+from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.message_group_homes import MESSAGE_GROUP_HOMES_FILE
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
@@ -455,7 +455,7 @@ class Broker:
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+    async def begin_master(self, seat: Failover, *, holds_all: bool, accepts_loss: bool = False) -> None:
         role = MasterRole(
             self._parts,
             accepts_loss=accepts_loss or self._accepts_loss,

@@ -42,7 +42,6 @@ from tandemmq.core.replication.mastership import (
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 if TYPE_CHECKING:
-    from tandemmq.broker.master.role import FailoverSeat
     from tandemmq.broker.parts import Role
 
 log = structlog.get_logger(__name__)
@@ -200,7 +199,7 @@ class FailoverHost(Protocol):
     async def end_role(self, reason: str) -> None:
         """The role that is has ended, its files are closed, and clients are refused, when this returns."""
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+    async def begin_master(self, seat: Failover, *, holds_all: bool, accepts_loss: bool = False) -> None:
         """A master's role is the broker's at once; returns when it serves, or has given up. See `MasterRole`."""
 
     async def begin_slave(self) -> None:
@@ -213,7 +212,8 @@ def boot_time_ms() -> int:
 
 
 class Failover:
-    """One per broker of a group that fails over. Implements `FailoverSeat`. Event loop only."""
+    """One per broker of a group that fails over. A master has its seat here: it asks whether it may act, and who has to
+    hold what it acknowledges. Event loop only."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Failover:
         self._is_unclean = False
         """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
         self.is_handing_over = False
-        """On purpose, and now."""
+        """On purpose, and now: the next master has copied the tables, or is about to."""
         self._changing_since_ms: int | None = None
         self._told_set: tuple[int, frozenset[Replica], frozenset[Replica]] | None = None
         self._told_set_ms = 0
@@ -275,26 +275,31 @@ class Failover:
 
     @property
     def epoch(self) -> int:
+        """In which this broker is master by the group's record; 0: it has to claim."""
         return self._member.epoch
 
     @property
     def required(self) -> frozenset[str]:
+        """Disks that must hold a message before it is acknowledged."""
         return frozenset(replica.disk_id for replica in self._member.required)
 
     @property
     def in_sync_epoch(self) -> int:
+        """Of the group's record, if it has this broker's disk in the in-sync set; 0: it has not."""
         record = self.record
         return record.epoch if record is not None and self._member.me in record.in_sync else 0
 
     @property
     def others_in_sync(self) -> Sequence[ReplicaMemory]:
+        """The other members of that set; nothing is known of where their logs end."""
         record, me = self.record, self._member.me
         others = sorted(record.in_sync - {me}) if record is not None and me in record.in_sync else ()
         return [ReplicaMemory(replica.broker_id, replica.disk_id, master_epoch=0) for replica in others]
 
     @property
     def refusal(self) -> str | None:
-        """By the clock: a process that stood still is asked before its timers run."""
+        """Why this master takes and gives nothing now. By the clock: a process that stood still is asked before its
+        timers run."""
         if self._refusal is None and self._mastership is not None and self._mastership.epoch and not self.acts:
             self._arm_fence()
         return self._refusal
@@ -353,6 +358,7 @@ class Failover:
         self.poke()
 
     def slave_left(self, broker_id: int, disk_id: str) -> None:
+        """The connection to a slave has ended. If it is in the set it may claim soon."""
         if self._mastership is not None and self._mastership.epoch:
             self._mastership.slave_left(Replica(broker_id, disk_id), now_ms=self._now_ms())
             self._arm_fence()
@@ -374,7 +380,9 @@ class Failover:
         self._poked.set()
 
     async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
-        """See `FailoverSeat`: of a start that has heard its group and holds the best log in reach."""
+        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
+        has an older record than other members, who have `seen` one of this epoch and these renewals. Of a start that
+        has heard its group and holds the best log in reach."""
         member = self._member
         async with self._turn:
             if not member.epoch:
