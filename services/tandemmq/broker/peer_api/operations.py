@@ -12,10 +12,9 @@ from urllib.parse import unquote
 import grpc
 import structlog
 
-from tandemmq.broker.client_api.client_commands import ClientCommands, Unreachable
-from tandemmq.broker.client_api.lite import LiteHandler
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.client_commands import Unreachable
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
-from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.client_api.validation import OK, Outcome
 from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, ResetTarget, StoreTime
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
@@ -84,11 +83,9 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         changes: GroupChanges,
         settings: RuntimeSettings,
         events: EventMemory,
-        resend_dead_letters: ResendDeadLetters | None,
-        kept_tails: KeptTails | None,
-        transactions: Transactions,
-        lite: LiteHandler,
-        commands: ClientCommands,
+        resend_dead_letters: ResendDeadLetters,
+        kept_tails: KeptTails,
+        client_api: ClientApi,
         process_start_ms: int,
         refusal: Callable[[], str | None],
         clock: Clock,
@@ -99,9 +96,9 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         self._events = events
         self._resend_dead_letters = resend_dead_letters
         self._kept_tails = kept_tails
-        self._transactions = transactions
-        self._lite = lite
-        self._commands = commands
+        self._transactions = client_api.transactions
+        self._lite = client_api.lite
+        self._commands = client_api.commands
         self._process_start_ms = process_start_ms
         self._refusal = refusal
         self._clock = clock
@@ -172,8 +169,6 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         self, request: pb.ResendDeadLettersRequest, context: Context
     ) -> pb.ResendDeadLettersResponse:
         self._masters_only()
-        if self._resend_dead_letters is None:
-            raise Refused(grpc.StatusCode.UNIMPLEMENTED, "this broker does not resend dead letters")
         if not request.group:
             raise Invalid("group: name one")
         if not 0 < len(request.queue_offsets) <= _DEAD_LETTERS_MAX:
@@ -302,9 +297,8 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
     # Kept tails
 
     async def ListKeptTails(self, request: pb.ListKeptTailsRequest, context: Context) -> pb.ListKeptTailsResponse:
-        tails = self._tails()
         limit = _limit(request.page_size, default=_TAILS, maximum=_TAILS_MAX)
-        found, next_token = await tails.tails(after=request.page_token, limit=limit)
+        found, next_token = await self._kept_tails.tails(after=request.page_token, limit=limit)
         answer = pb.ListKeptTailsResponse(next_page_token=next_token)
         for tail in found:
             view = answer.tails.add(
@@ -314,23 +308,20 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         return answer
 
     async def ReadKeptTail(self, request: pb.ReadKeptTailRequest, context: Context) -> pb.ReadKeptTailResponse:
-        tails = self._tails()
         if not 0 <= request.length_bytes <= _TAIL_READ_BYTES_MAX:
             raise Invalid(f"length_bytes: {request.length_bytes}; ask for at most {_TAIL_READ_BYTES_MAX}")
-        data = await tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
+        data = await self._kept_tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
         return pb.ReadKeptTailResponse(data=data)
 
     async def CheckMessages(self, request: pb.CheckMessagesRequest, context: Context) -> pb.CheckMessagesResponse:
-        tails = self._tails()
         if not 0 < len(request.messages) <= _FINGERPRINTS_MAX:
             raise Invalid(f"messages: {len(request.messages)} are named; name 1 to {_FINGERPRINTS_MAX}")
         for message in request.messages:
             if not message.message_id or not message.topic:
                 raise Invalid("messages: each needs its message_id and its topic")
-        return pb.CheckMessagesResponse(holdings=await tails.check(request.messages))
+        return pb.CheckMessagesResponse(holdings=await self._kept_tails.check(request.messages))
 
     async def RestoreMessages(self, request: pb.RestoreMessagesRequest, context: Context) -> pb.RestoreMessagesResponse:
-        tails = self._tails()
         self._masters_only()
         count, size = len(request.records), sum(map(len, request.records))
         if not 0 < count <= _RESTORED_MAX or (count > 1 and size > _RESTORED_BYTES_MAX):
@@ -338,14 +329,10 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
                 f"records: {count} of {size} bytes; send 1 to {_RESTORED_MAX}, of {_RESTORED_BYTES_MAX} bytes or one"
             )
         try:
-            return pb.RestoreMessagesResponse(messages=await tails.restore(request.records, dry_run=request.dry_run))
+            restored = await self._kept_tails.restore(request.records, dry_run=request.dry_run)
+            return pb.RestoreMessagesResponse(messages=restored)
         except TimeoutError as error:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "others restore messages here; try again") from error
-
-    def _tails(self) -> KeptTails:
-        if self._kept_tails is None:
-            raise Refused(grpc.StatusCode.UNIMPLEMENTED, "this broker has no kept tails")
-        return self._kept_tails
 
     # Settings
 

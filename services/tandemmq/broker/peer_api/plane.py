@@ -107,9 +107,7 @@ def serve_metadata_plane(
             kept_tails=KeptTails(
                 disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
             ),
-            transactions=parts.client_api.transactions,
-            lite=parts.client_api.lite,
-            commands=parts.client_api.commands,
+            client_api=parts.client_api,
             process_start_ms=parts.incarnation,
             refusal=lambda: parts.refusal,
             clock=parts.clock,

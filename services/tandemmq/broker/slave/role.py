@@ -486,11 +486,6 @@ class SlaveReads:
         """See `MasterAbsence`."""
         return self._absence.stood_still(self._parts.clock.monotonic_ms())
 
-    @property
-    def served_ms(self) -> int:
-        """For how long it has served; 0: it does not."""
-        return 0 if self.storage is None else max(1, self._parts.clock.monotonic_ms() - self._since_ms)
-
     async def run(self) -> None:
         """Until it is cancelled; the caller ends the service."""
         parts = self._parts
