@@ -14,7 +14,7 @@ from tandemmq.broker.peer_api.members import FailoverServicer, MetadataServicer,
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
 from tandemmq.broker.peer_api.traces import TraceServicer
-from tandemmq.broker.queries.message_queries import MessageLookup, MessageQueries
+from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.proto.admin.v1 import (
@@ -129,12 +129,7 @@ def _traces_of(parts: BrokerParts, queries: MessageQueries) -> TraceServicer:
         identity=parts.identity,
         recent=parts.observability.recent_spans,
         options=parts.observability.trace_options,
-        find_message=MessageLookup(
-            queries=queries,
-            flushed_offset=lambda: parts.store.flushed_offset,
-            topics=parts.topics,
-            slaves=lambda: parts.role.slaves(),
-        ).find,
+        find_message=lambda message_id, topic: queries.find_message(message_id, topic, slaves=parts.role.slaves()),
         min_offset=lambda: parts.store.min_offset,
         is_indexed=parts.settings.message_index_enable,
     )
