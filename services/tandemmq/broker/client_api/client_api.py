@@ -77,6 +77,11 @@ class ClientApi:
             source_of=None if access is None else access.source,
         )
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
+        # What the broker tells receives; called for every put.
+        self.message_arrived: Final = self._receive.message_arrived
+        self.message_held_back: Final = self._receive.message_held_back
+        self.confirmed: Final = self._receive.confirmed
+        self.passed_on_unread: Final = self._receive.passed_on_unread
         self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)
         self._receive.lite = self.lite
         self._send = SendHandler(services, self.transactions, self.lite, self.quotas)
@@ -164,17 +169,6 @@ class ClientApi:
         """Users or policies are others: who waits for messages asks again, and is judged anew."""
         self._receive.end_polls(_ASK_AGAIN)
 
-    def message_arrived(self, topic: str) -> None:
-        self._receive.message_arrived(topic)
-
-    def message_held_back(self, topic: str) -> None:
-        """A message of the topic may be delivered once the in-sync set holds it."""
-        self._receive.message_held_back(topic)
-
-    def confirmed(self) -> None:
-        """The in-sync set holds more of the log, or is another."""
-        self._receive.confirmed()
-
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
         self._dead_letters.forget(group, topic)
@@ -205,10 +199,6 @@ class ClientApi:
     def give_no_more(self, *, is_stopping: bool) -> None:
         """Receives that wait end, without messages; later ones are refused, passed on or held back."""
         self._receive.end_polls(_STOPPING if is_stopping else _MASTER_CHANGES)
-
-    def passed_on_unread(self, call: Call, name: str) -> bool:
-        """See `ReceiveHandler`."""
-        return self._receive.passed_on_unread(call, name)
 
     def doubt_latest(self) -> None:
         """Nobody knows which of the latest answers were read: what a push consumer was given in them runs out."""
