@@ -146,6 +146,13 @@ class Member:
     superseded: list[str]
     task: asyncio.Task[None]
 
+    @property
+    def master(self) -> RegisteredBroker | None:
+        """Of its group, as the NameServers tell; one that recovers is none."""
+        name = self.broker.identity.broker_name
+        group = [each for each in self.links.view.brokers if each.identity.broker_name == name]
+        return next((each for each in group if each.is_master and not each.recovering), None)
+
     async def kill(self) -> None:
         self.task.cancel()
         with suppress(asyncio.CancelledError):
@@ -156,6 +163,12 @@ class Member:
 async def linked(broker: Broker, *servers: NameServer) -> AsyncIterator[Member]:
     masters: list[RegisteredBroker | None] = []
     superseded: list[str] = []
+
+    def note_master() -> None:
+        master, before = member.master, masters[-1] if masters else None
+        if (master and master.incarnation) != (before and before.incarnation):
+            masters.append(master)
+
     links = NameServerLinks(
         [server.address for server in servers],
         clock=SystemClock(),
@@ -163,7 +176,7 @@ async def linked(broker: Broker, *servers: NameServer) -> AsyncIterator[Member]:
         chance=random.Random(1),
         registrant=broker,
         heartbeat_interval_ms=50,
-        on_master_changed=masters.append,
+        on_routes_changed=note_master,
         on_superseded=superseded.append,
     )
     links.announce()
@@ -475,10 +488,10 @@ async def test_broker_that_recovers_is_seen_by_others_and_gets_its_route_when_it
     async with name_server() as server, linked(broker, server) as member, linked(Broker(1, topics=()), server) as slave:
         await until(lambda: len(slave.links.view.brokers) == 2, "the slave sees it")
         assert slave.links.view.brokers[0].recovering == "waits for broker-a-1"
-        assert slave.links.master is None
+        assert slave.master is None
         broker.recovering, broker.topics, broker.data_version = "", ("orders",), broker.data_version.next(1)
         member.links.registration_changed()
-        await until(lambda: slave.links.master, "the slave sees its master")
+        await until(lambda: slave.master, "the slave sees its master")
         await until(lambda: slave.links.route("orders"), "a route")
 
 
@@ -566,12 +579,12 @@ async def test_registration_with_nonsense_about_disks_is_refused_by_field() -> N
 async def test_slave_learns_of_its_master_and_of_its_loss() -> None:
     async with name_server() as first, name_server() as second, linked(Broker(1), first, second) as slave:
         await until(lambda: slave.links.view.brokers, "the slave sees itself")
-        assert slave.links.master is None
+        assert slave.master is None
         async with linked(Broker(0), first, second) as master:
             await until(lambda: all(link.is_registered for link in master.links.links), "the master is registered")
-            await until(lambda: slave.links.master, "the slave sees its master")
+            await until(lambda: slave.master, "the slave sees its master")
             await until(lambda: len(slave.links.view.brokers) == 2, "both members are seen")
-        await until(lambda: slave.links.master is None, "the slave sees that it is gone")
+        await until(lambda: slave.master is None, "the slave sees that it is gone")
         assert [master and master.identity.broker_id for master in slave.masters] == [0, None]
 
 

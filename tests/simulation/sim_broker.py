@@ -30,7 +30,7 @@ from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.delayed_messages import DelayedMessages
 from tandemmq.broker.failover.controller import Failover, HandOverRefused
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.master.role import FailoverSeat, MasterRole
+from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.message_timers import MessageTimers
 from tandemmq.broker.metadata_tables import MetadataTables, NotSpread
 from tandemmq.broker.parts import BrokerParts, Role
@@ -520,7 +520,7 @@ class SimBroker:
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+    async def begin_master(self, seat: Failover, *, holds_all: bool, accepts_loss: bool = False) -> None:
         role = MasterRole(
             self._roles_parts,
             seat=seat,

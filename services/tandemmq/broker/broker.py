@@ -22,12 +22,12 @@ from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
-from tandemmq.broker.master.role import FailoverSeat, MasterRole
+from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.message_group_homes import MESSAGE_GROUP_HOMES_FILE
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.audit import AuditServices
-from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
+from tandemmq.broker.peer_api.plane import SERVICE_NAMES, serve_metadata_plane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.replica_identity import LogDamage, ReplicaIdentity, missing_to_mark
@@ -279,7 +279,8 @@ class Broker:
             is_indexed=settings.message_index_enable,
             damaged=parts.damaged_entries,
         )
-        MetadataPlane.of(
+        serve_metadata_plane(
+            server,
             parts,
             report=self._report,
             departure=self._departure,
@@ -298,7 +299,7 @@ class Broker:
             audit=self._audit,
             events=events,
             failover=self._failover,
-        ).serve_on(server)
+        )
         return server
 
     # Life
@@ -454,7 +455,7 @@ class Broker:
         await parts.tables.settled()
         parts.role.close_files()
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+    async def begin_master(self, seat: Failover, *, holds_all: bool, accepts_loss: bool = False) -> None:
         role = MasterRole(
             self._parts,
             accepts_loss=accepts_loss or self._accepts_loss,

@@ -122,20 +122,15 @@ class LeaseFiles:
     @property
     def is_blank(self) -> bool:
         """There is no lease and no progress in the files, or none that can be read. Blocks."""
-        snapshots, _ = self._files()
-        generation = max(snapshots, default=0)
-        snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
+        _, snapshot, journal = self._newest()
         if snapshot:
             return read_frames(snapshot)[1] < len(snapshot)
-        return not LeaseReplay.of_files(b"", self._journals_since(generation)).subscriptions
+        return not LeaseReplay.of_files(b"", journal).subscriptions
 
     @property
     def is_damaged(self) -> bool:
         """There is less in the files than was written. Blocks."""
-        snapshots, journals = self._files()
-        generation = max(snapshots, default=0)
-        snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
-        journal = self._journals_since(generation)
+        generation, snapshot, journal = self._newest()
         journal_bytes = read_frames(journal)[1]
         report = RestoreReport(
             snapshot_valid=read_frames(snapshot)[1] == len(snapshot),
@@ -144,7 +139,7 @@ class LeaseFiles:
             is_torn=is_beginning_of_frame(journal[journal_bytes:]),
             orphan_count=LeaseReplay.of_files(snapshot, journal).orphan_count,
         )
-        return not report.snapshot_valid or bool(_missing(generation, journals, report))
+        return not report.snapshot_valid or bool(_missing(generation, self._files()[1], report))
 
     @property
     def is_ahead(self) -> bool:
@@ -154,7 +149,7 @@ class LeaseFiles:
     def cut(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, int, int]]:
         """Brings progress beyond a queue's end back to it, durably: topic, queue id and how far it had come. Blocks;
         nobody else writes."""
-        replay = self._replayed()
+        replay = LeaseReplay.of_files(*self._newest()[1:])
         cuts = replay.cut(queue_end)
         if cuts:
             self._replace_by(replay)
@@ -164,15 +159,15 @@ class LeaseFiles:
         """Does in the files what operators did to the tables, durably. Blocks; nobody else writes."""
         if acts.are_none:
             return
-        replay = self._replayed()
+        replay = LeaseReplay.of_files(*self._newest()[1:])
         if replay.obey(acts):
             self._replace_by(replay)
 
-    def _replayed(self) -> LeaseReplay:
-        snapshots, _ = self._files()
-        generation = max(snapshots, default=0)
+    def _newest(self) -> tuple[int, bytes, bytes]:
+        """The generation of the newest snapshot, what is in it, and in the journals behind it."""
+        generation = max(self._files()[0], default=0)
         snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
-        return LeaseReplay.of_files(snapshot, self._journals_since(generation))
+        return generation, snapshot, self._journals_since(generation)
 
     def _replace_by(self, replay: LeaseReplay) -> None:
         snapshots, journals = self._files()
@@ -398,10 +393,8 @@ class LeaseStorage(LeaseFiles):
 
     def load(self) -> None:
         """Restores the table from the newest snapshot and the journals behind it, then opens the journal."""
-        snapshots, journals = self._files()
-        self._generation = max(snapshots, default=0)
-        snapshot = self.disk.read_file(file_path(self._generation, "snapshot")) or b""
-        journal = self._journals_since(self._generation)
+        _, journals = self._files()
+        self._generation, snapshot, journal = self._newest()
         report = self._table.restore(
             snapshot,
             journal,

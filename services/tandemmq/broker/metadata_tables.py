@@ -241,9 +241,8 @@ class MetadataTables:
         self._add_system()
         self.damaged.clear()
         self.persist_all()
-        self._topics_changed()
-        self._tell_access_changed()
-        self.changes.notify()
+        for file in (MetadataFile.TOPICS, MetadataFile.USERS):
+            self._tell(file)
         return given_up
 
     def merge_replica(self, file: MetadataFile, text: str) -> list[str]:
@@ -258,11 +257,7 @@ class MetadataTables:
         if file is MetadataFile.DELAY_OFFSETS or table.version.timestamp_ms > 0:
             self.damaged.pop(file, None)
         self.persist(file)
-        if file is MetadataFile.TOPICS and came:
-            self._topics_changed()
-        if file in _ACCESS:
-            self._tell_access_changed()
-        self.changes.notify()
+        self._tell(file)
         return came
 
     def renew(self) -> None:
@@ -284,7 +279,7 @@ class MetadataTables:
         queues = store.queues
         ends, log_offset = queues.without_records(), max(store.min_offset, queues.told_from)
         if self.consumer_offsets.note_queue_ends(ends, log_offset, now_ms=self._clock.wall_ms()):
-            self._offsets_edited()
+            self._edited(MetadataFile.CONSUMER_OFFSETS)
 
     def empty_queues_go_on(self, store: MessageStore) -> None:
         """Of a master that begins, before progress is cut: queues of which its log has no message go on with the
@@ -295,7 +290,7 @@ class MetadataTables:
             return not topic.startswith(LMQ_PREFIX) and not store.queues.has_records(topic, queue_id)
 
         if self.consumer_offsets.note_consumed_ends(is_empty, store.min_offset, now_ms=self._clock.wall_ms()):
-            self._offsets_edited()
+            self._edited(MetadataFile.CONSUMER_OFFSETS)
         ends = self.consumer_offsets.queue_ends()
         count = sum(store.queues.go_on_at(topic, queue_id, end.next_number) for topic, queue_id, end in ends)
         if count:
@@ -317,14 +312,14 @@ class MetadataTables:
         """Another numbering is valid in these queues."""
         if queues:
             self.consumer_offsets.forget_queue_ends(queues, now_ms=self._clock.wall_ms())
-            self._offsets_edited()
+            self._edited(MetadataFile.CONSUMER_OFFSETS)
 
     def cut_progress(self, queue_end: Callable[[str, int], int]) -> list[ProgressCut]:
         """Brings groups' progress beyond a queue's end back to it. `queue_end` knows the end of a queue by topic and
         queue id."""
         cuts = self.consumer_offsets.cut(queue_end, now_ms=self._clock.wall_ms())
         if cuts:
-            self._offsets_edited()
+            self._edited(MetadataFile.CONSUMER_OFFSETS)
         return cuts
 
     def settle_cuts(self, queue_end: Callable[[str, int], int]) -> None:
@@ -430,13 +425,22 @@ class MetadataTables:
 
     def topics_edited(self) -> None:
         """The topic table was changed in place."""
-        self._changed(MetadataFile.TOPICS)
-        self._topics_changed()
-        self.changes.notify()
+        self._edited(MetadataFile.TOPICS)
 
     def groups_edited(self) -> None:
         """The group table was changed in place."""
-        self._changed(MetadataFile.SUBSCRIPTION_GROUPS)
+        self._edited(MetadataFile.SUBSCRIPTION_GROUPS)
+
+    def _edited(self, file: MetadataFile) -> None:
+        self._changed(file)
+        self._tell(file)
+
+    def _tell(self, file: MetadataFile) -> None:
+        """Routes follow topics, who may call follows users and policies, and slaves follow all."""
+        if file is MetadataFile.TOPICS:
+            self._topics_changed()
+        if file in _ACCESS and self.access_changed is not None:
+            self.access_changed()
         self.changes.notify()
 
     # Users and policies
@@ -445,7 +449,7 @@ class MetadataTables:
         """Adds or changes a user; False: it is just so. Raises InvalidUser."""
         is_new = self.users.put(user, now_ms=self._clock.wall_ms())
         if is_new:
-            self._access_edited(MetadataFile.USERS)
+            self._edited(MetadataFile.USERS)
         return is_new
 
     def remove_user(self, username: str) -> bool:
@@ -453,33 +457,24 @@ class MetadataTables:
         now_ms = self._clock.wall_ms()
         existed = self.users.remove(username, now_ms=now_ms)
         if existed:
-            self._access_edited(MetadataFile.USERS)
+            self._edited(MetadataFile.USERS)
         if self.acls.remove(f"User:{username}", now_ms=now_ms):
-            self._access_edited(MetadataFile.ACLS)
+            self._edited(MetadataFile.ACLS)
         return existed
 
     def put_acl(self, acl: Acl) -> bool:
         """Adds or changes the policies of a subject; False: they are just so. Raises InvalidAcl."""
         is_new = self.acls.put(acl, now_ms=self._clock.wall_ms())
         if is_new:
-            self._access_edited(MetadataFile.ACLS)
+            self._edited(MetadataFile.ACLS)
         return is_new
 
     def remove_acl(self, subject: str) -> bool:
         """Removes the policies of a subject; False: it has none."""
         existed = self.acls.remove(subject, now_ms=self._clock.wall_ms())
         if existed:
-            self._access_edited(MetadataFile.ACLS)
+            self._edited(MetadataFile.ACLS)
         return existed
-
-    def _access_edited(self, file: MetadataFile) -> None:
-        self._changed(file)
-        self._tell_access_changed()
-        self.changes.notify()
-
-    def _tell_access_changed(self) -> None:
-        if self.access_changed is not None:
-            self.access_changed()
 
     def keep_aside(self, file: MetadataFile) -> None:
         """The file as it is now stays beside the one that is written next."""
@@ -496,11 +491,7 @@ class MetadataTables:
         if len(self.by_file[file]) * 2 < self._entries_written.get(file, 0):
             log.warning("metadata_table_shrank", table=file.value, before=self._entries_written[file])
             self.keep_aside(file)
-        self._changed(file)
-        if file is MetadataFile.TOPICS:
-            self._topics_changed()
-        if file in _ACCESS:
-            self._tell_access_changed()
+        self._edited(file)
 
     def remove_group(self, group: str) -> bool:
         """Removes a group and its progress; False when there is no such group. Progress goes in any case.
@@ -510,7 +501,7 @@ class MetadataTables:
         """
         now_ms = self._clock.wall_ms()
         self.consumer_offsets.remove_group(group, now_ms=now_ms)
-        self._offsets_edited()
+        self._edited(MetadataFile.CONSUMER_OFFSETS)
         is_removed = self.groups.remove(group, now_ms=now_ms)
         if is_removed:
             self.groups_edited()
@@ -519,12 +510,12 @@ class MetadataTables:
     def forget_progress_in(self, topic: str) -> None:
         """Removes the progress of all groups in a deleted topic."""
         self.consumer_offsets.remove_topic(topic, now_ms=self._clock.wall_ms())
-        self._offsets_edited()
+        self._edited(MetadataFile.CONSUMER_OFFSETS)
 
     def forget_progress(self, pairs: Sequence[tuple[str, str]]) -> None:
         """The same of groups in topics: of each pair the group and the topic."""
         self.consumer_offsets.remove_pairs(pairs, now_ms=self._clock.wall_ms())
-        self._offsets_edited()
+        self._edited(MetadataFile.CONSUMER_OFFSETS)
 
     def collect_progress(self, leases: LeaseTable) -> None:
         """Moves the groups' progress into the offset table and its file, and tells the slaves."""
@@ -535,11 +526,7 @@ class MetadataTables:
         self.consumer_offsets.reset_all(resets, now_ms=now_ms)
         for kept in self.consumer_offsets.commit_all(moves, now_ms=now_ms):
             log.warning("consumer_offset_kept", notice=str(kept))
-        self._offsets_edited()
-
-    def _offsets_edited(self) -> None:
-        self._changed(MetadataFile.CONSUMER_OFFSETS)
-        self.changes.notify()
+        self._edited(MetadataFile.CONSUMER_OFFSETS)
 
     def read_file(self, file: MetadataFile) -> bytes | None:
         """What is on the disk; None: no file. Blocks."""
@@ -558,11 +545,7 @@ class MetadataTables:
         """An operator takes a repair back: the table is what it was before. MetadataCorrupt leaves it as it is."""
         self.by_file[file].load_json(text)
         self.write_again(file)
-        if file is MetadataFile.TOPICS:
-            self._topics_changed()
-        if file in _ACCESS:
-            self._tell_access_changed()
-        self.changes.notify()
+        self._tell(file)
 
     def persist(self, file: MetadataFile) -> bool:
         """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
 from tandemmq.broker.put import DeliveryCounts, DeliveryMeter, PutMeter, TopicPuts
 from tandemmq.broker.queries.stored_records import read_stored_at_ms
@@ -23,8 +22,8 @@ from tandemmq.core.delivery.queue_progress import Backlog
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.metadata.subscription_group_table import system_subscription_groups
 from tandemmq.core.metadata.topic_table import PERM_READ, PERM_READ_WRITE, TopicTable
-from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
-from tandemmq.core.storage.disk import Disk, DiskUsage
+from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
@@ -34,17 +33,13 @@ from tandemmq.service.settings import VERSION
 
 if TYPE_CHECKING:
     # Its roles are built on this module.
-    from tandemmq.broker.client_api.client_api import ClientApi
     from tandemmq.broker.client_api.forwarding import CallForwarder
-    from tandemmq.broker.client_api.plane import ClientPlane
     from tandemmq.broker.failover.controller import Failover
     from tandemmq.broker.far_reads import FarReads
-    from tandemmq.broker.master.group_recovery import GroupRecovery
+    from tandemmq.broker.master.role import MasterRole
     from tandemmq.broker.parts import BrokerParts
     from tandemmq.broker.retention import Retention
     from tandemmq.broker.runtime_settings import RuntimeSettings
-    from tandemmq.broker.slave.follower import Follower
-    from tandemmq.broker.write_path import WritePath
     from tandemmq.core.delivery.lease_table import LeaseTable
     from tandemmq.core.storage.message_store import MessageStore
 
@@ -52,68 +47,49 @@ if TYPE_CHECKING:
 # What the store holds, how far it is behind itself, and how full its disk is.
 
 
-class StoreMetrics:
-    """Tells of one store. `flush_seconds` are durations by what was flushed."""
+def tell_recovery(samples: MetricSamples, store: MessageStore, clock: Clock) -> None:
+    """Adds what is known from the first moment on."""
+    progress = store.recovery_progress
+    elapsed_ms = progress.elapsed_ms(now_ms=clock.monotonic_ms())
+    samples.add("rocketmq_store_recovery_progress_ratio", progress.ratio)
+    samples.add("rocketmq_store_recovery_duration_seconds", elapsed_ms / 1_000)
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        disk: Disk,
-        clock: Clock,
-        flush_seconds: Mapping[str, Histogram],
-        retention: Retention,
-        disk_warning_ratio: Callable[[], float],
-        damaged_entries: DamagedEntries,
-        far_reads: FarReads,
-    ) -> None:
-        self._store = store
-        self._disk = disk
-        self._clock = clock
-        self._flush_seconds = flush_seconds
-        self._retention = retention
-        self._disk_warning_ratio = disk_warning_ratio
-        self._damaged_entries = damaged_entries
-        self._far_reads = far_reads
 
-    def tell_recovery(self, samples: MetricSamples) -> None:
-        """Adds what is known from the first moment on."""
-        progress = self._store.recovery_progress
-        elapsed_ms = progress.elapsed_ms(now_ms=self._clock.monotonic_ms())
-        samples.add("rocketmq_store_recovery_progress_ratio", progress.ratio)
-        samples.add("rocketmq_store_recovery_duration_seconds", elapsed_ms / 1_000)
-
-    async def tell(self, samples: MetricSamples) -> None:
-        """Adds the other samples, of a store that is recovered."""
-        usage, tail_count = await asyncio.to_thread(self._ask_disk)
-        store = self._store
-        end_offset = store.end_offset
-        samples.add("rocketmq_storage_size", end_offset - store.min_offset)
-        samples.add("rocketmq_storage_flush_behind_bytes", max(0, end_offset - store.flushed_offset))
-        samples.add("rocketmq_storage_dispatch_behind_bytes", max(0, end_offset - store.dispatched_offset))
-        samples.add("rocketmq_storage_message_reserve_time", self._oldest_age_ms())
-        samples.add("rocketmq_store_commitlog_min_offset", store.min_offset)
-        samples.add("rocketmq_store_commitlog_end_offset", end_offset)
-        damaged = self._damaged_entries
-        samples.add("rocketmq_store_queue_entries_damaged_total", damaged.count)
-        samples.add("rocketmq_store_queue_entries_mended_total", damaged.mended_count)
-        samples.add("rocketmq_store_messages_unreadable_total", damaged.lost_count)
-        samples.add("rocketmq_store_far_read_bytes_total", self._far_reads.from_slave_bytes, "slave")
-        samples.add("rocketmq_store_far_read_bytes_total", self._far_reads.from_disk_bytes, "disk")
-        samples.add("rocketmq_store_kept_tails", tail_count)
-        for file, histogram in self._flush_seconds.items():
-            samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
-        samples.add("rocketmq_store_needed_bytes_deleted_total", self._retention.deleted_needed_bytes)
-        samples.add("rocketmq_store_wall_clock_jump_seconds", self._retention.clock_jumped_ms / 1_000)
-        samples.add("rocketmq_disk_used_ratio", usage.used_ratio)
-        samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio())
-
-    def _ask_disk(self) -> tuple[DiskUsage, int]:
-        return self._disk.usage(), len(kept_tails(self._disk))
-
-    def _oldest_age_ms(self) -> int:
-        oldest_ms = read_stored_at_ms(self._store, self._store.min_offset)
-        return max(0, self._clock.wall_ms() - oldest_ms) if oldest_ms is not None else 0
+async def tell_store(
+    samples: MetricSamples,
+    store: MessageStore,
+    *,
+    disk: Disk,
+    clock: Clock,
+    flush_seconds: Mapping[str, Histogram],
+    retention: Retention,
+    disk_warning_ratio: float,
+    damaged: DamagedEntries,
+    far_reads: FarReads,
+) -> None:
+    """Of a store that is recovered. `flush_seconds` are durations by what was flushed."""
+    usage, tail_count = await asyncio.to_thread(lambda: (disk.usage(), len(kept_tails(disk))))
+    end_offset = store.end_offset
+    oldest_ms = read_stored_at_ms(store, store.min_offset)
+    oldest_age_ms = max(0, clock.wall_ms() - oldest_ms) if oldest_ms is not None else 0
+    samples.add("rocketmq_storage_size", end_offset - store.min_offset)
+    samples.add("rocketmq_storage_flush_behind_bytes", max(0, end_offset - store.flushed_offset))
+    samples.add("rocketmq_storage_dispatch_behind_bytes", max(0, end_offset - store.dispatched_offset))
+    samples.add("rocketmq_storage_message_reserve_time", oldest_age_ms)
+    samples.add("rocketmq_store_commitlog_min_offset", store.min_offset)
+    samples.add("rocketmq_store_commitlog_end_offset", end_offset)
+    samples.add("rocketmq_store_queue_entries_damaged_total", damaged.count)
+    samples.add("rocketmq_store_queue_entries_mended_total", damaged.mended_count)
+    samples.add("rocketmq_store_messages_unreadable_total", damaged.lost_count)
+    samples.add("rocketmq_store_far_read_bytes_total", far_reads.from_slave_bytes, "slave")
+    samples.add("rocketmq_store_far_read_bytes_total", far_reads.from_disk_bytes, "disk")
+    samples.add("rocketmq_store_kept_tails", tail_count)
+    for file, histogram in flush_seconds.items():
+        samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
+    samples.add("rocketmq_store_needed_bytes_deleted_total", retention.deleted_needed_bytes)
+    samples.add("rocketmq_store_wall_clock_jump_seconds", retention.clock_jumped_ms / 1_000)
+    samples.add("rocketmq_disk_used_ratio", usage.used_ratio)
+    samples.add("rocketmq_disk_warning_ratio", disk_warning_ratio)
 
 
 # Who is connected, and what the client plane refuses.
@@ -121,44 +97,26 @@ class StoreMetrics:
 _PRODUCER: Final = "PRODUCER"
 
 
-class ClientMetrics:
-    """Tells of clients and of what waits for them."""
-
-    def __init__(
-        self,
-        *,
-        sessions: ClientSessions,
-        client_api: ClientApi,
-        client_plane: ClientPlane,
-        waiting_sends: Callable[[], int],
-        group_limit: SeriesLimit[str],
-    ) -> None:
-        self._sessions = sessions
-        self._client_api = client_api
-        self._client_plane = client_plane
-        self._waiting_sends = waiting_sends
-        self._group_limit = group_limit
-
-    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        samples.add("rocketmq_broker_clients", len(self._sessions))
-        samples.add("rocketmq_broker_client_connections", self._client_plane.connection_count)
-        samples.add_counts("rocketmq_broker_client_plane_events_total", self._client_plane.counters)
-        samples.add("rocketmq_processor_watermark", self._waiting_sends(), "send")
-        samples.add("rocketmq_processor_watermark", self._client_api.waiting_receive_count, "receive")
-        await self._tell_sessions(samples, turn)
-
-    async def _tell_sessions(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        producer_count = 0
-        consumers: Counter[str] = Counter()
-        for session in self._sessions.all():
-            if session.client_type == _PRODUCER:
-                producer_count += 1
-            elif session.group:
-                consumers[session.group if self._group_limit.admits(session.group) else OTHER] += 1
-            if turn.is_reached:
-                await turn.pause()
-        samples.add("rocketmq_producer_connections", producer_count)
-        samples.add_counts("rocketmq_consumer_connections", consumers)
+async def tell_clients(
+    samples: MetricSamples, turn: TurnLimit, parts: BrokerParts, group_limit: SeriesLimit[str]
+) -> None:
+    """Of clients and of what waits for them."""
+    samples.add("rocketmq_broker_clients", len(parts.sessions))
+    samples.add("rocketmq_broker_client_connections", parts.client_plane.connection_count)
+    samples.add_counts("rocketmq_broker_client_plane_events_total", parts.client_plane.counters)
+    samples.add("rocketmq_processor_watermark", parts.role.waiting_count, "send")
+    samples.add("rocketmq_processor_watermark", parts.client_api.waiting_receive_count, "receive")
+    producer_count = 0
+    consumers: Counter[str] = Counter()
+    for session in parts.sessions.all():
+        if session.client_type == _PRODUCER:
+            producer_count += 1
+        elif session.group:
+            consumers[session.group if group_limit.admits(session.group) else OTHER] += 1
+        if turn.is_reached:
+            await turn.pause()
+    samples.add("rocketmq_producer_connections", producer_count)
+    samples.add_counts("rocketmq_consumer_connections", consumers)
 
 
 # What went in and out, by topic and consumer group.
@@ -404,54 +362,25 @@ class LagAge:
 _UNPROVEN: Final = "unproven"
 
 
-class MasterMetrics:
-    """Tells what a master knows of its slaves."""
-
-    def __init__(
-        self,
-        *,
-        slaves: Callable[[], Sequence[SlaveView]],
-        lag_age: LagAge,
-        refused_connections: Callable[[], Mapping[str, int]],
-        refused_report_count: Callable[[], int],
-        puts: PutMeter,
-        needed_slaves: int,
-    ) -> None:
-        self._slaves = slaves
-        self._lag_age = lag_age
-        self._refused_connections = refused_connections
-        self._refused_report_count = refused_report_count
-        self._puts = puts
-        self._needed_slaves = needed_slaves
-
-    def tell(self, samples: MetricSamples) -> None:
-        slaves = self._slaves()
-        samples.add("rocketmq_store_ha_slaves_connected", len(slaves))
-        samples.add("rocketmq_store_ha_slaves_in_sync", sum(slave.in_sync for slave in slaves))
-        samples.add("rocketmq_store_ha_slaves_needed", self._needed_slaves)
-        for slave in _by_name(slaves):
-            samples.add("rocketmq_store_ha_replication_lag_bytes", slave.lag_bytes, slave.name)
-            samples.add(
-                "rocketmq_store_ha_replication_lag_seconds", self._lag_age.lag_s(slave.acked_offset), slave.name
-            )
-            samples.add("rocketmq_store_ha_slave_in_sync", slave.in_sync, slave.name)
-        samples.add_histogram("rocketmq_store_ha_ack_latency_seconds", self._puts.ack_latency_s.reading())
-        samples.add("rocketmq_store_ha_reports_refused_total", self._refused_report_count())
-        samples.add_counts("rocketmq_store_ha_connections_refused_total", self._refused_connections())
-
-
-class SlaveMetrics:
-    """Tells what a slave knows of itself."""
-
-    def __init__(self, follower: Follower, *, serves_reads: Callable[[], bool]) -> None:
-        self._follower = follower
-        self._serves_reads = serves_reads
-
-    def tell(self, samples: MetricSamples) -> None:
-        samples.add("rocketmq_store_ha_slave_following", self._follower.is_following)
-        samples.add("rocketmq_store_ha_slave_behind_bytes", self._follower.lag_bytes)
-        samples.add("rocketmq_store_ha_slave_refusing", self._follower.is_refusing)
-        samples.add("rocketmq_store_ha_slave_serving_reads", self._serves_reads())
+def tell_slaves(
+    samples: MetricSamples,
+    slaves: Sequence[SlaveView],
+    lag_age: LagAge,
+    *,
+    needed_count: int,
+    refused_report_count: int,
+    refused_connections: Mapping[str, int],
+) -> None:
+    """What a master knows of its slaves."""
+    samples.add("rocketmq_store_ha_slaves_connected", len(slaves))
+    samples.add("rocketmq_store_ha_slaves_in_sync", sum(slave.in_sync for slave in slaves))
+    for slave in _by_name(slaves):
+        samples.add("rocketmq_store_ha_replication_lag_bytes", slave.lag_bytes, slave.name)
+        samples.add("rocketmq_store_ha_replication_lag_seconds", lag_age.lag_s(slave.acked_offset), slave.name)
+        samples.add("rocketmq_store_ha_slave_in_sync", slave.in_sync, slave.name)
+    samples.add("rocketmq_store_ha_slaves_needed", needed_count)
+    samples.add("rocketmq_store_ha_reports_refused_total", refused_report_count)
+    samples.add_counts("rocketmq_store_ha_connections_refused_total", refused_connections)
 
 
 class _Slave(NamedTuple):
@@ -484,30 +413,13 @@ _NO_PUTS: Final = dict.fromkeys(PutStatus.__members__, 0)
 class MasterRoleMetrics:
     """What a master tells, and a slave does not: what is put and delivered, and how far its slaves are."""
 
-    def __init__(
-        self,
-        parts: BrokerParts,
-        *,
-        write_path: WritePath,
-        recovery: GroupRecovery,
-        replica: MasterReplica,
-        lag_age: LagAge,
-    ) -> None:
-        settings, puts = parts.settings, parts.observability.put_meter
+    def __init__(self, parts: BrokerParts, role: MasterRole) -> None:
         self._parts = parts
-        self._write_path = write_path
-        self._recovery = recovery
+        self._role = role
+        settings = parts.settings
         pair_limit: SeriesLimit[tuple[str, str]] = SeriesLimit(settings.metrics_series_max)
-        self._slaves = MasterMetrics(
-            slaves=replica.slaves,
-            lag_age=lag_age,
-            refused_connections=lambda: write_path.refused_counts,
-            refused_report_count=lambda: write_path.refused_report_count,
-            puts=puts,
-            needed_slaves=settings.needed_replicas - 1,
-        )
         self._messages = MessageMetrics(
-            puts=puts,
+            puts=parts.observability.put_meter,
             deliveries=parts.client_api.delivery_meter,
             topics=parts.topics,
             is_system_topic=parts.is_system_topic,
@@ -524,14 +436,25 @@ class MasterRoleMetrics:
         )
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        samples.add("rocketmq_broker_writable", _permission(self._parts) == PERM_READ_WRITE)
-        samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
-        samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
+        parts, role, write_path = self._parts, self._role, self._role.write_path
+        samples.add("rocketmq_broker_writable", _permission(parts) == PERM_READ_WRITE)
+        samples.add("rocketmq_broker_waiting_sends", write_path.waiting_count)
+        samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | write_path.put_counts)
         self._tell_transactions(samples)
-        samples.add("rocketmq_store_ha_start_waiting_seconds", self._recovery.waited_ms / 1_000)
+        samples.add("rocketmq_store_ha_start_waiting_seconds", role.recovery.waited_ms / 1_000)
         self._tell_delayed(samples)
         self._tell_lite(samples)
-        self._slaves.tell(samples)
+        tell_slaves(
+            samples,
+            role.slaves(),
+            role.lag_age,
+            needed_count=parts.settings.needed_replicas - 1,
+            refused_report_count=write_path.refused_report_count,
+            refused_connections=write_path.refused_counts,
+        )
+        samples.add_histogram(
+            "rocketmq_store_ha_ack_latency_seconds", parts.observability.put_meter.ack_latency_s.reading()
+        )
         await self._messages.tell(samples, turn)
         await self._consumers.tell(samples, turn)
 
@@ -617,23 +540,9 @@ class BrokerMetrics:
         self._service_refusals = service_refusals
         self._started_ms = parts.clock.monotonic_ms()
         self._base = (identity.cluster, NODE_TYPE, identity.broker_name, str(identity.broker_id))
-        self._store_metrics = StoreMetrics(
-            store=parts.store,
-            disk=parts.disk,
-            clock=parts.clock,
-            flush_seconds={"log": parts.workers.log.durations_s, "queues": parts.workers.queues.durations_s},
-            retention=retention,
-            disk_warning_ratio=lambda: settings.current.disk_space_warning_level_ratio,
-            damaged_entries=parts.damaged_entries,
-            far_reads=parts.far_reads,
-        )
-        self._clients = ClientMetrics(
-            sessions=parts.sessions,
-            client_api=parts.client_api,
-            client_plane=parts.client_plane,
-            waiting_sends=lambda: parts.role.waiting_count,
-            group_limit=SeriesLimit(parts.settings.metrics_series_max),
-        )
+        self._settings = settings
+        self._retention = retention
+        self._group_limit: SeriesLimit[str] = SeriesLimit(parts.settings.metrics_series_max)
         self._is_recovered = False
 
     def recovered(self) -> None:
@@ -643,7 +552,7 @@ class BrokerMetrics:
     async def collect(self) -> list[MetricFamily]:
         samples = MetricSamples(BROKER_METRICS, base=self._base)
         self._tell_process(samples)
-        self._store_metrics.tell_recovery(samples)
+        tell_recovery(samples, self._parts.store, self._parts.clock)
         if self._is_recovered:
             await self._tell_broker(samples)
         return samples.families()
@@ -673,8 +582,18 @@ class BrokerMetrics:
         samples.add("rocketmq_topic_number", len(parts.topics))
         samples.add("rocketmq_consumer_group_number", len(parts.groups))
         samples.add("rocketmq_broker_permission", _permission(parts))
-        await self._store_metrics.tell(samples)
-        await self._clients.tell(samples, turn)
+        await tell_store(
+            samples,
+            parts.store,
+            disk=parts.disk,
+            clock=parts.clock,
+            flush_seconds={"log": parts.workers.log.durations_s, "queues": parts.workers.queues.durations_s},
+            retention=self._retention,
+            disk_warning_ratio=self._settings.current.disk_space_warning_level_ratio,
+            damaged=parts.damaged_entries,
+            far_reads=parts.far_reads,
+        )
+        await tell_clients(samples, turn, parts, self._group_limit)
         figures = parts.leases.order_figures()
         samples.add("rocketmq_consumer_blocked_message_groups", figures.blocked_count)
         samples.add("rocketmq_consumer_passed_over_messages_total", figures.passed_over_count)

@@ -22,7 +22,7 @@ from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forward_tls import broker_channels_of
 from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
-from tandemmq.broker.client_api.services import READS_ONLY, ApiOptions, Timers
+from tandemmq.broker.client_api.services import READS_ONLY, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
 from tandemmq.broker.client_api.validation import NewFilters
 from tandemmq.broker.delayed_messages import DelayedMessages
@@ -40,6 +40,7 @@ from tandemmq.broker.put import PutMessages
 from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import LogDamage, LogEndMark, ReplicaIdentity
+from tandemmq.broker.runtime_settings import api_options
 from tandemmq.broker.send_room import SendRoom
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.slave.follower import MasterLeft
@@ -183,7 +184,7 @@ class Role(Protocol):
 
     @property
     def lacking_progress(self) -> Collection[str]:
-        """Of a master: disks that cannot take now what groups have finished."""
+        """Of a master: disks that cannot take now what groups have finished. They are as good as not connected."""
 
     def give_up(self) -> None:
         """A master that starts does not come to serve any more: its `begin` returns soon."""
@@ -481,19 +482,7 @@ class BrokerParts:
         settings = self.settings
         self.sessions = ClientSessions(self._client_gone)
         self.new_filters = NewFilters()
-        self.options = ApiOptions(
-            max_message_bytes=settings.max_message_size,
-            auto_create_subscription_group=settings.auto_create_subscription_group,
-            transaction_timeout_ms=settings.transaction_time_out,
-            transaction_check_interval_ms=settings.transaction_check_interval,
-            transaction_check_max=settings.transaction_check_max,
-            transactions_max=settings.transactions_max,
-            max_delay_ms=settings.max_delay_ms,
-            lite_topics_max=settings.max_lmq_consume_queue_num,
-            lite_subscriptions_max=settings.max_lite_subscription_count,
-            deduplication_ids_max=settings.deduplication_ids_max,
-            auto_create_topic_queues=settings.default_topic_queue_nums if settings.auto_create_topic_enable else 0,
-        )
+        self.options = api_options(settings)
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,
             per_client_per_second=settings.new_groups_per_client_per_second,

@@ -74,24 +74,6 @@ class PeerUnavailable(Exception):
 class PeerLog:
     """A peer's CommitLog as it describes it, and what it remembers of its group."""
 
-    __slots__ = (
-        "broker_id",
-        "broker_name",
-        "cluster",
-        "disk_id",
-        "extent",
-        "flushed_offset",
-        "ha_tls",
-        "history",
-        "nonce",
-        "promised_epoch",
-        "record_version",
-        "replicas",
-        "run",
-        "segment_bytes",
-        "serving",
-    )
-
     def __init__(self, answer: replica_service_pb2.GetLogExtentResponse) -> None:
         self.extent = LogExtent(min_offset=answer.min_offset, end_offset=answer.end_offset)
         self.segment_bytes = answer.segment_bytes

@@ -363,7 +363,16 @@ class _OpenFile:
 
     _disk: PosixDisk
     _path: str
+    _size: int
     _descriptor: _Descriptor | None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
 
     def sync(self) -> None:
         with _disk_errors(self._path):
@@ -387,14 +396,6 @@ class _PosixMappedSegment(_OpenFile, MappedSegment):
         _check_length(descriptor.number, path, size)
         self._descriptor = descriptor
         self._view: memoryview | None = memoryview(mmap.mmap(descriptor.number, size))
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     @property
     def view(self) -> memoryview:
@@ -473,14 +474,6 @@ class _PosixBlockFile(_OpenFile, BlockFile):
             raise SegmentSizeMismatch(path, found_bytes=found_bytes, expected_bytes=size)
         self._descriptor = descriptor
 
-    @property
-    def path(self) -> str:
-        return self._path
-
-    @property
-    def size(self) -> int:
-        return self._size
-
     def read(self, offset: int, length: int) -> bytes:
         assert 0 <= offset <= offset + length <= self._size, f"{self._path}: {offset}+{length} is outside"
         try:
@@ -515,10 +508,6 @@ class _PosixAppendFile(_OpenFile, AppendFile):
         if self._size == 0:
             disk.name_made(path)
         self._descriptor = descriptor
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def append(self, data: bytes) -> None:
         with _disk_errors(self._path):

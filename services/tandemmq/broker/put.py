@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -241,18 +241,14 @@ class DeliveryMeter:
     def __init__(self, *, pairs_max: int = _PAIRS_MAX) -> None:
         """Beyond `pairs_max` a further pair is counted under (`OTHER`, `OTHER`)."""
         self._pairs_max = pairs_max
-        self._counts: dict[tuple[str, str], DeliveryCounts] = {}
-
-    @property
-    def counts(self) -> Mapping[tuple[str, str], DeliveryCounts]:
+        self.counts: dict[tuple[str, str], DeliveryCounts] = {}
         """By (topic, consumer group). A view: it changes with the next delivery."""
-        return self._counts
 
     def of(self, topic: str, group: str) -> DeliveryCounts:
         """The pair's own counters, to be added to."""
-        counts = self._counts.get((topic, group))
+        counts = self.counts.get((topic, group))
         return counts if counts is not None else self._first_of(topic, group)
 
     def _first_of(self, topic: str, group: str) -> DeliveryCounts:
-        pair = (topic, group) if len(self._counts) < self._pairs_max else (OTHER, OTHER)
-        return self._counts.setdefault(pair, DeliveryCounts())
+        pair = (topic, group) if len(self.counts) < self._pairs_max else (OTHER, OTHER)
+        return self.counts.setdefault(pair, DeliveryCounts())

@@ -7,7 +7,7 @@ key. Everything else is for the configuration and a restart, and says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -221,20 +221,35 @@ _OF_API: Final = (
     "maxLmqConsumeQueueNum",
     "maxLiteSubscriptionCount",
     "deduplicationIdsMax",
+    "defaultTopicQueueNums",
 )
 
 
-def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, api_options: ApiOptions) -> dict[str, Applier]:
+def api_options(settings: BrokerSettings) -> ApiOptions:
+    return ApiOptions(
+        max_message_bytes=settings.max_message_size,
+        auto_create_subscription_group=settings.auto_create_subscription_group,
+        transaction_timeout_ms=settings.transaction_time_out,
+        transaction_check_interval_ms=settings.transaction_check_interval,
+        transaction_check_max=settings.transaction_check_max,
+        transactions_max=settings.transactions_max,
+        max_delay_ms=settings.max_delay_ms,
+        lite_topics_max=settings.max_lmq_consume_queue_num,
+        lite_subscriptions_max=settings.max_lite_subscription_count,
+        deduplication_ids_max=settings.deduplication_ids_max,
+        auto_create_topic_queues=settings.default_topic_queue_nums if settings.auto_create_topic_enable else 0,
+    )
+
+
+def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, options: ApiOptions) -> dict[str, Applier]:
     """Those that only a master's clients would notice, by key."""
     to_store, to_leases = partial(_to_store, store), partial(_to_leases, leases)
     return {
         "unreadReservedTime": to_store,
         "unreplicatedReservedTime": to_store,
         "deleteUnreadWhenFull": to_store,
-        "maxMessageSize": partial(_to_messages, store, api_options),
-        **dict.fromkeys(_OF_API, partial(_to_api, api_options)),
-        # Asked for with each new topic.
-        "defaultTopicQueueNums": _to_nobody,
+        "maxMessageSize": partial(_to_messages, store, options),
+        **dict.fromkeys(_OF_API, partial(_to_api, options)),
         "consumeFromEarliest": to_leases,
         "maxInflightPerQueue": to_leases,
     }
@@ -244,21 +259,15 @@ def _to_store(store: MessageStore, settings: BrokerSettings) -> None:
     store.change_options(settings.store_options())
 
 
-def _to_messages(store: MessageStore, api_options: ApiOptions, settings: BrokerSettings) -> None:
+def _to_messages(store: MessageStore, options: ApiOptions, settings: BrokerSettings) -> None:
     store.change_options(settings.store_options())
-    api_options.max_message_bytes = settings.max_message_size
+    _to_api(options, settings)
 
 
-def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
-    api_options.auto_create_subscription_group = settings.auto_create_subscription_group
-    api_options.transaction_timeout_ms = settings.transaction_time_out
-    api_options.transaction_check_interval_ms = settings.transaction_check_interval
-    api_options.transaction_check_max = settings.transaction_check_max
-    api_options.transactions_max = settings.transactions_max
-    api_options.lite_topics_max = settings.max_lmq_consume_queue_num
-    api_options.lite_subscriptions_max = settings.max_lite_subscription_count
-    api_options.deduplication_ids_max = settings.deduplication_ids_max
-    api_options.max_delay_ms = settings.max_delay_ms
+def _to_api(options: ApiOptions, settings: BrokerSettings) -> None:
+    now = api_options(settings)
+    for option in fields(now):
+        setattr(options, option.name, getattr(now, option.name))
 
 
 def _to_leases(leases: LeaseTable, settings: BrokerSettings) -> None:
@@ -267,7 +276,3 @@ def _to_leases(leases: LeaseTable, settings: BrokerSettings) -> None:
 
 def _to_traces(observability: BrokerObservability, settings: BrokerSettings) -> None:
     observability.change(settings.trace_options())
-
-
-def _to_nobody(_settings: BrokerSettings) -> None:
-    """Whoever needs it asks for the current settings."""

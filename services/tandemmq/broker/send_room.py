@@ -82,8 +82,6 @@ class SendRoom:
         self.is_full = False
         self.held_count = 0
         """Sends that wait now."""
-        self.held_total = 0
-        """Sends that waited, since the start."""
         self._call_later = call_later
         self._addresses: dict[str, _Address] = {}
         # Where the next send of each of them starts, and the number it got then.
@@ -113,7 +111,6 @@ class SendRoom:
             self._push(start, address)
         waiting.add(peer, weight, send)
         self.held_count += 1
-        self.held_total += 1
         if not self._is_watched:
             self._is_watched = True
             self._has_moved = True  # For a whole pause from now on.

@@ -111,7 +111,8 @@ class WritePath:
         # Without either, sends wait for the end of the turn, and nobody for anybody.
         self._is_bounded: Final = self._sync_flush or waits_for_slaves
         self._ha: ReplicationLinks | None = None
-        self._waiting_count = 0
+        self.waiting_count = 0
+        """Requests that wait for a slave, the disk, or the end of the turn."""
         self._waiting_weight = 0
         # Puts of this turn whose answers wait for nothing but its end.
         self._unheld: list[Put] = []
@@ -130,11 +131,6 @@ class WritePath:
         """Messages by the status their sender was given, as far as there were any."""
         counts = {status.name: count for status, count in self._failed_counts.items()}
         return {_PUT_OK.name: self._ok_count, **counts} if self._ok_count else counts
-
-    @property
-    def waiting_count(self) -> int:
-        """Requests that wait for a slave, the disk, or the end of the turn."""
-        return self._waiting_count
 
     def attach(self, ha: ReplicationLinks) -> None:
         """Gives the listener whose slaves are served; before the first put."""
@@ -211,7 +207,7 @@ class WritePath:
             self._meter.stored(message.topic, len(messages), put.end_offset - put.start_offset)
         else:
             self._appended_mixed(messages, results)
-        self._waiting_count += 1
+        self.waiting_count += 1
         self._waiting_weight += put.end_offset - put.start_offset + (len(messages) << MESSAGE_WEIGHT_BITS)
         if self._waiting_weight >= self.room.weight_max and self._is_bounded:
             self.room.is_full = True
@@ -246,7 +242,7 @@ class WritePath:
                 # One reading for all that are released together.
                 released_ns = released_ns or self._monotonic_ns()
                 answered_count += 1
-                self._waiting_count -= 1
+                self.waiting_count -= 1
                 self._waiting_weight -= (
                     event.end_offset - event.start_offset + (len(event.results) << MESSAGE_WEIGHT_BITS)
                 )
@@ -305,7 +301,7 @@ class WritePath:
         now_ns = self._monotonic_ns()
         for put in self._replica.give_up_puts():
             assert isinstance(put, Put), "a put of somebody else"
-            self._waiting_count -= 1
+            self.waiting_count -= 1
             self._waiting_weight -= put.end_offset - put.start_offset + (len(put.results) << MESSAGE_WEIGHT_BITS)
             self._settle(put.results, status)
             self._finish(put, now_ns)
@@ -401,7 +397,7 @@ class WritePath:
         puts, self._unheld = self._unheld, []
         now_ns = self._monotonic_ns()
         for put in puts:
-            self._waiting_count -= 1
+            self.waiting_count -= 1
             self._waiting_weight -= put.end_offset - put.start_offset + (len(put.results) << MESSAGE_WEIGHT_BITS)
             self._settle(put.results, status)
             self._finish(put, now_ns)

@@ -87,7 +87,8 @@ class Server:
         self._gate: Final = gate
         self._tls: Final = tls
         self._tls_mode: Final = tls_mode
-        self._output: Final = PendingOutput(write_soon)
+        self.output: Final = PendingOutput(write_soon)
+        """The connections that have something to write."""
         self._listeners: list[socket.socket] = []
         self._plain: PlainSockets | None = None
         self._protocols: set[_Protocol] = set()
@@ -98,7 +99,8 @@ class Server:
         self._undecided: dict[socket.socket, tuple[asyncio.TimerHandle, str]] = {}
         self._turns_away = False
         # One read at a time on one thread: all connections read into the same memory.
-        self._memory: Final = memoryview(bytearray(_READ_BYTES))
+        self.memory: Final = memoryview(bytearray(_READ_BYTES))
+        """Where every connection reads; used up before the next read."""
 
     @property
     def connection_count(self) -> int:
@@ -118,7 +120,7 @@ class Server:
             listener.listen(_BACKLOG)
             if self._plain is None:
                 self._plain = PlainSockets(
-                    self._memory, self._output, self.new_connection, self._disconnected, self._count
+                    self.memory, self.output, self.new_connection, self._disconnected, self._count
                 )
         except OSError:
             listener.close()
@@ -185,7 +187,7 @@ class Server:
 
     def flush(self) -> None:
         """Writes what every connection has to say, now rather than at the end of this turn of the loop."""
-        self._output.flush()
+        self.output.flush()
 
     def _connected(self) -> list[_Protocol | PlainSocket]:
         return [*self._protocols, *(self._plain.open_now() if self._plain is not None else ())]
@@ -343,16 +345,6 @@ class Server:
         if self._gate is not None:
             self._gate.disconnected(peer)
 
-    @property
-    def output(self) -> PendingOutput:
-        """The connections that have something to write."""
-        return self._output
-
-    @property
-    def memory(self) -> memoryview:
-        """Where every connection reads; used up before the next read."""
-        return self._memory
-
 
 def _open_calls(connected: _Protocol | PlainSocket) -> int:
     return connected.connection.open_streams
@@ -371,11 +363,11 @@ class _Protocol(asyncio.BufferedProtocol):
         self._is_aborted = False
         self._is_paused = False
         self.connection: Connection
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.connection = self._server.new_connection(
             peer_text(transport.get_extra_info("peername")),
@@ -385,10 +377,6 @@ class _Protocol(asyncio.BufferedProtocol):
         )
         self._server.made(self)
         self._arm()
-
-    @property
-    def transport(self) -> asyncio.Transport:
-        return self._transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._memory
@@ -413,16 +401,16 @@ class _Protocol(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         # A peer that does not read is not read: its PINGs would pile up answers.
         self._is_paused = True
-        self.connection.pause_output(self._loop.time(), self._transport.get_write_buffer_size())
+        self.connection.pause_output(self._loop.time(), self.transport.get_write_buffer_size())
         if not self._is_closing:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         self._arm()
 
     def resume_writing(self) -> None:
         self._is_paused = False
         self.connection.resume_output(self._loop.time())
         if not self._is_closing:
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         self.write_out()
         self._arm()
 
@@ -444,7 +432,7 @@ class _Protocol(asyncio.BufferedProtocol):
         if self._is_closing:
             return
         connection = self.connection
-        transport = self._transport
+        transport = self.transport
         while data := connection.take_output():
             transport.write(data)
             if self._is_paused:
@@ -468,19 +456,19 @@ class _Protocol(asyncio.BufferedProtocol):
         self._is_closing = True
         if not self._is_aborted:
             self._is_aborted = True
-            self.connection.output_written(self._transport.get_write_buffer_size())
+            self.connection.output_written(self.transport.get_write_buffer_size())
             self._look_for_unacknowledged()
-            self._transport.abort()
+            self.transport.abort()
 
     def _look_for_unacknowledged(self) -> None:
-        sock = self._transport.get_extra_info("socket")
+        sock = self.transport.get_extra_info("socket")
         if sock is not None and has_unacknowledged(sock):
             self.connection.is_broken = True
 
     def _close(self) -> None:
         self._is_closing = True
         # What is in the socket's buffer is still sent, but a peer that does not read must not keep us.
-        self._transport.close()
+        self.transport.close()
         self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def _arm(self) -> None:

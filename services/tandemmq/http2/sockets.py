@@ -209,7 +209,7 @@ class PlainSocket:
         self.host: Final = address_of_peer(peer)
         self.served_in: int = 0
         """The turn that served it last, of those that did not serve everybody."""
-        self._connection = sockets.connect(peer, monotonic(), self._has_output, self._has_waiting_output)
+        self.connection = sockets.connect(peer, monotonic(), self._has_output, self._has_waiting_output)
         self._arm()
 
     def on_ready(self, events: int) -> None:
@@ -225,7 +225,7 @@ class PlainSocket:
     def write_out(self) -> None:
         if self._is_closing:
             return
-        connection = self._connection
+        connection = self.connection
         while data := connection.take_output():
             self._send(data)
             if self._is_over:
@@ -242,19 +242,15 @@ class PlainSocket:
         )
         self._break()
 
-    @property
-    def connection(self) -> Connection:
-        return self._connection
-
     def drain(self) -> None:
         """Tells the peer to go elsewhere."""
         if not self._is_over:
-            self._connection.drain(monotonic())
+            self.connection.drain(monotonic())
             self._arm()
 
     def abort(self) -> None:
         if not self._is_over:
-            self._connection.output_written(self._unsent_bytes())
+            self.connection.output_written(self._unsent_bytes())
             self._look_for_unacknowledged()
             self._end()
 
@@ -273,7 +269,7 @@ class PlainSocket:
         if not size:
             self._eof()
             return
-        connection = self._connection
+        connection = self.connection
         now = sockets.read_at = sockets.now()
         if size == limit and sockets.is_shared:
             started = sockets.cpu_time()
@@ -288,7 +284,7 @@ class PlainSocket:
 
     def _received(self, size: int, now: float) -> None:
         """Feeds what was read to the state machine."""
-        self._connection.receive(bytes(self._memory[:size]), now)
+        self.connection.receive(bytes(self._memory[:size]), now)
 
     def _eof(self) -> None:
         # No gRPC client stops writing and goes on reading: this one is gone. Its end acknowledges what came before it.
@@ -328,7 +324,7 @@ class PlainSocket:
             unsent += data
         if len(unsent) > WRITE_BUFFER_BYTES and not self._is_paused:
             self._is_paused = True
-            self._connection.pause_output(monotonic(), len(unsent))
+            self.connection.pause_output(monotonic(), len(unsent))
             self._watch()
             self._arm()
 
@@ -343,7 +339,7 @@ class PlainSocket:
             self._break()
             return
         del unsent[:sent]
-        self._connection.output_written(len(unsent))
+        self.connection.output_written(len(unsent))
         if not unsent:
             self._unsent = None
             if self._is_closing:
@@ -351,7 +347,7 @@ class PlainSocket:
                 return
         if self._is_paused and not self._is_closing and len(unsent) <= _RESUME_BYTES:
             self._is_paused = False
-            self._connection.resume_output(monotonic())
+            self.connection.resume_output(monotonic())
             self.write_out()
             if self._is_closing:
                 return
@@ -373,7 +369,7 @@ class PlainSocket:
     # Time
 
     def _arm(self) -> None:
-        deadline = self._connection.next_deadline()
+        deadline = self.connection.next_deadline()
         if deadline < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -383,7 +379,7 @@ class PlainSocket:
     def _on_timer(self) -> None:
         self._timer = None
         self._timer_at = inf
-        connection = self._connection
+        connection = self.connection
         try:
             connection.on_time(monotonic())
         except Exception as error:
@@ -402,7 +398,7 @@ class PlainSocket:
             return
         self._is_closing = True
         if self._unsent is None:
-            self._connection.output_written()
+            self.connection.output_written()
             self._end()
             return
         self._watch()
@@ -410,10 +406,10 @@ class PlainSocket:
 
     def _look_for_unacknowledged(self) -> None:
         if has_unacknowledged(self._sock):
-            self._connection.is_broken = True
+            self.connection.is_broken = True
 
     def _break(self) -> None:
-        self._connection.is_broken = True
+        self.connection.is_broken = True
         self._end()
 
     def _end(self) -> None:
@@ -433,8 +429,8 @@ class PlainSocket:
         self._sockets.forget(self._fd)
         self._sock.close()
         # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
-        self._connection.lost()
-        self._sockets.disconnected(self._connection)
+        self.connection.lost()
+        self._sockets.disconnected(self.connection)
 
 
 def has_unacknowledged(sock: socket.socket) -> bool:
@@ -518,7 +514,7 @@ class TlsSocket(PlainSocket):
             # Tickets of a new session, an answer to a change of keys.
             super()._send(self._outgoing.read())
         if data and not self._is_over:
-            self._connection.receive(data, now)
+            self.connection.receive(data, now)
 
     def _shake_hands(self) -> bool:
         """Goes on as far as what came allows; whether it is done. Raises SSLError."""

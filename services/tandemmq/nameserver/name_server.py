@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -16,20 +16,19 @@ from structlog.typing import FilteringBoundLogger
 
 from tandemmq.core.access.identity import Role
 from tandemmq.core.clock import Clock
-from tandemmq.core.metadata.topic_table import group_name_problem
 from tandemmq.core.routing.route_table import HeartbeatStatus, RegistrationRefused
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, Registration, TopicRoute, parse_address
 from tandemmq.nameserver.route_registry import GroupMemoryFile, RouteRegistry
 from tandemmq.nameserver.settings import NameServerSettings
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
-from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.event_loop import LoopMeter
 from tandemmq.service.grpc_server import (
     PROBE_LIVE,
     PROBE_READY,
     PROBE_STARTED,
+    Context,
     GrpcServer,
     Invalid,
     Refused,
@@ -38,22 +37,19 @@ from tandemmq.service.grpc_server import (
 )
 from tandemmq.service.metrics import MetricFamily, MetricInfo, MetricKind, MetricSamples
 from tandemmq.service.route_messages import (
+    AssignmentHandler,
     RouteQueryHandler,
     broker_message,
-    client_id_problem,
     heartbeat_value,
     identity_value,
     memory_message,
-    message_queue,
     refusal_text,
     registration_value,
     replica_message,
     route_message,
-    rows_or_problem,
     snapshot_message,
-    takes_one_address,
 )
-from tandemmq.service.rpc import Call, MethodTable, ShortRequests, UnaryMethod
+from tandemmq.service.rpc import MethodTable, ShortRequests, UnaryMethod
 from tandemmq.service.service_tls import caller_of, claim_problem_of, peer_of, server_tls_of
 from tandemmq.service.settings import VERSION
 
@@ -245,8 +241,6 @@ _KNOWN_REPLICAS_MAX: Final = 256
 
 log = structlog.get_logger(__name__)
 
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
 
 @refusing(by_kind())
 class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer):
@@ -256,7 +250,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         self._registry = registry
         self._snapshot = pb.WatchRoutesResponse(revision=-1)
 
-    async def RegisterBroker(self, request: pb.RegisterBrokerRequest, context: _Context) -> pb.RegisterBrokerResponse:
+    async def RegisterBroker(self, request: pb.RegisterBrokerRequest, context: Context) -> pb.RegisterBrokerResponse:
         registration = registration_value(request)
         problems = _registration_problems(registration)
         if problems:
@@ -268,7 +262,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         return pb.RegisterBrokerResponse(master=self._optional_broker(answer.master), order_topics=answer.order_topics)
 
     async def UnregisterBroker(
-        self, request: pb.UnregisterBrokerRequest, context: _Context
+        self, request: pb.UnregisterBrokerRequest, context: Context
     ) -> pb.UnregisterBrokerResponse:
         self._check_claim(identity_value(request.identity), context)
         self._registry.unregister(
@@ -281,7 +275,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         return pb.UnregisterBrokerResponse()
 
     async def Heartbeat(
-        self, requests: AsyncIterator[pb.HeartbeatRequest], context: _Context
+        self, requests: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
         """Reads signs of life. However the stream ends, members that were alive on it no longer are."""
         connection = self._registry.open_connection()
@@ -300,14 +294,14 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         finally:
             self._registry.connection_lost(connection)
 
-    async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, context: _Context) -> pb.GetTopicRouteResponse:
+    async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, context: Context) -> pb.GetTopicRouteResponse:
         route = self._registry.route(request.topic)
         if route is None:
             raise Refused(grpc.StatusCode.NOT_FOUND, f"no live broker has topic {request.topic}")
         return pb.GetTopicRouteResponse(route=route_message(route))
 
     async def WatchRoutes(
-        self, _request: pb.WatchRoutesRequest, _context: _Context
+        self, _request: pb.WatchRoutesRequest, _context: Context
     ) -> AsyncIterator[pb.WatchRoutesResponse]:
         """All routes, at once and after changes.
 
@@ -323,41 +317,41 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         finally:
             self._registry.activity.watchers -= 1
 
-    async def ListBrokers(self, _request: pb.ListBrokersRequest, _context: _Context) -> pb.ListBrokersResponse:
+    async def ListBrokers(self, _request: pb.ListBrokersRequest, _context: Context) -> pb.ListBrokersResponse:
         return pb.ListBrokersResponse(brokers=[self._broker(broker) for broker in self._registry.table.brokers()])
 
     async def WipeWritePermission(
-        self, request: pb.WipeWritePermissionRequest, _context: _Context
+        self, request: pb.WipeWritePermissionRequest, _context: Context
     ) -> pb.WipeWritePermissionResponse:
         return pb.WipeWritePermissionResponse(topic_count=self._registry.wipe_write_permission(request.broker_name))
 
     async def AddWritePermission(
-        self, request: pb.AddWritePermissionRequest, _context: _Context
+        self, request: pb.AddWritePermissionRequest, _context: Context
     ) -> pb.AddWritePermissionResponse:
         return pb.AddWritePermissionResponse(topic_count=self._registry.add_write_permission(request.broker_name))
 
-    async def PutKvConfig(self, request: pb.PutKvConfigRequest, _context: _Context) -> pb.PutKvConfigResponse:
+    async def PutKvConfig(self, request: pb.PutKvConfigRequest, _context: Context) -> pb.PutKvConfigResponse:
         self._registry.put_kv(request.namespace, request.key, request.value)
         return pb.PutKvConfigResponse()
 
-    async def GetKvConfig(self, request: pb.GetKvConfigRequest, context: _Context) -> pb.GetKvConfigResponse:
+    async def GetKvConfig(self, request: pb.GetKvConfigRequest, context: Context) -> pb.GetKvConfigResponse:
         value = self._registry.table.get_kv(request.namespace, request.key)
         if value is None:
             raise Refused(grpc.StatusCode.NOT_FOUND, f"{request.key} is not set in {request.namespace}")
         return pb.GetKvConfigResponse(value=value)
 
-    async def DeleteKvConfig(self, request: pb.DeleteKvConfigRequest, _context: _Context) -> pb.DeleteKvConfigResponse:
+    async def DeleteKvConfig(self, request: pb.DeleteKvConfigRequest, _context: Context) -> pb.DeleteKvConfigResponse:
         self._registry.delete_kv(request.namespace, request.key)
         return pb.DeleteKvConfigResponse()
 
-    async def ListKvConfigs(self, request: pb.ListKvConfigsRequest, _context: _Context) -> pb.ListKvConfigsResponse:
+    async def ListKvConfigs(self, request: pb.ListKvConfigsRequest, _context: Context) -> pb.ListKvConfigsResponse:
         return pb.ListKvConfigsResponse(entries=self._registry.table.list_kv(request.namespace))
 
-    async def GetGroupMemory(self, request: pb.GetGroupMemoryRequest, _context: _Context) -> pb.GetGroupMemoryResponse:
+    async def GetGroupMemory(self, request: pb.GetGroupMemoryRequest, _context: Context) -> pb.GetGroupMemoryResponse:
         """All replicas a group ever had."""
         return memory_message(self._registry.group_memory(request.cluster, request.broker_name))
 
-    async def ForgetReplicas(self, request: pb.ForgetReplicasRequest, context: _Context) -> pb.ForgetReplicasResponse:
+    async def ForgetReplicas(self, request: pb.ForgetReplicasRequest, context: Context) -> pb.ForgetReplicasResponse:
         if not request.cluster or not request.broker_name:
             raise Invalid("cluster or broker_name is empty: name the group to forget replicas of")
         caller = caller_of(context)
@@ -378,7 +372,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         )
         return pb.ForgetReplicasResponse(forgotten=[replica_message(replica) for replica in forgotten])
 
-    def _check_claim(self, identity: BrokerIdentity, context: _Context) -> None:
+    def _check_claim(self, identity: BrokerIdentity, context: Context) -> None:
         """A broker speaks for itself alone, if callers are known here."""
         if problem := claim_problem_of(context, identity.cluster, identity.broker_name, identity.broker_id):
             self._registry.activity.access_refused["others_identity"] += 1
@@ -449,10 +443,6 @@ def _registration_problems(registration: Registration) -> list[str]:
 
 # For official clients.
 
-_Code = definition.Code
-
-# In an assignment: any queue of that broker.
-_ANY_QUEUE: Final = -1
 _QUESTION_BYTES_MAX: Final = 64 << 10
 """Names of a topic and a group, and an access point, from anybody."""
 
@@ -473,43 +463,3 @@ def client_api(route: Callable[[str], TopicRoute | None]) -> MethodTable:
         otherwise="a NameServer answers QueryRoute and QueryAssignment only; send this call to a broker of the "
         "route, or use a broker's client port as access point",
     )
-
-
-class AssignmentHandler:
-    """QueryAssignment without knowledge of consumer groups: every group gets the answer for an ordinary one.
-
-    A NameServer cannot tell groups with ordered delivery apart. They are served in order all the same, as the broker
-    decides what "any queue" gives out; only the spreading over queues is left to it.
-    """
-
-    def __init__(self, route: Callable[[str], TopicRoute | None]) -> None:
-        self._route = route
-
-    def query_assignment(self, request: service.QueryAssignmentRequest, call: Call) -> None:
-        """One row for each broker group that has a readable queue; the same for every member of the group."""
-        call.send(self._answer(request, call.metadata))
-        call.finish()
-
-    def _answer(
-        self, request: service.QueryAssignmentRequest, metadata: Mapping[str, str]
-    ) -> service.QueryAssignmentResponse:
-        rows = client_id_problem(metadata) or rows_or_problem(self._route, request.topic)
-        if isinstance(rows, definition.Status):
-            return service.QueryAssignmentResponse(status=rows)
-        group_problem = group_name_problem(request.group.name)
-        if group_problem is not None:
-            return _refusal(_Code.ILLEGAL_CONSUMER_GROUP, group_problem)
-        first_readable = {row.broker_name: row for row in reversed(rows) if row.permission.is_readable}
-        if not first_readable:
-            return _refusal(_Code.FORBIDDEN, f"topic {request.topic.name} permits no reading")
-        response = service.QueryAssignmentResponse(status=definition.Status(code=_Code.OK, message="OK"))
-        for broker_name in sorted(first_readable):
-            row = first_readable[broker_name]
-            queue = message_queue(row, request.topic, one_address=takes_one_address(metadata))
-            queue.id = _ANY_QUEUE
-            response.assignments.add(message_queue=queue)
-        return response
-
-
-def _refusal(code: definition.Code, message: str) -> service.QueryAssignmentResponse:
-    return service.QueryAssignmentResponse(status=definition.Status(code=code, message=message))

@@ -78,32 +78,15 @@ class _Unread:
 class GrpcCall:
     """`tandemmq.service.rpc.Call` over one grpc.aio RPC. Used on the event loop's thread only."""
 
-    __slots__ = (
-        "_callback",
-        "_clock",
-        "_code",
-        "_context",
-        "_detail",
-        "_metadata",
-        "_outbox",
-        "_outbox_bytes",
-        "_over",
-        "_peer",
-        "_received_ns",
-        "_request_data",
-        "_undelivered",
-        "_unread",
-        "_wakeup",
-    )
-
     def __init__(self, context: _Context, clock: Clock, unread: _Unread, request_data: bytes = b"") -> None:
         self._context = context
         self._unread = unread
-        self._request_data = request_data
+        self.request_data = request_data
         self._clock = clock
-        self._received_ns = clock.monotonic_ns()
+        self.received_ns = clock.monotonic_ns()
+        """When the library gave us the call: it does not tell when it read it."""
         # Asked for now: once the call has ended, asking the library is asking freed memory.
-        self._peer: str = context.peer()
+        self.peer: str = context.peer()
         self._metadata: dict[str, str] | None = None
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
@@ -128,23 +111,10 @@ class GrpcCall:
         return self.metadata.get(name, "")
 
     @property
-    def peer(self) -> str:
-        return self._peer
-
-    @property
     def deadline_ms(self) -> int | None:
         """Deadline on the monotonic clock in ms."""
         remaining_s = self._context.time_remaining()
         return None if remaining_s is None else self._clock.monotonic_ms() + int(remaining_s * 1_000)
-
-    @property
-    def received_ns(self) -> int:
-        """When the library gave us the call: it does not tell when it read it."""
-        return self._received_ns
-
-    @property
-    def request_data(self) -> bytes:
-        return self._request_data
 
     def keep_request(self) -> None: ...
 
@@ -194,7 +164,7 @@ class GrpcCall:
             self._undelivered = callback
 
     def on_unread(self, callback: Callable[[], None]) -> None:
-        self._unread.add(self._peer, callback)
+        self._unread.add(self.peer, callback)
 
     def cancelled(self) -> None:
         """The caller is gone. Tells the handler, unless it has finished and all is written."""

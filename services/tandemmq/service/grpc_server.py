@@ -41,7 +41,7 @@ Probes: TypeAlias = Mapping[str, Callable[[], bool]]
 
 ServicerT = TypeVar("ServicerT")
 
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _WATCH_INTERVAL_S: Final = 1.0
 
 _OPTIONS: Final[Sequence[tuple[str, int]]] = (
@@ -243,14 +243,14 @@ class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # 
         self._status = dict.fromkeys(self._status, health_pb2.HealthCheckResponse.NOT_SERVING)
         await super().enter_graceful_shutdown()
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> health_pb2.HealthCheckResponse:
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
         probe = self._probes.get(request.service)
         if probe is None:
             answer: health_pb2.HealthCheckResponse = await super().Check(request, context)
             return answer
         return _answer(probe())
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         probe = self._probes.get(request.service)
         if probe is None:
             await super().Watch(request, context)
@@ -417,15 +417,15 @@ def by_kind(*codes: tuple[type[Exception], grpc.StatusCode]) -> StatusOf:
 def refusing(status_of: StatusOf) -> Callable[[type[ServicerT]], type[ServicerT]]:
     """A servicer whose methods end a call by raising `Refused`, or an error for which `status_of` has a status."""
 
-    async def end(error: Exception, context: _Context) -> None:
+    async def end(error: Exception, context: Context) -> None:
         status = (error.code, str(error)) if isinstance(error, Refused) else status_of(error)
         if status is None:
             raise error
         await context.abort(*status)
 
-    def unary(method: Callable[[Any, Any, _Context], Awaitable[Any]]) -> Any:
+    def unary(method: Callable[[Any, Any, Context], Awaitable[Any]]) -> Any:
         @functools.wraps(method)
-        async def answer(servicer: Any, request: Any, context: _Context) -> Any:
+        async def answer(servicer: Any, request: Any, context: Context) -> Any:
             try:
                 return await method(servicer, request, context)
             except Exception as error:
@@ -433,9 +433,9 @@ def refusing(status_of: StatusOf) -> Callable[[type[ServicerT]], type[ServicerT]
 
         return answer
 
-    def stream(method: Callable[[Any, Any, _Context], AsyncGenerator[Any, None]]) -> Any:
+    def stream(method: Callable[[Any, Any, Context], AsyncGenerator[Any, None]]) -> Any:
         @functools.wraps(method)
-        async def answers(servicer: Any, request: Any, context: _Context) -> AsyncGenerator[Any, None]:
+        async def answers(servicer: Any, request: Any, context: Context) -> AsyncGenerator[Any, None]:
             try:
                 async with contextlib.aclosing(method(servicer, request, context)) as found:
                     async for one in found:

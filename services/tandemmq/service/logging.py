@@ -62,12 +62,8 @@ class EventMemory:
         self._events: dict[int, RememberedEvent] = {}
         self._numbers: dict[str, deque[int]] = {}
         self._lock = threading.Lock()
-        self._last_sequence = 0
-
-    @property
-    def last_sequence(self) -> int:
+        self.last_sequence = 0
         """Number of the newest line; 0 without any."""
-        return self._last_sequence
 
     def note(self, line: EventDict) -> None:
         """A line as structlog has it, with `timestamp` (ISO 8601), `level` and `event`. Debug lines are left out."""
@@ -81,8 +77,8 @@ class EventMemory:
         }
         wall_ms = round(datetime.fromisoformat(str(line["timestamp"])).timestamp() * 1_000)
         with self._lock:
-            self._last_sequence += 1
-            event = RememberedEvent(self._last_sequence, wall_ms, level, _short(line.get("event", "")), fields)
+            self.last_sequence += 1
+            event = RememberedEvent(self.last_sequence, wall_ms, level, _short(line.get("event", "")), fields)
             self._events[event.sequence] = event
             numbers = self._numbers.setdefault(event.event, deque())
             numbers.append(event.sequence)

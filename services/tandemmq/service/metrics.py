@@ -28,13 +28,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from math import isinf, isnan
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import structlog
 
 from tandemmq.core.histogram import Exemplar, HistogramReading
 from tandemmq.core.quotas import counted_host
 from tandemmq.service.rpc import ListenError
+from tandemmq.service.telemetry.export import CALL_LIMIT_S, ExportThread, Sender
 
 # What a metric is, said once: scrapes, exports and the table in the documentation are made from it.
 
@@ -567,25 +568,8 @@ class MetricExports:
         return [*self._snapshot.take(), *process_families()]
 
 
-# Sends metrics to a receiver again and again, from a thread of its own.
-#
-# A receiver that is away, refuses or hangs costs nothing but the figures of that time, and two lines in the log, one
-# when it begins and one when it ends: counters go on, so nothing has to be sent again.
-
-_CALL_LIMIT_S: Final = 5.0
-"""A request and its retries may take so long; then the rest of the export is given up."""
-_LAST_EXPORT_LIMIT_S: Final = 1.5
-_ABORT_LIMIT_S: Final = 0.5
-
-
-class MetricsSender(Protocol):
-    """The connection to a receiver."""
-
-    def send(self, families: Sequence[MetricFamily]) -> str:
-        """Sends one snapshot; "" when it was taken, else why not. Blocks, but not for ever. On the export thread."""
-
-    def abort(self) -> None:
-        """Ends a `send` in progress, and all that come later, at once. From any thread."""
+# Sends metrics to a receiver again and again, from a thread of its own. What a receiver does not take is not sent
+# again: counters go on.
 
 
 def open_otlp_export(
@@ -598,70 +582,53 @@ def open_otlp_export(
     """An export to `target`, host:port or an URL (https:// asks for TLS), of what `read` gives. Loads the SDK."""
     from tandemmq.service.telemetry.otlp_sender import OtlpMetricsSender
 
-    def connect() -> MetricsSender:
-        return OtlpMetricsSender(target, resource=resource, timeout_s=_CALL_LIMIT_S)
+    def connect() -> Sender[MetricFamily]:
+        return OtlpMetricsSender(target, resource=resource, timeout_s=CALL_LIMIT_S)
 
     return OtlpExport(connect, target=target, interval_s=interval_s, read=read)
 
 
-class OtlpExport:
-    """Reads and sends every `interval_s`, and once more at the end.
-
-    `connect` and `read` are called on the thread; a `connect` that raises, as a wrong variable of OpenTelemetry's makes
-    it, is tried again at the next interval.
-    """
+class OtlpExport(ExportThread[MetricFamily]):
+    """Reads, on the thread, and sends every `interval_s`, and once more at the end."""
 
     def __init__(
         self,
-        connect: Callable[[], MetricsSender],
+        connect: Callable[[], Sender[MetricFamily]],
         *,
         target: str,
         interval_s: float,
         read: Callable[[], list[MetricFamily]],
     ) -> None:
-        self._connect = connect
+        super().__init__(connect, name="metrics-export")
         self._target = target
-        self._sender: MetricsSender | None = None
         self._interval_s = interval_s
         self._read = read
         self._closing = threading.Event()
-        self._is_failing = False
-        self._thread = threading.Thread(target=self._work, name="metrics-export", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Sends the last figures if the receiver takes them quickly. Blocks for two seconds at most."""
         self._closing.set()
-        self._thread.join(_LAST_EXPORT_LIMIT_S)
-        if self._sender is not None:
-            self._sender.abort()
-        self._thread.join(_ABORT_LIMIT_S)
+        self._end()
 
     # On the export thread
 
     def _work(self) -> None:
         # Counting begins now, for the receiver; if it cannot be had, the first export tells why.
-        with suppress(Exception):
-            self._sender = self._connect()
+        self._attempt(())
         while not self._closing.wait(self._interval_s):
             self._export()
         self._export()
 
     def _export(self) -> None:
         try:
-            if self._sender is None:
-                self._sender = self._connect()
-            problem = self._sender.send(self._read())
+            problem = self._attempt(self._read())
         except SnapshotUnavailable:
             return  # The loop meter tells of a loop that hangs.
-        except Exception as error:  # The thread's root: metrics that cannot be told must not end the export.
+        except Exception as error:  # The thread's root, as in `_attempt`: metrics that cannot be read.
             problem = f"{type(error).__name__}: {error}"
-        self._judge(problem)
-
-    def _judge(self, problem: str) -> None:
-        if bool(problem) == self._is_failing:
+        if not self._has_turned(problem):
             return
-        self._is_failing = bool(problem)
         if problem:
             log.warning("metrics_export_failing", receiver=self._target, problem=problem)
         else:

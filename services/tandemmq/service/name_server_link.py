@@ -136,11 +136,10 @@ class NameServerLinks:
     registration says that it recovers, others see it and nobody is sent to it; when it serves, call
     `registration_changed`.
 
-    Callbacks are called on the event loop after news from a NameServer: `on_routes_changed()` always,
-    `on_master_changed(master)` when the registrant's group has another serving master: another process or address, or
-    None. While no NameServer can be reached the last view stays. A NameServer that restarted alone knows nobody for a
-    moment, so None is a reason to stop looking for the master, not to drop a connection to it that works.
-    `on_superseded(reason)` is called once, when a NameServer knows a later master on another disk.
+    Callbacks are called on the event loop: `on_routes_changed()` after news from a NameServer, `on_superseded(reason)`
+    once, when a NameServer knows a later master on another disk. While no NameServer can be reached the last view
+    stays. A NameServer that restarted alone knows nobody for a moment: a master that is in no view is no reason to drop
+    a connection to it that works.
     """
 
     def __init__(
@@ -152,7 +151,6 @@ class NameServerLinks:
         chance: random.Random,
         registrant: Registrant | None = None,
         heartbeat_interval_ms: int = 1_000,
-        on_master_changed: Callable[[RegisteredBroker | None], None] | None = None,
         on_routes_changed: Callable[[], None] | None = None,
         on_superseded: Callable[[str], None] | None = None,
     ) -> None:
@@ -160,7 +158,6 @@ class NameServerLinks:
         self._chance = chance
         self._registrant = registrant
         self._heartbeat_interval_s = heartbeat_interval_ms / 1_000
-        self._on_master_changed = on_master_changed
         self._on_routes_changed = on_routes_changed
         self._on_superseded = on_superseded
         self._links = [
@@ -168,10 +165,9 @@ class NameServerLinks:
         ]
         # Links whose snapshots make the view, the freshest last.
         self._current: list[_Link] = []
-        self._view = ClusterView(0, ())
+        self.view = ClusterView(0, ())
         # Routes asked for since the last news.
         self._routes: dict[str, TopicRoute] = {}
-        self._master: RegisteredBroker | None = None
         self._arrivals = 0
         self._announced = asyncio.Event()
         self._is_leaving = False
@@ -187,15 +183,6 @@ class NameServerLinks:
             if route is not None:
                 self._routes[topic] = route
         return route
-
-    @property
-    def view(self) -> ClusterView:
-        return self._view
-
-    @property
-    def master(self) -> RegisteredBroker | None:
-        """The live master of the registrant's group."""
-        return self._master
 
     @property
     def links(self) -> list[LinkView]:
@@ -385,30 +372,10 @@ class NameServerLinks:
             return
         self._current = current
         self._routes.clear()
-        merged = merge_snapshots([link.snapshot_of(None) for link in current], revision=self._view.revision + 1)
-        self._view = ClusterView(merged.revision, merged.brokers)
-        master = self._find_master()
-        is_other_master = _whereabouts(master) != _whereabouts(self._master)
-        self._master = master
-        if is_other_master and self._on_master_changed is not None:
-            self._on_master_changed(master)
+        merged = merge_snapshots([link.snapshot_of(None) for link in current], revision=self.view.revision + 1)
+        self.view = ClusterView(merged.revision, merged.brokers)
         if self._on_routes_changed is not None:
             self._on_routes_changed()
-
-    def _find_master(self) -> RegisteredBroker | None:
-        if self._registrant is None:
-            return None
-        group = self._registrant.identity
-        return next(
-            (
-                broker
-                for broker in self._view.brokers
-                if (broker.identity.cluster, broker.identity.broker_name) == (group.cluster, group.broker_name)
-                and broker.is_master
-                and not broker.recovering
-            ),
-            None,
-        )
 
 
 class _Link:
@@ -536,11 +503,3 @@ async def _beat(
         )
     answer = await heartbeats.read()
     return answer if isinstance(answer, pb.HeartbeatResponse) else None
-
-
-def _whereabouts(broker: RegisteredBroker | None) -> tuple[int, str, str, str] | None:
-    """What makes a master another one to its slaves: the process and its addresses."""
-    if broker is None:
-        return None
-    endpoints = broker.endpoints
-    return broker.incarnation, endpoints.client, endpoints.metadata, endpoints.ha

@@ -10,7 +10,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.core.metadata.metadata_store import DataVersion
-from tandemmq.core.metadata.topic_table import topic_name_problem
+from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem
 from tandemmq.core.routing.route_table import QueuePermission, QueueRow, RegistrationRefused, queue_rows
 from tandemmq.core.routing.values import (
     MASTER_ID,
@@ -32,7 +32,7 @@ from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.protobuf import as_message, as_value
-from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
+from tandemmq.service.rpc import CLIENT_ID_CHARACTERS_MAX, CLIENT_ID_HEADER, Call
 
 # How the message of a refused registration begins; see the contract of RegisterBroker.
 _SUPERSEDED: Final = "superseded: "
@@ -303,6 +303,9 @@ _ONE_ADDRESS_LANGUAGE: Final = "HTTP"
 _ECHOED_BYTES_MAX: Final = 512
 _ADDRESSES_MAX: Final = 1_024
 
+# In an assignment: any queue of that broker.
+_ANY_QUEUE: Final = -1
+
 _Code = definition.Code
 
 _PERMISSIONS: Final[Mapping[QueuePermission, definition.Permission]] = MappingProxyType(
@@ -346,11 +349,62 @@ class RouteQueryHandler:
         )
 
 
+class AssignmentHandler:
+    """Serves QueryAssignment: what the members of a push consumer group poll.
+
+    Every member gets the same answer, because members share messages and not queues: one row with queue id -1 for each
+    broker group with a readable queue, which stands for all of those. Groups with ordered delivery get every queue by
+    its id, from who can tell them apart by `is_ordered`. A NameServer cannot; they are served in order all the same, as
+    the broker decides what "any queue" gives out, and only the spreading over queues is left to it.
+    """
+
+    def __init__(
+        self, route: Callable[[str], TopicRoute | None], *, is_ordered: Callable[[str], bool] = lambda _group: False
+    ) -> None:
+        self._route = route
+        self._is_ordered = is_ordered
+
+    def query_assignment(self, request: service.QueryAssignmentRequest, call: Call) -> None:
+        """The readable queues of all masters that serve the topic now."""
+        call.send(self._answer(request, call.metadata))
+        call.finish()
+
+    def _answer(
+        self, request: service.QueryAssignmentRequest, metadata: Mapping[str, str]
+    ) -> service.QueryAssignmentResponse:
+        topic, group = request.topic, request.group.name
+        rows = client_id_problem(metadata) or rows_or_problem(self._route, topic)
+        if isinstance(rows, definition.Status):
+            return service.QueryAssignmentResponse(status=rows)
+        readable = [row for row in rows if row.permission.is_readable]
+        if (problem := group_name_problem(group)) is not None:
+            status = definition.Status(code=_Code.ILLEGAL_CONSUMER_GROUP, message=problem)
+        elif not readable:
+            status = definition.Status(code=_Code.FORBIDDEN, message=f"topic {topic.name} has no readable queue")
+        else:
+            status = definition.Status(code=_Code.OK, message="OK")
+        response = service.QueryAssignmentResponse(status=status)
+        if status.code != _Code.OK:
+            return response
+        is_ordered = self._is_ordered(group)
+        first = {row.broker_name: row for row in reversed(readable)}
+        for row in readable if is_ordered else [first[name] for name in sorted(first)]:
+            queue = message_queue(row, topic, one_address=takes_one_address(metadata))
+            if not is_ordered:
+                queue.id = _ANY_QUEUE
+            response.assignments.add(message_queue=queue)
+        return response
+
+
 def client_id_problem(metadata: Mapping[str, str]) -> definition.Status | None:
     """Every client names itself; the id is opaque."""
-    if metadata.get(CLIENT_ID_HEADER, "").strip():
-        return None
-    return definition.Status(code=_Code.CLIENT_ID_REQUIRED, message=f"the request has no {CLIENT_ID_HEADER} header")
+    client_id = metadata.get(CLIENT_ID_HEADER, "")
+    if not client_id.strip():
+        return definition.Status(code=_Code.CLIENT_ID_REQUIRED, message=f"the request has no {CLIENT_ID_HEADER} header")
+    if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
+        reason = f"{CLIENT_ID_HEADER}: {len(client_id)} characters; use {CLIENT_ID_CHARACTERS_MAX} at most"
+        return definition.Status(code=_Code.BAD_REQUEST, message=reason)
+    return None
 
 
 def echo_problem(topic: definition.Resource) -> str | None:

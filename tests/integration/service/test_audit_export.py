@@ -62,7 +62,7 @@ class _Receiver:
         self.refused = 0
         self.taken: list[AuditLine] = []
 
-    def send_lines(self, lines: Sequence[AuditLine]) -> str:
+    def send(self, lines: Sequence[AuditLine]) -> str:
         if not self.is_there:
             self.refused += 1
             return "away"

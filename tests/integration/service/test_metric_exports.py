@@ -47,7 +47,7 @@ async def collect() -> list[MetricFamily]:
 
 @pytest.fixture(autouse=True)
 def _calls_hang_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_CALL_LIMIT_S", CALL_LIMIT_S)
+    monkeypatch.setattr(metrics, "CALL_LIMIT_S", CALL_LIMIT_S)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ CALL_LIMIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _calls_hang_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_export, "_CALL_LIMIT_S", CALL_LIMIT_S)
+    monkeypatch.setattr(span_export, "CALL_LIMIT_S", CALL_LIMIT_S)
 
 
 def _free_port() -> int:

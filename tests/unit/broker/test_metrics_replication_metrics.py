@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from support.manual_time import ManualTime
-from tandemmq.broker.metrics import LagAge, MasterMetrics
+from tandemmq.broker.metrics import LagAge, tell_slaves
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
-from tandemmq.broker.put import PutMeter
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.service.metrics import MetricSamples
 
@@ -22,14 +21,6 @@ class Master:
         self.end_offset = 0
         self.slaves: list[SlaveView] = []
         self.lag_age = LagAge(end_offset=lambda: self.end_offset, clock=self.time)
-        self.metrics = MasterMetrics(
-            slaves=lambda: self.slaves,
-            lag_age=self.lag_age,
-            refused_connections=lambda: {"replaced": 2},
-            refused_report_count=lambda: 3,
-            puts=PutMeter(),
-            needed_slaves=1,
-        )
 
     def grow(self, end_offset: int) -> None:
         """The log is so long for the next second."""
@@ -39,7 +30,14 @@ class Master:
 
     def told(self) -> dict[tuple[str, ...], float]:
         samples = MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
-        self.metrics.tell(samples)
+        tell_slaves(
+            samples,
+            self.slaves,
+            self.lag_age,
+            needed_count=1,
+            refused_report_count=3,
+            refused_connections={"replaced": 2},
+        )
         return {
             (family.info.name.removeprefix("rocketmq_store_ha_"), *labels[4:]): value
             for family in samples.families()

@@ -10,7 +10,7 @@ from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, new_store
 from tandemmq.broker.far_reads import FarReads
-from tandemmq.broker.metrics import StoreMetrics
+from tandemmq.broker.metrics import tell_recovery, tell_store
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.broker.queue_reader import DamagedEntries
 from tandemmq.core.histogram import Histogram
@@ -42,26 +42,26 @@ def far_reads(store: MessageStore) -> FarReads:
 class Store:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        disk = SimulatedDisk(random.Random(1))
-        self.store = new_store(disk, self.clock)
-        self.metrics = StoreMetrics(
-            store=self.store,
-            disk=disk,
-            clock=self.clock,
-            flush_seconds={"log": Histogram((0.1,))},
-            retention=cast("Any", Figures()),
-            disk_warning_ratio=lambda: 0.9,
-            damaged_entries=DamagedEntries(),
-            far_reads=far_reads(self.store),
-        )
+        self.disk = SimulatedDisk(random.Random(1))
+        self.store = new_store(self.disk, self.clock)
 
     def samples(self) -> MetricSamples:
         return MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
 
     async def told(self) -> dict[str, float]:
         samples = self.samples()
-        self.metrics.tell_recovery(samples)
-        await self.metrics.tell(samples)
+        tell_recovery(samples, self.store, self.clock)
+        await tell_store(
+            samples,
+            self.store,
+            disk=self.disk,
+            clock=self.clock,
+            flush_seconds={"log": Histogram((0.1,))},
+            retention=cast("Any", Figures()),
+            disk_warning_ratio=0.9,
+            damaged=DamagedEntries(),
+            far_reads=far_reads(self.store),
+        )
         return {
             family.info.name.removeprefix("rocketmq_"): value
             for family in samples.families()
@@ -98,5 +98,5 @@ async def test_what_is_not_flushed_and_how_old_the_oldest_message_is() -> None:
 def test_before_it_is_loaded_only_the_recovery_is_told_of() -> None:
     store = Store()
     samples = store.samples()
-    store.metrics.tell_recovery(samples)
+    tell_recovery(samples, store.store, store.clock)
     assert [family.samples[0][1] for family in samples.families()] == [0.0, 0.0]

@@ -52,7 +52,7 @@ class Parts:
             log_level=self.log_level,
         )
         if settings.is_master:
-            appliers |= master_setting_appliers(store=self.store, leases=self.leases, api_options=self.api_options)
+            appliers |= master_setting_appliers(store=self.store, leases=self.leases, options=self.api_options)
         self.settings = RuntimeSettings(settings, lambda: appliers)
 
     def change(self, **values: str) -> None:
@@ -98,6 +98,12 @@ def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() 
     }
     assert Parts().changeable() == masters
     assert Parts("traceEnable=true").changeable() == masters | {"traceSampleRate", "traceSlowThreshold"}
+
+
+def test_topics_that_clients_make_have_as_many_queues_as_is_set_now() -> None:
+    parts = Parts("autoCreateTopicEnable=true")
+    parts.change(defaultTopicQueueNums="3")
+    assert parts.api_options.auto_create_topic_queues == 3
 
 
 def test_the_store_refuses_larger_messages_and_a_fuller_disk_at_once() -> None:

@@ -18,11 +18,12 @@ from tandemmq.core.routing.values import (
     ReplicaMemory,
     TopicRoute,
 )
-from tandemmq.nameserver.name_server import AssignmentHandler, client_api
+from tandemmq.nameserver.name_server import client_api
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 from tandemmq.service.route_messages import (
+    AssignmentHandler,
     RouteQueryHandler,
     broker_message,
     broker_value,
@@ -197,6 +198,11 @@ def test_topic_that_no_client_may_use(topic: str) -> None:
 @pytest.mark.parametrize("client_id", ["", "  "])
 def test_client_without_an_id(client_id: str) -> None:
     assert query(client_id=client_id).status.code == definition.CLIENT_ID_REQUIRED
+
+
+def test_client_with_an_id_that_is_too_long() -> None:
+    assert query(client_id="x" * 1_024).status.code == definition.OK
+    assert query(client_id="x" * 1_025).status.code == definition.BAD_REQUEST
 
 
 @pytest.mark.parametrize(

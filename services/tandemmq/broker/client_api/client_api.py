@@ -15,8 +15,9 @@ from tandemmq.broker.client_api.receive import ReceiveHandler
 from tandemmq.broker.client_api.send import RecallHandler, SendHandler
 from tandemmq.broker.client_api.sent_message import SendRequest
 from tandemmq.broker.client_api.services import BrokerServices
+from tandemmq.broker.client_api.sessions import group_policy
 from tandemmq.broker.client_api.settle import AckRequest, SettleHandler
-from tandemmq.broker.client_api.telemetry import AssignmentHandler, TelemetryHandler
+from tandemmq.broker.client_api.telemetry import TelemetryHandler
 from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.client_api.validation import Code, Outcome, check_client_id, check_topic
 from tandemmq.broker.dead_letters import DeadLetterQueues
@@ -27,7 +28,7 @@ from tandemmq.core.quotas import QuotaRules
 from tandemmq.core.routing.route_table import external_route
 from tandemmq.core.routing.values import TopicRoute
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.route_messages import RouteQueryHandler
+from tandemmq.service.route_messages import AssignmentHandler, RouteQueryHandler
 from tandemmq.service.rpc import (
     BidiMethod,
     Call,
@@ -76,6 +77,11 @@ class ClientApi:
             source_of=None if access is None else access.source,
         )
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer, self.quotas)
+        # What the broker tells receives; called for every put.
+        self.message_arrived: Final = self._receive.message_arrived
+        self.message_held_back: Final = self._receive.message_held_back
+        self.confirmed: Final = self._receive.confirmed
+        self.passed_on_unread: Final = self._receive.passed_on_unread
         self.lite: Final = LiteHandler(services, self._telemetry, arrived=self._receive.message_arrived)
         self._receive.lite = self.lite
         self._send = SendHandler(services, self.transactions, self.lite, self.quotas)
@@ -124,7 +130,7 @@ class ClientApi:
                 "SendMessage": UnaryMethod(self._send.send_message, SendRequest),
                 "RecallMessage": UnaryMethod(self._recall.recall_message, pb.RecallMessageRequest),
                 "QueryAssignment": UnaryMethod(
-                    AssignmentHandler(self._services, route).query_assignment, pb.QueryAssignmentRequest
+                    AssignmentHandler(route, is_ordered=self._is_ordered).query_assignment, pb.QueryAssignmentRequest
                 ),
                 "ReceiveMessage": ServerStreamMethod(self._receive.receive_message, pb.ReceiveMessageRequest),
                 "AckMessage": UnaryMethod(self._settle.ack_message, AckRequest),
@@ -156,20 +162,12 @@ class ClientApi:
         table = replace(table, methods=methods)
         return table if self._access is None else self._access.guard(table)
 
+    def _is_ordered(self, group: str) -> bool:
+        return group_policy(self._services.groups, group).fifo
+
     def access_changed(self) -> None:
         """Users or policies are others: who waits for messages asks again, and is judged anew."""
         self._receive.end_polls(_ASK_AGAIN)
-
-    def message_arrived(self, topic: str) -> None:
-        self._receive.message_arrived(topic)
-
-    def message_held_back(self, topic: str) -> None:
-        """A message of the topic may be delivered once the in-sync set holds it."""
-        self._receive.message_held_back(topic)
-
-    def confirmed(self) -> None:
-        """The in-sync set holds more of the log, or is another."""
-        self._receive.confirmed()
 
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
@@ -201,10 +199,6 @@ class ClientApi:
     def give_no_more(self, *, is_stopping: bool) -> None:
         """Receives that wait end, without messages; later ones are refused, passed on or held back."""
         self._receive.end_polls(_STOPPING if is_stopping else _MASTER_CHANGES)
-
-    def passed_on_unread(self, call: Call, name: str) -> bool:
-        """See `ReceiveHandler`."""
-        return self._receive.passed_on_unread(call, name)
 
     def doubt_latest(self) -> None:
         """Nobody knows which of the latest answers were read: what a push consumer was given in them runs out."""

@@ -358,28 +358,6 @@ class _Shape:
     Places count from 0 among the values that are used; -1: there is none.
     """
 
-    __slots__ = (
-        "_count",
-        "_match",
-        "_names",
-        "_used",
-        "dead_letter_message_id",
-        "dead_letter_topic",
-        "deliver_ms",
-        "has_born_host",
-        "has_message_id",
-        "is_plain",
-        "keys",
-        "message_type",
-        "priority",
-        "text_places",
-        "text_tags",
-        "trace_contexts",
-        "transaction",
-        "user_heads",
-        "user_places",
-    )
-
     def __init__(self, names: tuple[bytes, ...]) -> None:
         # Of two properties with one name the last one counts.
         places = {name.decode(): place for place, name in enumerate(names)}

@@ -286,19 +286,6 @@ _PAIR_END: Final = "\x02"
 class _PropertyForm:
     """The property string of all messages with the same names: its parts, with empty ones where the values go."""
 
-    __slots__ = (
-        "born_host_at",
-        "born_timestamp_at",
-        "keys_at",
-        "message_group_at",
-        "message_id_at",
-        "parts",
-        "priority_at",
-        "tag_at",
-        "trace_context_at",
-        "user_at",
-    )
-
     def __init__(self, parts: list[str], places: dict[str, int], user_names: tuple[str, ...]) -> None:
         self.parts: Final = parts
         self.message_id_at: Final = places[PROPERTY_UNIQUE_KEY]

@@ -386,20 +386,6 @@ class SendHandler:
 class _Destination:
     """A topic that messages are sent to: what its configuration says, and what its messages have in common."""
 
-    __slots__ = (
-        "_turn",
-        "config",
-        "has_window",
-        "is_by_priority",
-        "is_lite",
-        "is_normal",
-        "is_ordered",
-        "is_special",
-        "is_writable",
-        "queue_count",
-        "translation",
-    )
-
     def __init__(self, topic: str, cluster: str, config: TopicConfig) -> None:
         self.translation: Final = TopicTranslation(topic, cluster)
         self._turn = 0

@@ -337,28 +337,42 @@ class Transactions:
             host=services.store_host,
             wall_ms=services.clock.wall_ms(),
         )
-        services.put([*copies, last], _EndAnswer(self, table, half, resolution, done))
 
-    def ended(self, resolution: Resolution) -> None:
-        """One more was appended."""
-        self.ended_counts[resolution] += 1
+        def answered(results: list[AppendResult]) -> None:
+            outcome = PUT_OUTCOMES[results[-1].status]
+            if results[-1].physical_offset < 0:
+                table.take_back(half)
+            else:
+                self.ended_counts[resolution] += 1
+                if outcome is OK:
+                    table.held(half.queue_offset)
+            done(outcome)
+
+        services.put([*copies, last], answered)
 
     def _decide_again(self, wanted: TransactionId, resolution: Resolution, done: Done, *, topic: str) -> None:
         outcome = self.ended_as(wanted, resolution, topic=topic)
         known = self._table.resolution(wanted.queue_offset)
         if outcome is not OK or known is None or known[1]:
             done(outcome)
-        else:
-            services = self._services
-            again = op_record(
-                wanted.queue_offset,
-                resolution,
-                undecided_from=self._low_mark(),
-                host=services.store_host,
-                wall_ms=services.clock.wall_ms(),
-                is_again=True,
-            )
-            services.put([again], _AgainAnswer(self._table, wanted.queue_offset, done))
+            return
+        services, table = self._services, self._table
+        again = op_record(
+            wanted.queue_offset,
+            resolution,
+            undecided_from=self._low_mark(),
+            host=services.store_host,
+            wall_ms=services.clock.wall_ms(),
+            is_again=True,
+        )
+
+        def answered(results: list[AppendResult]) -> None:
+            held = PUT_OUTCOMES[results[0].status]
+            if held is OK:
+                table.held(wanted.queue_offset)
+            done(held)
+
+        services.put([again], answered)
 
     def ended_as(self, wanted: TransactionId, resolution: Resolution, *, topic: str = "") -> Outcome:
         """OK if a half that is not undecided, one of `topic` if that is given, has ended so; else what is to be
@@ -676,47 +690,6 @@ class _HalfAnswer(PutAnswer):
         self._call.finish()
         if self._beside is not None:
             self._beside.answer(results)
-
-
-class _EndAnswer(PutAnswer):
-    __slots__ = ("_done", "_half", "_resolution", "_table", "_transactions")
-
-    def __init__(
-        self, transactions: Transactions, table: HalfMessages, half: Half, resolution: Resolution, done: Done
-    ) -> None:
-        self._transactions = transactions
-        self._table = table
-        self._half = half
-        self._resolution = resolution
-        self._done = done
-
-    def answer(self, results: list[AppendResult]) -> None:
-        last = results[-1]
-        outcome = PUT_OUTCOMES[last.status]
-        if last.physical_offset < 0:
-            self._table.take_back(self._half)
-        else:
-            self._transactions.ended(self._resolution)
-            if outcome is OK:
-                self._table.held(self._half.queue_offset)
-        self._done(outcome)
-
-
-class _AgainAnswer(PutAnswer):
-    """Tells what became of an end that was said again."""
-
-    __slots__ = ("_done", "_queue_offset", "_table")
-
-    def __init__(self, table: HalfMessages, queue_offset: int, done: Done) -> None:
-        self._table = table
-        self._queue_offset = queue_offset
-        self._done = done
-
-    def answer(self, results: list[AppendResult]) -> None:
-        outcome = PUT_OUTCOMES[results[0].status]
-        if outcome is OK:
-            self._table.held(self._queue_offset)
-        self._done(outcome)
 
 
 def _answer_end(call: Call, outcome: Outcome) -> None:

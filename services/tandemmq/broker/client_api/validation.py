@@ -27,7 +27,7 @@ from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_pr
 from tandemmq.core.quotas import address_of_peer
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
-from tandemmq.service.rpc import CLIENT_ID_HEADER, Call
+from tandemmq.service.rpc import CLIENT_ID_CHARACTERS_MAX, CLIENT_ID_HEADER, Call
 
 if TYPE_CHECKING:
     from tandemmq.broker.client_api.services import BrokerServices
@@ -139,8 +139,6 @@ def _too_much_said(count: int, what: str, limit: int) -> Outcome:
     return Outcome(Code.BAD_REQUEST, f"settings: {count} {what}, the limit is {limit}; use more clients")
 
 
-CLIENT_ID_CHARACTERS_MAX: Final = 1_024
-"""Official clients' have about 60. A broker remembers 100,000 of them."""
 SETTINGS_TOPICS_MAX: Final = 16_384
 """That a client publishes or subscribes to. Each takes two bytes of a request, and is looked at by the loop."""
 SETTINGS_CHARACTERS_MAX: Final = 128 << 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -24,7 +24,6 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.replication.log_history import newest_memories
-from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
     NO_SUCCESSOR,
     UNREADABLE,
@@ -43,7 +42,7 @@ from tandemmq.core.replication.mastership import (
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 if TYPE_CHECKING:
-    from tandemmq.broker.master.role import FailoverSeat
+    from tandemmq.broker.parts import Role
 
 log = structlog.get_logger(__name__)
 
@@ -128,53 +127,6 @@ class _Steps:
         self._began_ms = now_ms
 
 
-class FailoverRole(Protocol):
-    """What a role is asked; see `tandemmq.broker.parts.Role`."""
-
-    @property
-    def is_master(self) -> bool:
-        """It is a master's."""
-
-    @property
-    def is_serving(self) -> bool:
-        """It has begun and has not ended."""
-
-    @property
-    def caught_up_epoch(self) -> int:
-        """Of a slave: the epoch in which it last had all that its master had; 0: it never had, or is a master."""
-
-    @property
-    def hears_master(self) -> bool:
-        """The master's log flows to us, and its machine answers. True of a master."""
-
-    @property
-    def serves_reads(self) -> bool:
-        """Of a slave: it gives messages while its group has no master."""
-
-    @property
-    def waiting_count(self) -> int:
-        """Sends, and turns with acknowledgements, without an answer yet."""
-
-    def slaves(self) -> Sequence[SlaveView]:
-        """Those connected."""
-
-    def require(self) -> None:
-        """A master acknowledges what `FailoverSeat.required` holds from now on."""
-
-    async def copy_progress(self) -> bool:
-        """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
-
-    async def append_leases(self, change: LeaseChange) -> LeasePosition:
-        """A slave takes what its master's leases go on with; where its copy ends then."""
-
-    @property
-    def lacking_progress(self) -> Collection[str]:
-        """Of a master: disks that cannot take now what groups have finished. They are as good as not connected."""
-
-    def give_up(self) -> None:
-        """A master that starts does not come to serve any more."""
-
-
 class MastersService(Protocol):
     """An address that stays, and leads to the master; see `tandemmq.broker.failover.kubernetes_service`."""
 
@@ -212,7 +164,7 @@ class FailoverHost(Protocol):
         """No role begins any more."""
 
     @property
-    def role(self) -> FailoverRole:
+    def role(self) -> Role:
         """The one that it has."""
 
     @property
@@ -247,7 +199,7 @@ class FailoverHost(Protocol):
     async def end_role(self, reason: str) -> None:
         """The role that is has ended, its files are closed, and clients are refused, when this returns."""
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+    async def begin_master(self, seat: Failover, *, holds_all: bool, accepts_loss: bool = False) -> None:
         """A master's role is the broker's at once; returns when it serves, or has given up. See `MasterRole`."""
 
     async def begin_slave(self) -> None:
@@ -260,7 +212,8 @@ def boot_time_ms() -> int:
 
 
 class Failover:
-    """One per broker of a group that fails over. Implements `FailoverSeat`. Event loop only."""
+    """One per broker of a group that fails over. A master has its seat here: it asks whether it may act, and who has to
+    hold what it acknowledges. Event loop only."""
 
     def __init__(
         self,
@@ -303,7 +256,7 @@ class Failover:
         self._is_unclean = False
         """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
         self.is_handing_over = False
-        """On purpose, and now."""
+        """On purpose, and now: the next master has copied the tables, or is about to."""
         self._changing_since_ms: int | None = None
         self._told_set: tuple[int, frozenset[Replica], frozenset[Replica]] | None = None
         self._told_set_ms = 0
@@ -322,26 +275,31 @@ class Failover:
 
     @property
     def epoch(self) -> int:
+        """In which this broker is master by the group's record; 0: it has to claim."""
         return self._member.epoch
 
     @property
     def required(self) -> frozenset[str]:
+        """Disks that must hold a message before it is acknowledged."""
         return frozenset(replica.disk_id for replica in self._member.required)
 
     @property
     def in_sync_epoch(self) -> int:
+        """Of the group's record, if it has this broker's disk in the in-sync set; 0: it has not."""
         record = self.record
         return record.epoch if record is not None and self._member.me in record.in_sync else 0
 
     @property
     def others_in_sync(self) -> Sequence[ReplicaMemory]:
+        """The other members of that set; nothing is known of where their logs end."""
         record, me = self.record, self._member.me
         others = sorted(record.in_sync - {me}) if record is not None and me in record.in_sync else ()
         return [ReplicaMemory(replica.broker_id, replica.disk_id, master_epoch=0) for replica in others]
 
     @property
     def refusal(self) -> str | None:
-        """By the clock: a process that stood still is asked before its timers run."""
+        """Why this master takes and gives nothing now. By the clock: a process that stood still is asked before its
+        timers run."""
         if self._refusal is None and self._mastership is not None and self._mastership.epoch and not self.acts:
             self._arm_fence()
         return self._refusal
@@ -400,6 +358,7 @@ class Failover:
         self.poke()
 
     def slave_left(self, broker_id: int, disk_id: str) -> None:
+        """The connection to a slave has ended. If it is in the set it may claim soon."""
         if self._mastership is not None and self._mastership.epoch:
             self._mastership.slave_left(Replica(broker_id, disk_id), now_ms=self._now_ms())
             self._arm_fence()
@@ -421,7 +380,9 @@ class Failover:
         self._poked.set()
 
     async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
-        """See `FailoverSeat`: of a start that has heard its group and holds the best log in reach."""
+        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
+        has an older record than other members, who have `seen` one of this epoch and these renewals. Of a start that
+        has heard its group and holds the best log in reach."""
         member = self._member
         async with self._turn:
             if not member.epoch:
@@ -882,7 +843,7 @@ class Failover:
             raise HandOverRefused(_AUTHORITY_AWAY.format(self.problem))
         return self._successor_of(to)[1].broker_id
 
-    def _successor_of(self, to: int | None) -> tuple[FailoverRole, Replica]:
+    def _successor_of(self, to: int | None) -> tuple[Role, Replica]:
         role, record = self._host.role, self.record
         if not self.acts or record is None or not role.is_serving:
             raise HandOverRefused("this broker is not the master; ask the master")
@@ -945,7 +906,7 @@ class Failover:
             self._note_away(error)
             raise HandOverRefused(_AUTHORITY_AWAY.format(self.problem)) from error
 
-    def _successor(self, record: GroupRecord, role: FailoverRole, to: int | None) -> Replica:
+    def _successor(self, record: GroupRecord, role: Role, to: int | None) -> Replica:
         connected = {
             Replica(slave.broker_id, slave.disk_id): slave.acked_offset
             for slave in role.slaves()
@@ -962,7 +923,7 @@ class Failover:
             )
         return max(able, key=lambda replica: (connected[replica], -replica.broker_id))
 
-    def _has_all(self, role: FailoverRole, successor: Replica) -> bool:
+    def _has_all(self, role: Role, successor: Replica) -> bool:
         end_offset = self._host.raw_end_offset
         return any(slave.disk_id == successor.disk_id and slave.acked_offset >= end_offset for slave in role.slaves())
 

@@ -17,7 +17,7 @@ _DEAF_MS: Final = 2_000
 
 
 class Listener(Protocol):
-    """The role of a member that is not the master; see `FailoverRole`."""
+    """The role of a member that is not the master; see `tandemmq.broker.parts.Role`."""
 
     @property
     def is_master(self) -> bool: ...

@@ -141,7 +141,8 @@ class GroupRecovery:
         self._connected_ids = connected_ids
         self._forgotten = forgotten
         self._tail_bytes = tail_bytes
-        self._is_whole = False
+        self.is_whole = False
+        """Nothing of our log is known to be missing; as it is now."""
         self._was_behind = False
         self._first_rank = (0, 0)
         self._first_epochs: tuple[Epoch, ...] = ()
@@ -151,11 +152,6 @@ class GroupRecovery:
         """What this start waits for; None while it works, and once it is over."""
         self.waiting_since_ms = 0
         """Monotonic."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Nothing of our log is known to be missing; as it is now."""
-        return self._is_whole
 
     @property
     def waited_ms(self) -> int:
@@ -214,7 +210,7 @@ class GroupRecovery:
 
         `is_whole`: the last run of this disk lost nothing that its log held, as far as the disk knows.
         """
-        self._is_whole = is_whole
+        self.is_whole = is_whole
         start = MasterStart(
             own=self._own(),
             total_replicas=self._total_replicas,
@@ -270,7 +266,7 @@ class GroupRecovery:
             disk_id=self._replica.disk_id,
             extent=self._extent(),
             history=self._replica.history,
-            is_whole=self._is_whole,
+            is_whole=self.is_whole,
             is_proven=self._replica.is_proven,
             is_follower=self._replica.epoch_owner not in ("", self._replica.disk_id),
             promised_epoch=self._replica.greatest_epoch,
@@ -372,7 +368,7 @@ class GroupRecovery:
             "fetching_log", replica=answer.endpoint, ours=self._store.end_offset, theirs=answer.extent.end_offset
         )
         # A log that was being fetched when the process dies is not whole, however it is stopped.
-        self._is_whole = False
+        self.is_whole = False
         self._was_behind = self._was_behind or step.is_newer
         await asyncio.to_thread(self._store.doubt_tail)
         history = self._replica.history

@@ -1,7 +1,7 @@
 """A broker as its group's master: takes messages, gives them, and ships its log to the slaves.
 
 Begin: be listed, hear the whole group and fetch what another replica has more (`GroupRecovery`), load the leases, open
-the HA plane. In a group that fails over its record has to name this master first (`FailoverSeat`). End: fail the sends
+the HA plane. In a group that fails over its record has to name this master first (`Failover`). End: fail the sends
 that nobody confirmed in time, let the slaves have the end of the log, close.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -40,54 +40,13 @@ from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.metrics import MetricSamples
 
 if TYPE_CHECKING:
+    from tandemmq.broker.failover.controller import Failover
     from tandemmq.broker.parts import BrokerParts
 
 log = structlog.get_logger(__name__)
 
 _LEASE_TICK_S: Final = 1.0
 _POLL_S: Final = 0.01
-
-
-class FailoverSeat(Protocol):
-    """How a master stands in a group that fails over; see `tandemmq.broker.failover.controller`."""
-
-    @property
-    def epoch(self) -> int:
-        """In which this broker is master by the group's record; 0: it has to claim."""
-
-    @property
-    def acts(self) -> bool:
-        """It is the master now, by the clock: after a pause this is known before `refusal` is."""
-
-    @property
-    def required(self) -> frozenset[str]:
-        """Disks that must hold a message before it is acknowledged."""
-
-    @property
-    def refusal(self) -> str | None:
-        """Why this master takes and gives nothing now."""
-
-    @property
-    def is_handing_over(self) -> bool:
-        """The next master has copied the tables, or is about to."""
-
-    @property
-    def in_sync_epoch(self) -> int:
-        """Of the group's record, if it has this broker's disk in the in-sync set; 0: it has not."""
-
-    @property
-    def others_in_sync(self) -> Sequence[ReplicaMemory]:
-        """The other members of that set; nothing is known of where their logs end."""
-
-    async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
-        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
-        has an older record than other members, who have `seen` one of this epoch and these renewals."""
-
-    def superseded(self, reason: str) -> None:
-        """Another master took the group over, somebody says."""
-
-    def slave_left(self, broker_id: int, disk_id: str) -> None:
-        """The connection to a slave has ended. If it is in the set it may claim soon."""
 
 
 class MasterRole:
@@ -107,7 +66,7 @@ class MasterRole:
         parts: BrokerParts,
         *,
         accepts_loss: bool = False,
-        seat: FailoverSeat | None = None,
+        seat: Failover | None = None,
         holds_all: bool = False,
     ) -> None:
         self._parts = parts
@@ -151,9 +110,7 @@ class MasterRole:
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
         self.lag_age: Final = LagAge(end_offset=lambda: parts.store.end_offset, clock=parts.clock)
-        self._metrics = MasterRoleMetrics(
-            parts, write_path=self.write_path, recovery=self.recovery, replica=self.replica, lag_age=self.lag_age
-        )
+        self._metrics = MasterRoleMetrics(parts, self)
 
     def _new_progress_copies(self) -> ProgressCopies:
         parts = self._parts
@@ -294,7 +251,7 @@ class MasterRole:
     def setting_appliers(self) -> Mapping[str, Applier]:
         """What only a master's clients would notice."""
         parts = self._parts
-        return master_setting_appliers(store=parts.store, leases=parts.leases, api_options=parts.options)
+        return master_setting_appliers(store=parts.store, leases=parts.leases, options=parts.options)
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
         await self._metrics.tell(samples, turn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import structlog
@@ -34,7 +34,7 @@ from tandemmq.proto.admin.v1 import broker_access_service_pb2 as access_pb
 from tandemmq.proto.admin.v1 import broker_access_service_pb2_grpc, broker_admin_service_pb2_grpc
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.service.event_loop import TurnLimit
-from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
+from tandemmq.service.grpc_server import Context, Invalid, Refused, by_kind, refusing
 from tandemmq.service.protobuf import as_message
 from tandemmq.service.service_tls import is_operator
 
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
     from tandemmq.broker.report import BrokerReport
     from tandemmq.broker.runtime_settings import RuntimeSettings
-
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
 
 log = structlog.get_logger(__name__)
 
@@ -109,12 +106,10 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         self._groups = parts.groups
         self._clock = parts.clock
 
-    async def GetBrokerStatus(
-        self, request: pb.GetBrokerStatusRequest, context: _Context
-    ) -> pb.GetBrokerStatusResponse:
+    async def GetBrokerStatus(self, request: pb.GetBrokerStatusRequest, context: Context) -> pb.GetBrokerStatusResponse:
         return self._report.status()
 
-    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: _Context) -> pb.UpdateTopicResponse:
+    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Context) -> pb.UpdateTopicResponse:
         self._masters_only()
         if self._parts.is_system_topic(request.topic):
             raise Invalid(f"topic: {request.topic} belongs to the system; choose another name")
@@ -135,7 +130,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         await self._tables.confirmed()
         return pb.UpdateTopicResponse()
 
-    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: _Context) -> pb.DeleteTopicResponse:
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
         self._masters_only()
         if self._parts.is_system_topic(request.topic):
             raise Invalid(f"topic: {request.topic} belongs to the system and stays")
@@ -148,7 +143,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         await self._tables.confirmed()
         return pb.DeleteTopicResponse()
 
-    async def ListTopics(self, request: pb.ListTopicsRequest, context: _Context) -> pb.ListTopicsResponse:
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
         names = sorted(set(request.topics)) or sorted(topic.topic_name for topic in self._topics)
         turn = TurnLimit(self._clock)
         answer = pb.ListTopicsResponse()
@@ -163,7 +158,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         return answer
 
     async def UpdateSubscriptionGroup(
-        self, request: pb.UpdateSubscriptionGroupRequest, context: _Context
+        self, request: pb.UpdateSubscriptionGroupRequest, context: Context
     ) -> pb.UpdateSubscriptionGroupResponse:
         self._masters_only()
         before = self._groups.get(request.group)
@@ -184,7 +179,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         return pb.UpdateSubscriptionGroupResponse()
 
     async def ListSubscriptionGroups(
-        self, request: pb.ListSubscriptionGroupsRequest, context: _Context
+        self, request: pb.ListSubscriptionGroupsRequest, context: Context
     ) -> pb.ListSubscriptionGroupsResponse:
         names = sorted(set(request.groups)) or sorted(group.group_name for group in self._groups)
         standings: dict[str, list[QueueStanding]] = {}
@@ -225,12 +220,12 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 await turn.pause()
         return answer
 
-    async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
         if request.time_limit_ms < 0:
             raise Invalid(f"time_limit_ms: {request.time_limit_ms} is negative; 0 is the broker's default")
         return as_message(pb.DrainResponse, await self._departure.drain(request.time_limit_ms))
 
-    async def ProbePeers(self, request: pb.ProbePeersRequest, context: _Context) -> pb.ProbePeersResponse:
+    async def ProbePeers(self, request: pb.ProbePeersRequest, context: Context) -> pb.ProbePeersResponse:
         return await self._report.probe_peers()
 
     def _new_topic(self, name: str) -> TopicConfig:
@@ -288,7 +283,7 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
         self._changes = changes
         self._refusal = refusal
 
-    async def ListUsers(self, request: access_pb.ListUsersRequest, context: _Context) -> access_pb.ListUsersResponse:
+    async def ListUsers(self, request: access_pb.ListUsersRequest, context: Context) -> access_pb.ListUsersResponse:
         if request.with_sealed_password and not is_operator(context):
             reason = (
                 "with_sealed_password: sealed secrets are for a copy, which takes an administrator of level operator"
@@ -306,7 +301,7 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
             ]
         )
 
-    async def PutUser(self, request: access_pb.PutUserRequest, context: _Context) -> access_pb.PutUserResponse:
+    async def PutUser(self, request: access_pb.PutUserRequest, context: Context) -> access_pb.PutUserResponse:
         self._masters_only()
         is_changed = await self._carry_out(
             lambda: self._changes.put_user(
@@ -323,18 +318,18 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
             log.info("user_changed", by="operator", user=request.username, new_secret=has_new_secret)
         return access_pb.PutUserResponse(changed=is_changed)
 
-    async def DeleteUser(self, request: access_pb.DeleteUserRequest, context: _Context) -> access_pb.DeleteUserResponse:
+    async def DeleteUser(self, request: access_pb.DeleteUserRequest, context: Context) -> access_pb.DeleteUserResponse:
         self._masters_only()
         existed = await self._carry_out(lambda: self._changes.delete_user(request.username, dry_run=request.dry_run))
         if existed and not request.dry_run:
             log.info("user_deleted", by="operator", user=request.username)
         return access_pb.DeleteUserResponse(existed=existed)
 
-    async def ListAcls(self, request: access_pb.ListAclsRequest, context: _Context) -> access_pb.ListAclsResponse:
+    async def ListAcls(self, request: access_pb.ListAclsRequest, context: Context) -> access_pb.ListAclsResponse:
         found = self._changes.acls(subject_part=request.subject, resource_part=request.resource)
         return access_pb.ListAclsResponse(acls=[_acl_view(acl) for acl in found])
 
-    async def PutAcl(self, request: access_pb.PutAclRequest, context: _Context) -> access_pb.PutAclResponse:
+    async def PutAcl(self, request: access_pb.PutAclRequest, context: Context) -> access_pb.PutAclResponse:
         self._masters_only()
         is_changed = await self._carry_out(
             lambda: self._changes.put_entries(
@@ -346,7 +341,7 @@ class BrokerAccessServicer(broker_access_service_pb2_grpc.BrokerAccessServiceSer
             log.info("acl_changed", by="operator", subject=request.subject, resources=resources)
         return access_pb.PutAclResponse(changed=is_changed)
 
-    async def DeleteAcl(self, request: access_pb.DeleteAclRequest, context: _Context) -> access_pb.DeleteAclResponse:
+    async def DeleteAcl(self, request: access_pb.DeleteAclRequest, context: Context) -> access_pb.DeleteAclResponse:
         self._masters_only()
         existed = await self._carry_out(
             lambda: self._changes.delete_entries(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
@@ -25,7 +25,7 @@ from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc, metadata_service_pb2_grpc, replica_service_pb2_grpc
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as metadata_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
-from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
+from tandemmq.service.grpc_server import Context, Invalid, Refused, by_kind, refusing
 from tandemmq.service.protobuf import as_message
 from tandemmq.service.service_tls import certificate_of, claim_problem_of
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from tandemmq.broker.parts import Role
     from tandemmq.broker.tracing.send_tracer import TracedPuts
     from tandemmq.core.storage.message_store import MessageStore
-
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
 
 RANGES_MAX: Final = 1_024
 DIGEST_BYTES_MAX: Final = 256 << 20
@@ -74,7 +71,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._ha_tls = ha_tls
         self._bearers = bearers
 
-    async def GetLogExtent(self, request: pb.GetLogExtentRequest, context: _Context) -> pb.GetLogExtentResponse:
+    async def GetLogExtent(self, request: pb.GetLogExtentRequest, context: Context) -> pb.GetLogExtentResponse:
         return pb.GetLogExtentResponse(
             min_offset=self._log.min_offset,
             end_offset=self._log.end_offset,
@@ -95,9 +92,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             ha_tls=self._ha_tls,
         )
 
-    async def GetRangeDigests(
-        self, request: pb.GetRangeDigestsRequest, context: _Context
-    ) -> pb.GetRangeDigestsResponse:
+    async def GetRangeDigests(self, request: pb.GetRangeDigestsRequest, context: Context) -> pb.GetRangeDigestsResponse:
         ranges = [self._checked(item) for item in request.ranges]
         total = sum(item.end_offset - item.start_offset for item in ranges)
         if len(ranges) > RANGES_MAX or total > DIGEST_BYTES_MAX:
@@ -106,7 +101,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             )
         return pb.GetRangeDigestsResponse(digests=[await self._proof.digest(item) for item in ranges])
 
-    async def VerifyReplica(self, request: pb.VerifyReplicaRequest, context: _Context) -> pb.VerifyReplicaResponse:
+    async def VerifyReplica(self, request: pb.VerifyReplicaRequest, context: Context) -> pb.VerifyReplicaResponse:
         self._check_group(request.cluster, request.broker_name)
         # Its reports will count as that member's.
         if problem := claim_problem_of(context, self._identity.cluster, self._identity.broker_name, request.broker_id):
@@ -131,7 +126,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             self._bearers.note(request.connection, leaf)
         return pb.VerifyReplicaResponse(equal=equal, history=history_messages(self._proof.history))
 
-    async def PromiseEpoch(self, request: pb.PromiseEpochRequest, context: _Context) -> pb.PromiseEpochResponse:
+    async def PromiseEpoch(self, request: pb.PromiseEpochRequest, context: Context) -> pb.PromiseEpochResponse:
         self._check_group(request.cluster, request.broker_name)
         if (refusal := self._role().epoch_refusal) is not None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"disk_id: {refusal}")
@@ -140,7 +135,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             promised=promised, epoch=self._replica.greatest_epoch, end_offset=self._log.end_offset
         )
 
-    async def AcceptLoss(self, request: pb.AcceptLossRequest, context: _Context) -> pb.AcceptLossResponse:
+    async def AcceptLoss(self, request: pb.AcceptLossRequest, context: Context) -> pb.AcceptLossResponse:
         recovery = self._role().recovery
         response = pb.AcceptLossResponse(end_offset=self._log.end_offset)
         if recovery is None:
@@ -186,7 +181,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         response.accepted = True
         return response
 
-    async def ReadLog(self, request: pb.ReadLogRequest, context: _Context) -> AsyncIterator[pb.ReadLogResponse]:
+    async def ReadLog(self, request: pb.ReadLogRequest, context: Context) -> AsyncIterator[pb.ReadLogResponse]:
         wanted = self._checked(request.range)
         offset = wanted.start_offset
         while offset < wanted.end_offset:
@@ -198,7 +193,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             yield pb.ReadLogResponse(start_offset=offset, data=bytes(piece))
             offset += len(piece)
 
-    async def ListTracedPuts(self, request: pb.ListTracedPutsRequest, context: _Context) -> pb.ListTracedPutsResponse:
+    async def ListTracedPuts(self, request: pb.ListTracedPutsRequest, context: Context) -> pb.ListTracedPutsResponse:
         if self._traced_puts is None:
             return pb.ListTracedPutsResponse()
         page = self._traced_puts.after(incarnation=request.incarnation, sequence=request.after_sequence)
@@ -255,45 +250,45 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
         self._authority = authority
 
     async def GetFailoverState(
-        self, request: failover_pb.GetFailoverStateRequest, context: _Context
+        self, request: failover_pb.GetFailoverStateRequest, context: Context
     ) -> failover_pb.GetFailoverStateResponse:
         return failover_state(self._required(), authority=self._authority)
 
     async def WithholdClaim(
-        self, request: failover_pb.WithholdClaimRequest, context: _Context
+        self, request: failover_pb.WithholdClaimRequest, context: Context
     ) -> failover_pb.WithholdClaimResponse:
         failover = self._required(request.cluster, request.broker_name)
         withheld = failover.withhold_claim(request.epoch, request.duration.ToMilliseconds())
         return failover_pb.WithholdClaimResponse(withheld=withheld)
 
     async def NoteRecordChange(
-        self, request: failover_pb.NoteRecordChangeRequest, context: _Context
+        self, request: failover_pb.NoteRecordChangeRequest, context: Context
     ) -> failover_pb.NoteRecordChangeResponse:
         self._required(request.cluster, request.broker_name).poke()
         return failover_pb.NoteRecordChangeResponse()
 
     async def CopyProgress(
-        self, request: failover_pb.CopyProgressRequest, context: _Context
+        self, request: failover_pb.CopyProgressRequest, context: Context
     ) -> failover_pb.CopyProgressResponse:
         failover = self._required(request.cluster, request.broker_name)
         return failover_pb.CopyProgressResponse(copied=await failover.copy_progress())
 
     async def AppendLeases(
-        self, request: failover_pb.AppendLeasesRequest, context: _Context
+        self, request: failover_pb.AppendLeasesRequest, context: Context
     ) -> failover_pb.AppendLeasesResponse:
         failover = self._required(request.cluster, request.broker_name)
         change = LeaseChange(lease_position(request.position), None, request.journal)
         held = await failover.append_leases(change)
         return failover_pb.AppendLeasesResponse(position=lease_position_message(held))
 
-    async def HandOver(self, request: failover_pb.HandOverRequest, context: _Context) -> failover_pb.HandOverResponse:
+    async def HandOver(self, request: failover_pb.HandOverRequest, context: Context) -> failover_pb.HandOverResponse:
         failover = self._required()
         to = request.to_broker_id if request.HasField("to_broker_id") else None
         successor = failover.successor(to) if request.dry_run else await failover.hand_over(to)
         return failover_pb.HandOverResponse(to_broker_id=successor)
 
     async def ClaimUnclean(
-        self, request: failover_pb.ClaimUncleanRequest, context: _Context
+        self, request: failover_pb.ClaimUncleanRequest, context: Context
     ) -> failover_pb.ClaimUncleanResponse:
         failover = self._required()
         claim = await failover.claim_unclean(dry_run=request.dry_run)
@@ -385,7 +380,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         self._role = role
 
     async def GetMetadataTable(
-        self, request: metadata_pb.GetMetadataTableRequest, context: _Context
+        self, request: metadata_pb.GetMetadataTableRequest, context: Context
     ) -> metadata_pb.GetMetadataTableResponse:
         if not request.accept_copy:
             self._refuse_but_as_master()
@@ -404,7 +399,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         return answer
 
     async def WatchMetadata(
-        self, request: metadata_pb.WatchMetadataRequest, context: _Context
+        self, request: metadata_pb.WatchMetadataRequest, context: Context
     ) -> AsyncIterator[metadata_pb.WatchMetadataResponse]:
         self._refuse_but_as_master()
         while True:
@@ -416,7 +411,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             await changed.wait()
 
     async def GetLeases(
-        self, request: metadata_pb.GetLeasesRequest, context: _Context
+        self, request: metadata_pb.GetLeasesRequest, context: Context
     ) -> AsyncIterator[metadata_pb.GetLeasesResponse]:
         if not request.accept_copy:
             self._refuse_but_as_master()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -28,7 +28,7 @@ from tandemmq.core.message.record import offset_message_id
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2_grpc
-from tandemmq.service.grpc_server import Invalid, by_kind, refusing
+from tandemmq.service.grpc_server import Context, Invalid, by_kind, refusing
 from tandemmq.service.protobuf import as_message
 
 if TYPE_CHECKING:
@@ -99,9 +99,6 @@ def queue_status(state: QueueState) -> pb.QueueStatus:
     )
 
 
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-
 _LIMIT: Final = 50
 _LIMIT_MAX: Final = 500
 _BODY_BYTES_MAX: Final = 1 << 20
@@ -128,16 +125,16 @@ class MessageQueryServicer(message_query_service_pb2_grpc.MessageQueryServiceSer
     def __init__(self, queries: MessageQueries) -> None:
         self._queries = queries
 
-    async def ListQueues(self, request: pb.ListQueuesRequest, context: _Context) -> pb.ListQueuesResponse:
+    async def ListQueues(self, request: pb.ListQueuesRequest, context: Context) -> pb.ListQueuesResponse:
         states = await self._queries.queue_states(request.topic)
         return pb.ListQueuesResponse(queues=[queue_status(state) for state in states])
 
-    async def QueryMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.QueryMessagesResponse:
+    async def QueryMessages(self, request: pb.QueryMessagesRequest, context: Context) -> pb.QueryMessagesResponse:
         wanted = _wanted(request)
         page = await self._queries.messages(wanted, request.page_token)
         return await page_answer(page)
 
-    async def GetMessage(self, request: pb.GetMessageRequest, context: _Context) -> pb.GetMessageResponse:
+    async def GetMessage(self, request: pb.GetMessageRequest, context: Context) -> pb.GetMessageResponse:
         body_bytes = _count("body_bytes", request.body_bytes, most=_ONE_BODY_BYTES_MAX)
         place = request.WhichOneof("place")
         if place == "physical_offset":
@@ -150,7 +147,7 @@ class MessageQueryServicer(message_query_service_pb2_grpc.MessageQueryServiceSer
             raise Invalid("place: name a physical_offset, or a queue and an offset in it")
         return pb.GetMessageResponse(message=message_view(message))
 
-    async def DigestRecord(self, request: pb.DigestRecordRequest, context: _Context) -> pb.DigestRecordResponse:
+    async def DigestRecord(self, request: pb.DigestRecordRequest, context: Context) -> pb.DigestRecordResponse:
         if not 0 < request.size <= _DIGEST_BYTES_MAX or request.physical_offset < 0:
             raise Invalid(
                 f"physical_offset {request.physical_offset}, size {request.size}: ask for 1 to {_DIGEST_BYTES_MAX} "
@@ -159,7 +156,7 @@ class MessageQueryServicer(message_query_service_pb2_grpc.MessageQueryServiceSer
         digest = await self._queries.digest(request.physical_offset, request.size)
         return as_message(pb.DigestRecordResponse, digest, held=digest.sha256 is not None)
 
-    async def FindOffsets(self, request: pb.FindOffsetsRequest, context: _Context) -> pb.FindOffsetsResponse:
+    async def FindOffsets(self, request: pb.FindOffsetsRequest, context: Context) -> pb.FindOffsetsResponse:
         if not request.HasField("time"):
             raise Invalid("time: name a moment")
         time_ms = _milliseconds("time", request.time)

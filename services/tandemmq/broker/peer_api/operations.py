@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from heapq import nsmallest
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 import grpc
 import structlog
 
-from tandemmq.broker.client_api.client_commands import ClientCommands, Unreachable
-from tandemmq.broker.client_api.lite import LiteHandler
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.client_commands import Unreachable
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
-from tandemmq.broker.client_api.transactions import Transactions
 from tandemmq.broker.client_api.validation import OK, Outcome
 from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, ResetTarget, StoreTime
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
@@ -29,11 +28,9 @@ from tandemmq.core.metadata.subscription_group_table import SYSTEM_GROUPS
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 from tandemmq.service.event_loop import TurnLimit
-from tandemmq.service.grpc_server import Invalid, Refused, by_kind, refusing
+from tandemmq.service.grpc_server import Context, Invalid, Refused, by_kind, refusing
 from tandemmq.service.logging import EventMemory
 from tandemmq.service.protobuf import as_message
-
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 log = structlog.get_logger(__name__)
 
@@ -86,11 +83,9 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         changes: GroupChanges,
         settings: RuntimeSettings,
         events: EventMemory,
-        resend_dead_letters: ResendDeadLetters | None,
-        kept_tails: KeptTails | None,
-        transactions: Transactions,
-        lite: LiteHandler,
-        commands: ClientCommands,
+        resend_dead_letters: ResendDeadLetters,
+        kept_tails: KeptTails,
+        client_api: ClientApi,
         process_start_ms: int,
         refusal: Callable[[], str | None],
         clock: Clock,
@@ -101,16 +96,16 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         self._events = events
         self._resend_dead_letters = resend_dead_letters
         self._kept_tails = kept_tails
-        self._transactions = transactions
-        self._lite = lite
-        self._commands = commands
+        self._transactions = client_api.transactions
+        self._lite = client_api.lite
+        self._commands = client_api.commands
         self._process_start_ms = process_start_ms
         self._refusal = refusal
         self._clock = clock
 
     # Clients
 
-    async def ListClients(self, request: pb.ListClientsRequest, context: _Context) -> pb.ListClientsResponse:
+    async def ListClients(self, request: pb.ListClientsRequest, context: Context) -> pb.ListClientsResponse:
         limit = _limit(request.limit, default=_CLIENTS, maximum=_CLIENTS_MAX)
         matching = [
             session
@@ -135,7 +130,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
     # Groups
 
     async def DeleteSubscriptionGroup(
-        self, request: pb.DeleteSubscriptionGroupRequest, context: _Context
+        self, request: pb.DeleteSubscriptionGroupRequest, context: Context
     ) -> pb.DeleteSubscriptionGroupResponse:
         self._masters_only()
         if not request.group:
@@ -152,7 +147,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             existed=removal.existed, topics=removal.topics, inflight_count=removal.inflight_count
         )
 
-    async def ResetOffsets(self, request: pb.ResetOffsetsRequest, context: _Context) -> pb.ResetOffsetsResponse:
+    async def ResetOffsets(self, request: pb.ResetOffsetsRequest, context: Context) -> pb.ResetOffsetsResponse:
         self._masters_only()
         try:
             target = _target(request)
@@ -171,11 +166,9 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         return as_message(pb.ResetOffsetsResponse, moves=moves)
 
     async def ResendDeadLetters(
-        self, request: pb.ResendDeadLettersRequest, context: _Context
+        self, request: pb.ResendDeadLettersRequest, context: Context
     ) -> pb.ResendDeadLettersResponse:
         self._masters_only()
-        if self._resend_dead_letters is None:
-            raise Refused(grpc.StatusCode.UNIMPLEMENTED, "this broker does not resend dead letters")
         if not request.group:
             raise Invalid("group: name one")
         if not 0 < len(request.queue_offsets) <= _DEAD_LETTERS_MAX:
@@ -186,7 +179,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Lite topics
 
-    async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: _Context) -> pb.ListLiteTopicsResponse:
+    async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: Context) -> pb.ListLiteTopicsResponse:
         self._masters_only()
         limit = _limit(request.limit, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
         names = self._lite.names(request.topic, request.search)
@@ -215,7 +208,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
     # Transactions
 
     async def ListTransactions(
-        self, request: pb.ListTransactionsRequest, context: _Context
+        self, request: pb.ListTransactionsRequest, context: Context
     ) -> pb.ListTransactionsResponse:
         self._masters_only()
         limit = _limit(request.limit, default=_TRANSACTIONS, maximum=_TRANSACTIONS_MAX)
@@ -234,7 +227,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         return answer
 
     async def ResolveTransaction(
-        self, request: pb.ResolveTransactionRequest, context: _Context
+        self, request: pb.ResolveTransactionRequest, context: Context
     ) -> pb.ResolveTransactionResponse:
         self._masters_only()
         resolution = _ENDS.get(request.end)
@@ -289,7 +282,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Clients' streams
 
-    async def CommandClient(self, request: pb.CommandClientRequest, context: _Context) -> pb.CommandClientResponse:
+    async def CommandClient(self, request: pb.CommandClientRequest, context: Context) -> pb.CommandClientResponse:
         commands, client_id = self._commands, request.client_id
         if request.command == pb.CLIENT_COMMAND_PRINT_STACK:
             reply = await commands.print_stack(client_id)
@@ -303,10 +296,9 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Kept tails
 
-    async def ListKeptTails(self, request: pb.ListKeptTailsRequest, context: _Context) -> pb.ListKeptTailsResponse:
-        tails = self._tails()
+    async def ListKeptTails(self, request: pb.ListKeptTailsRequest, context: Context) -> pb.ListKeptTailsResponse:
         limit = _limit(request.page_size, default=_TAILS, maximum=_TAILS_MAX)
-        found, next_token = await tails.tails(after=request.page_token, limit=limit)
+        found, next_token = await self._kept_tails.tails(after=request.page_token, limit=limit)
         answer = pb.ListKeptTailsResponse(next_page_token=next_token)
         for tail in found:
             view = answer.tails.add(
@@ -315,26 +307,21 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             view.kept_time.FromMilliseconds(tail.kept_wall_ms)
         return answer
 
-    async def ReadKeptTail(self, request: pb.ReadKeptTailRequest, context: _Context) -> pb.ReadKeptTailResponse:
-        tails = self._tails()
+    async def ReadKeptTail(self, request: pb.ReadKeptTailRequest, context: Context) -> pb.ReadKeptTailResponse:
         if not 0 <= request.length_bytes <= _TAIL_READ_BYTES_MAX:
             raise Invalid(f"length_bytes: {request.length_bytes}; ask for at most {_TAIL_READ_BYTES_MAX}")
-        data = await tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
+        data = await self._kept_tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
         return pb.ReadKeptTailResponse(data=data)
 
-    async def CheckMessages(self, request: pb.CheckMessagesRequest, context: _Context) -> pb.CheckMessagesResponse:
-        tails = self._tails()
+    async def CheckMessages(self, request: pb.CheckMessagesRequest, context: Context) -> pb.CheckMessagesResponse:
         if not 0 < len(request.messages) <= _FINGERPRINTS_MAX:
             raise Invalid(f"messages: {len(request.messages)} are named; name 1 to {_FINGERPRINTS_MAX}")
         for message in request.messages:
             if not message.message_id or not message.topic:
                 raise Invalid("messages: each needs its message_id and its topic")
-        return pb.CheckMessagesResponse(holdings=await tails.check(request.messages))
+        return pb.CheckMessagesResponse(holdings=await self._kept_tails.check(request.messages))
 
-    async def RestoreMessages(
-        self, request: pb.RestoreMessagesRequest, context: _Context
-    ) -> pb.RestoreMessagesResponse:
-        tails = self._tails()
+    async def RestoreMessages(self, request: pb.RestoreMessagesRequest, context: Context) -> pb.RestoreMessagesResponse:
         self._masters_only()
         count, size = len(request.records), sum(map(len, request.records))
         if not 0 < count <= _RESTORED_MAX or (count > 1 and size > _RESTORED_BYTES_MAX):
@@ -342,21 +329,17 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
                 f"records: {count} of {size} bytes; send 1 to {_RESTORED_MAX}, of {_RESTORED_BYTES_MAX} bytes or one"
             )
         try:
-            return pb.RestoreMessagesResponse(messages=await tails.restore(request.records, dry_run=request.dry_run))
+            restored = await self._kept_tails.restore(request.records, dry_run=request.dry_run)
+            return pb.RestoreMessagesResponse(messages=restored)
         except TimeoutError as error:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "others restore messages here; try again") from error
 
-    def _tails(self) -> KeptTails:
-        if self._kept_tails is None:
-            raise Refused(grpc.StatusCode.UNIMPLEMENTED, "this broker has no kept tails")
-        return self._kept_tails
-
     # Settings
 
-    async def GetConfig(self, request: pb.GetConfigRequest, context: _Context) -> pb.GetConfigResponse:
+    async def GetConfig(self, request: pb.GetConfigRequest, context: Context) -> pb.GetConfigResponse:
         return as_message(pb.GetConfigResponse, settings=self._settings.all())
 
-    async def UpdateConfig(self, request: pb.UpdateConfigRequest, context: _Context) -> pb.UpdateConfigResponse:
+    async def UpdateConfig(self, request: pb.UpdateConfigRequest, context: Context) -> pb.UpdateConfigResponse:
         # Each key that is not known costs a look at all that are.
         too_long = any(
             len(key) > _KEY_CHARACTERS_MAX or len(value) > _VALUE_CHARACTERS_MAX
@@ -372,7 +355,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
 
     # Events
 
-    async def ListEvents(self, request: pb.ListEventsRequest, context: _Context) -> pb.ListEventsResponse:
+    async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         limit = _limit(request.limit, default=_EVENTS, maximum=_EVENTS_MAX)
         answer = pb.ListEventsResponse(last_sequence=self._events.last_sequence)
         answer.process_start_time.FromMilliseconds(self._process_start_ms)

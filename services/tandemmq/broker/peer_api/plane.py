@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.broker.dead_letters import DeadLetterResend
 from tandemmq.broker.departure import Departure
@@ -15,7 +14,7 @@ from tandemmq.broker.peer_api.members import FailoverServicer, MetadataServicer,
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
 from tandemmq.broker.peer_api.traces import TraceServicer
-from tandemmq.broker.queries.message_queries import MessageLookup, MessageQueries
+from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.proto.admin.v1 import (
@@ -37,7 +36,7 @@ from tandemmq.service.logging import EventMemory
 
 if TYPE_CHECKING:
     from tandemmq.broker.parts import BrokerParts
-    from tandemmq.broker.peer_api.audit import AuditServices, ReplicaReaderServicer, ReplicaRepairServicer
+    from tandemmq.broker.peer_api.audit import AuditServices
     from tandemmq.broker.report import BrokerReport
 
 SERVICE_NAMES: Final = (
@@ -55,92 +54,74 @@ SERVICE_NAMES: Final = (
 """As reflection and the health service name them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataPlane:
-    """A broker's answers, by service."""
-
-    metadata: MetadataServicer
-    replica: ReplicaServicer
-    reader: ReplicaReaderServicer
-    repair: ReplicaRepairServicer
-    admin: AdminServicer
-    operations: BrokerOperationsServicer
-    access: BrokerAccessServicer
-    queries: MessageQueryServicer
-    traces: TraceServicer
-    failover: FailoverServicer
-
-    @classmethod
-    def of(
-        cls,
-        parts: BrokerParts,
-        *,
-        report: BrokerReport,
-        departure: Departure,
-        changes: GroupChanges,
-        settings: RuntimeSettings,
-        queries: MessageQueries,
-        audit: AuditServices,
-        events: EventMemory,
-        failover: Failover | None = None,
-    ) -> Self:
-        """Whatever depends on the role asks for it with each call."""
-        return cls(
-            metadata=MetadataServicer(
-                tables=parts.tables.by_file,
-                changes=parts.tables.changes,
-                role=lambda: parts.role,
-                damaged=parts.tables.damaged.keys(),
+def serve_metadata_plane(
+    server: GrpcServer,
+    parts: BrokerParts,
+    *,
+    report: BrokerReport,
+    departure: Departure,
+    changes: GroupChanges,
+    settings: RuntimeSettings,
+    queries: MessageQueries,
+    audit: AuditServices,
+    events: EventMemory,
+    failover: Failover | None = None,
+) -> None:
+    """Before the server's start. Whatever depends on the role asks for it with each call."""
+    aio_server = server.aio_server
+    metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(
+        MetadataServicer(
+            tables=parts.tables.by_file,
+            changes=parts.tables.changes,
+            role=lambda: parts.role,
+            damaged=parts.tables.damaged.keys(),
+        ),
+        aio_server,
+    )
+    replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(
+        ReplicaServicer(
+            log=parts.store,
+            identity=parts.identity,
+            replica=parts.member,
+            proof=ReplicaProof(log=parts.store, replica=parts.member, role=lambda: parts.role),
+            role=lambda: parts.role,
+            traced_puts=parts.send_tracer.traced_puts if parts.send_tracer is not None else None,
+            pages=parts.pages,
+            ha_tls=parts.ha_tls is not None,
+            bearers=parts.ha_bearers,
+        ),
+        aio_server,
+    )
+    replica_reader_service_pb2_grpc.add_ReplicaReaderServiceServicer_to_server(audit.reader, aio_server)
+    replica_repair_service_pb2_grpc.add_ReplicaRepairServiceServicer_to_server(audit.repair, aio_server)
+    broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(
+        AdminServicer(parts, report=report, departure=departure, changes=changes, settings=settings), aio_server
+    )
+    broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(
+        BrokerOperationsServicer(
+            sessions=parts.sessions,
+            changes=changes,
+            settings=settings,
+            events=events,
+            resend_dead_letters=DeadLetterResend(parts, queries).resend,
+            kept_tails=KeptTails(
+                disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
             ),
-            replica=ReplicaServicer(
-                log=parts.store,
-                identity=parts.identity,
-                replica=parts.member,
-                proof=ReplicaProof(log=parts.store, replica=parts.member, role=lambda: parts.role),
-                role=lambda: parts.role,
-                traced_puts=parts.send_tracer.traced_puts if parts.send_tracer is not None else None,
-                pages=parts.pages,
-                ha_tls=parts.ha_tls is not None,
-                bearers=parts.ha_bearers,
-            ),
-            reader=audit.reader,
-            repair=audit.repair,
-            admin=AdminServicer(parts, report=report, departure=departure, changes=changes, settings=settings),
-            operations=BrokerOperationsServicer(
-                sessions=parts.sessions,
-                changes=changes,
-                settings=settings,
-                events=events,
-                resend_dead_letters=DeadLetterResend(parts, queries).resend,
-                kept_tails=KeptTails(
-                    disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
-                ),
-                transactions=parts.client_api.transactions,
-                lite=parts.client_api.lite,
-                commands=parts.client_api.commands,
-                process_start_ms=parts.incarnation,
-                refusal=lambda: parts.refusal,
-                clock=parts.clock,
-            ),
-            access=BrokerAccessServicer(parts.access_changes, refusal=lambda: parts.refusal),
-            queries=MessageQueryServicer(queries),
-            traces=_traces_of(parts, queries),
-            failover=FailoverServicer(failover, identity=parts.identity, authority=parts.settings.failover_authority),
-        )
-
-    def serve_on(self, server: GrpcServer) -> None:
-        """Before the server's start."""
-        aio_server = server.aio_server
-        metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(self.metadata, aio_server)
-        replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(self.replica, aio_server)
-        replica_reader_service_pb2_grpc.add_ReplicaReaderServiceServicer_to_server(self.reader, aio_server)
-        replica_repair_service_pb2_grpc.add_ReplicaRepairServiceServicer_to_server(self.repair, aio_server)
-        broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(self.admin, aio_server)
-        broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(self.operations, aio_server)
-        broker_access_service_pb2_grpc.add_BrokerAccessServiceServicer_to_server(self.access, aio_server)
-        message_query_service_pb2_grpc.add_MessageQueryServiceServicer_to_server(self.queries, aio_server)
-        failover_service_pb2_grpc.add_FailoverServiceServicer_to_server(self.failover, aio_server)
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self.traces, aio_server)
+            client_api=parts.client_api,
+            process_start_ms=parts.incarnation,
+            refusal=lambda: parts.refusal,
+            clock=parts.clock,
+        ),
+        aio_server,
+    )
+    broker_access_service_pb2_grpc.add_BrokerAccessServiceServicer_to_server(
+        BrokerAccessServicer(parts.access_changes, refusal=lambda: parts.refusal), aio_server
+    )
+    message_query_service_pb2_grpc.add_MessageQueryServiceServicer_to_server(MessageQueryServicer(queries), aio_server)
+    failover_service_pb2_grpc.add_FailoverServiceServicer_to_server(
+        FailoverServicer(failover, identity=parts.identity, authority=parts.settings.failover_authority), aio_server
+    )
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_traces_of(parts, queries), aio_server)
 
 
 def _traces_of(parts: BrokerParts, queries: MessageQueries) -> TraceServicer:
@@ -148,12 +129,7 @@ def _traces_of(parts: BrokerParts, queries: MessageQueries) -> TraceServicer:
         identity=parts.identity,
         recent=parts.observability.recent_spans,
         options=parts.observability.trace_options,
-        find_message=MessageLookup(
-            queries=queries,
-            flushed_offset=lambda: parts.store.flushed_offset,
-            topics=parts.topics,
-            slaves=lambda: parts.role.slaves(),
-        ).find,
+        find_message=lambda message_id, topic: queries.find_message(message_id, topic, slaves=parts.role.slaves()),
         min_offset=lambda: parts.store.min_offset,
         is_indexed=parts.settings.message_index_enable,
     )

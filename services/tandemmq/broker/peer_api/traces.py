@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -25,7 +25,7 @@ from tandemmq.core.tracing.span_data import (
 )
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
 from tandemmq.proto.admin.v1 import trace_service_pb2_grpc
-from tandemmq.service.grpc_server import Invalid, by_kind, refusing
+from tandemmq.service.grpc_server import Context, Invalid, by_kind, refusing
 
 if TYPE_CHECKING:
     from tandemmq.broker.queries.message_queries import FoundMessage
@@ -122,9 +122,6 @@ def _value(value: AttributeValue) -> pb.AttributeValue:
     return pb.AttributeValue(list=pb.AttributeList(texts=value))
 
 
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-
 _TRACE_ID_BYTES: Final = 16
 _TRACES_MAX: Final = 64
 """Of one answer: a message that was delivered again and again has many."""
@@ -154,7 +151,7 @@ class TraceServicer(trace_service_pb2_grpc.TraceServiceServicer):
         self._min_offset = min_offset
         self._is_indexed = is_indexed
 
-    async def FindTraces(self, request: pb.FindTracesRequest, context: _Context) -> pb.FindTracesResponse:
+    async def FindTraces(self, request: pb.FindTracesRequest, context: Context) -> pb.FindTracesResponse:
         traces: Sequence[KeptTrace] = ()
         if request.WhichOneof("key") == "trace_id":
             if len(request.trace_id) != _TRACE_ID_BYTES:
@@ -169,14 +166,14 @@ class TraceServicer(trace_service_pb2_grpc.TraceServiceServicer):
             broker=self._broker(), traces=[trace_message(trace) for trace in traces[:_TRACES_MAX]]
         )
 
-    async def ListTraces(self, request: pb.ListTracesRequest, context: _Context) -> pb.ListTracesResponse:
+    async def ListTraces(self, request: pb.ListTracesRequest, context: Context) -> pb.ListTracesResponse:
         size = min(request.page_size if request.page_size > 0 else _PAGE_SIZE, _PAGE_SIZE_MAX)
         newest = self._recent.newest(notable_only=request.notable_only) if self._recent is not None else iter(())
         return pb.ListTracesResponse(
             broker=self._broker(), traces=[trace_summary(trace) for trace in islice(newest, size)]
         )
 
-    async def FindMessage(self, request: pb.FindMessageRequest, context: _Context) -> pb.FindMessageResponse:
+    async def FindMessage(self, request: pb.FindMessageRequest, context: Context) -> pb.FindMessageResponse:
         if not request.message_id:
             raise Invalid("message_id: it is empty")
         found = await self._find_message(request.message_id, request.topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -41,11 +41,12 @@ from tandemmq.broker.queue_reader import EntryDamage, PassedOver
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import MessageRecord, RecordOutline, message_id_of
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.storage.consume_queue import ConsumeQueue, QueueEntry
 from tandemmq.core.storage.message_store import MessageStore
 
+_RECORDS_MAX: Final = 16
 _QUERIES_AT_ONCE: Final = 4
 """Others wait: a query takes the event loop in turns with all that a broker has to do."""
 _QUERIES_WAITING_MAX: Final = 64
@@ -53,6 +54,26 @@ _COPIES_MAX: Final = 64
 """Of one message id in one topic that are looked at."""
 _TOPICS_PER_TURN: Final = 8
 """Topics looked into before the event loop gets a turn, where a key is looked for in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Whether a slave holds a record."""
+
+    # -1: it has not proven what it holds.
+    broker_id: int
+    # Bytes it has yet to acknowledge until it does.
+    missing_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A record, and where it is safe."""
+
+    record: RecordOutline
+    properties: Mapping[str, str]
+    flushed: bool
+    slaves: tuple[Holding, ...]
 
 
 class MessageQueries:
@@ -123,6 +144,31 @@ class MessageQueries:
                     await asyncio.sleep(0)
         found.sort(key=lambda message: message.outline.physical_offset, reverse=True)
         return found[:limit]
+
+    async def find_message(
+        self, message_id: str, topic: str = "", *, slaves: Sequence[SlaveView] = ()
+    ) -> list[FoundMessage]:
+        """Records with that id, newest first, and how safe they are: what is known without any trace. Of one topic, or
+        of all, which takes the longer the more there are. Raises QueriesBusy."""
+        names = [topic] if topic else [config.topic_name for config in self._topics]
+        found = await self.with_key(message_id, names, limit=_RECORDS_MAX)
+        return [self._found(message, slaves) for message in found]
+
+    def _found(self, message: QueriedMessage, slaves: Sequence[SlaveView]) -> FoundMessage:
+        record = message.outline
+        end_offset = record.physical_offset + record.total_size
+        return FoundMessage(
+            record=record,
+            properties=message.properties,
+            flushed=end_offset <= self._store.flushed_offset,
+            slaves=tuple(
+                Holding(
+                    broker_id=-1 if slave.broker_id is None else slave.broker_id,
+                    missing_bytes=max(0, end_offset - slave.acked_offset),
+                )
+                for slave in slaves
+            ),
+        )
 
     async def holds(self, wanted: Fingerprint) -> bool:
         """Whether a record with that id, topic and body lies where consumers can get it.
@@ -337,70 +383,3 @@ def _sha256_of(pieces: Sequence[memoryview]) -> bytes:
     for piece in pieces:
         sha256.update(piece)
     return sha256.digest()
-
-
-# Finds a message in this replica by its id, and says how safe it is: what is known without any trace.
-
-_RECORDS_MAX: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """Whether a slave holds a record."""
-
-    # -1: it has not proven what it holds.
-    broker_id: int
-    # Bytes it has yet to acknowledge until it does.
-    missing_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """A record, and where it is safe."""
-
-    record: RecordOutline
-    properties: Mapping[str, str]
-    flushed: bool
-    slaves: tuple[Holding, ...]
-
-
-class MessageLookup:
-    """Looks through the key index. On the event loop, in small pieces."""
-
-    def __init__(
-        self,
-        *,
-        queries: MessageQueries,
-        flushed_offset: Callable[[], int],
-        topics: Iterable[TopicConfig],
-        slaves: Callable[[], Sequence[SlaveView]],
-    ) -> None:
-        self._queries = queries
-        self._flushed_offset = flushed_offset
-        self._topics = topics
-        self._slaves = slaves
-
-    async def find(self, message_id: str, topic: str = "") -> list[FoundMessage]:
-        """Records with that id, newest first; of one topic, or of all, which takes the longer the more there are.
-
-        Raises QueriesBusy.
-        """
-        names = [topic] if topic else [config.topic_name for config in self._topics]
-        found = await self._queries.with_key(message_id, names, limit=_RECORDS_MAX)
-        return [self._found(message) for message in found]
-
-    def _found(self, message: QueriedMessage) -> FoundMessage:
-        record = message.outline
-        end_offset = record.physical_offset + record.total_size
-        return FoundMessage(
-            record=record,
-            properties=message.properties,
-            flushed=end_offset <= self._flushed_offset(),
-            slaves=tuple(
-                Holding(
-                    broker_id=-1 if slave.broker_id is None else slave.broker_id,
-                    missing_bytes=max(0, end_offset - slave.acked_offset),
-                )
-                for slave in self._slaves()
-            ),
-        )

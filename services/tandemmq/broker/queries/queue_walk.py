@@ -120,19 +120,6 @@ class QueueWalk:
 class _Cursor:
     """In one queue, at an entry that is no filler."""
 
-    __slots__ = (
-        "_batch",
-        "_batch_entries",
-        "_batch_start",
-        "_end",
-        "_start",
-        "_step",
-        "entry",
-        "key",
-        "offset",
-        "queue",
-    )
-
     def __init__(self, queue: ConsumeQueue, start: int, end: int, *, backwards: bool) -> None:
         self.queue = queue
         self._start = start

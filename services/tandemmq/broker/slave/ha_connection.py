@@ -112,7 +112,8 @@ class HaConnection:
         self._writing: asyncio.Future[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ha-write")
         self._closed: asyncio.Future[str] | None = None
-        self._dialled: tuple[str, int] | None = None
+        self.dialled: tuple[str, int] | None = None
+        """Address and port of the last connection, as the name resolved then."""
         self.is_ended_there = False
         """The last connection was ended by the master, or by its kernel."""
         self.master_end_offset = 0
@@ -183,11 +184,6 @@ class HaConnection:
         """Ends the connection from our side."""
         self._end(reason)
 
-    @property
-    def dialled(self) -> tuple[str, int] | None:
-        """Address and port of the last connection, as the name resolved then."""
-        return self._dialled
-
     async def listens(self, host: str, port: int) -> bool | None:
         """Whether anybody listens there now. False is that machine's own word; None: nothing is heard of it."""
         try:
@@ -207,7 +203,7 @@ class HaConnection:
             # Names are resolved at every connect: a pod keeps its name, not its address.
             infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             family, kind, protocol, _, address = infos[0]
-            self._dialled = (str(address[0]), int(address[1]))
+            self.dialled = (str(address[0]), int(address[1]))
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)

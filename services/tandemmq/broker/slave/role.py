@@ -12,7 +12,6 @@ import structlog
 from tandemmq.broker.client_api.services import READS_ONLY
 from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
 from tandemmq.broker.metadata_tables import cut_progress
-from tandemmq.broker.metrics import SlaveMetrics
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor
@@ -104,7 +103,6 @@ class SlaveRole:
         self._reads = SlaveReads(
             parts, self._copy, has_link=lambda: self.follower.is_following, refusal=self.client_refusal
         )
-        self._metrics = SlaveMetrics(self.follower, serves_reads=lambda: self.serves_reads)
 
     def _has_messages(self, topic: str) -> bool:
         """Its numbers have begun here, whether or not its messages have expired since."""
@@ -179,7 +177,10 @@ class SlaveRole:
         return {}
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
-        self._metrics.tell(samples)
+        samples.add("rocketmq_store_ha_slave_following", self.follower.is_following)
+        samples.add("rocketmq_store_ha_slave_behind_bytes", self.follower.lag_bytes)
+        samples.add("rocketmq_store_ha_slave_refusing", self.follower.is_refusing)
+        samples.add("rocketmq_store_ha_slave_serving_reads", self.serves_reads)
 
     @property
     def caught_up_epoch(self) -> int:
@@ -476,23 +477,14 @@ class SlaveReads:
         settings = parts.settings
         lease_ms = settings.failover_options().lease_ms if settings.failover_authority else 0
         self._absence = MasterAbsence(GRACE_MS + lease_ms)
-        self._storage: LeaseStorage | None = None
-        self._since_ms = 0
-
-    @property
-    def storage(self) -> LeaseStorage | None:
+        self.storage: LeaseStorage | None = None
         """The files of the leases while it serves; None: it does not."""
-        return self._storage
+        self._since_ms = 0
 
     @property
     def stood_still(self) -> bool:
         """See `MasterAbsence`."""
         return self._absence.stood_still(self._parts.clock.monotonic_ms())
-
-    @property
-    def served_ms(self) -> int:
-        """For how long it has served; 0: it does not."""
-        return 0 if self._storage is None else max(1, self._parts.clock.monotonic_ms() - self._since_ms)
 
     async def run(self) -> None:
         """Until it is cancelled; the caller ends the service."""
@@ -503,7 +495,7 @@ class SlaveReads:
             now_ms = parts.clock.monotonic_ms()
             reason = "this process stood still" if self._absence.stood_still(now_ms) else "another member serves"
             self._act(self._absence.look(self._sight(), rank=self._rank(), now_ms=now_ms), reason)
-            storage = self._storage
+            storage = self.storage
             if storage is None or now_ms - ticked_ms < _TICK_S * 1_000:
                 continue
             ticked_ms = now_ms
@@ -523,7 +515,7 @@ class SlaveReads:
     def end(self, reason: str) -> None:
         """Gives nothing any more, and has written everything. Twice is fine."""
         self._absence.ended()
-        storage, self._storage = self._storage, None
+        storage, self.storage = self.storage, None
         if storage is None:
             return
         parts = self._parts
@@ -560,7 +552,7 @@ class SlaveReads:
         except DiskError as error:
             parts.disk_failed(error)
             return
-        self._storage, self._since_ms = storage, parts.clock.monotonic_ms()
+        self.storage, self._since_ms = storage, parts.clock.monotonic_ms()
         if parts.refusal == self._refusal:
             parts.refusal = READS_ONLY
         parts.reads_begun()
@@ -584,7 +576,7 @@ class SlaveReads:
         own_id = parts.identity.broker_id
         readers = [broker for broker in others if broker.endpoints.reads]
         # Of two that began at once the one with the smaller id goes on.
-        if any(self._storage is None or reader.identity.broker_id < own_id for reader in readers):
+        if any(self.storage is None or reader.identity.broker_id < own_id for reader in readers):
             return Sight.READER
         if not any(link.is_watching for link in parts.links.links):
             return Sight.UNKNOWN

@@ -50,25 +50,6 @@ class MasterSession:
     Invariant once started: start_offset <= acked_offset <= sent_offset <= the log's end.
     """
 
-    __slots__ = (
-        "_heartbeat_announced",
-        "_last_heard_ms",
-        "_last_sent_ms",
-        "_log",
-        "_options",
-        "_unparsed",
-        "acked_offset",
-        "broker_id",
-        "disk_id",
-        "in_sync",
-        "link",
-        "peer",
-        "proven_from_offset",
-        "sent_offset",
-        "start_offset",
-        "started",
-    )
-
     def __init__(self, link: int, peer: str, log: ReplicatedLog, options: MasterOptions, *, now_ms: int) -> None:
         self.link = link
         self.peer = peer

@@ -323,13 +323,9 @@ class RouteTable:
         # connection that breaks in the middle of a drain must not undo the drain.
         self._wiped: dict[str, _TableOrigin] = {}
         self._kv: dict[str, dict[str, str]] = {}
-        self._revision = 0
-        self._snapshot = RouteSnapshot(0, {}, ())
-
-    @property
-    def revision(self) -> int:
+        self.revision = 0
         """Grows with every change that `snapshot` would show."""
-        return self._revision
+        self._snapshot = RouteSnapshot(0, {}, ())
 
     # Members come and go
 
@@ -358,7 +354,7 @@ class RouteTable:
         is_table_changed = self._take_topics(group, registration)
         is_change = bool(replaced) or is_table_changed or current is None or current.broker != member.broker
         if is_change:
-            self._revision += 1
+            self.revision += 1
         self._remember_registration(registration, replaced, wall_ms=wall_ms)
         order_topics = dict(self._kv.get(ORDER_TOPIC_NAMESPACE, {}))
         return Registered(is_new, is_change, group.master, order_topics, tuple(replaced))
@@ -379,7 +375,7 @@ class RouteTable:
             end_offset=member.broker.end_offset if beat.end_offset is None else beat.end_offset,
         )
         if is_change:
-            self._revision += 1
+            self.revision += 1
         self._remember(member.broker, unproven=beat.unproven, record_version=beat.record_version, wall_ms=wall_ms)
         is_table_known = member.broker.data_version == beat.data_version
         status = HeartbeatStatus.ACCEPTED if is_table_known else HeartbeatStatus.TABLE_UNKNOWN
@@ -439,14 +435,14 @@ class RouteTable:
 
     def snapshot(self) -> RouteSnapshot:
         """All routes and members; built once per revision, so many watchers cost no more than one."""
-        if self._snapshot.revision != self._revision:
+        if self._snapshot.revision != self.revision:
             groups = {name: self._broker_data(name) for name in sorted(self._groups)}
             serving: dict[str, dict[str, BrokerData]] = {}
             for name, data in groups.items():
                 for topic in self._groups[name].topics if data.endpoints else ():
                     serving.setdefault(topic, {})[name] = data
             routes = {topic: self._route(topic, serving[topic]) for topic in sorted(serving)}
-            self._snapshot = RouteSnapshot(self._revision, routes, tuple(self.brokers()))
+            self._snapshot = RouteSnapshot(self.revision, routes, tuple(self.brokers()))
         return self._snapshot
 
     # Write permission
@@ -587,7 +583,7 @@ class RouteTable:
         group.settle_roles()
         if not group.members:
             del self._groups[broker.identity.broker_name]
-        self._revision += 1
+        self.revision += 1
 
     def _broker_data(self, broker_name: str) -> BrokerData:
         group = self._groups[broker_name]
@@ -605,12 +601,12 @@ class RouteTable:
         return replace(row, permission=row.permission & ~PERMISSION_WRITE) if broker_name in self._wiped else row
 
     def _count_writable(self, group: _Group) -> int:
-        self._revision += 1
+        self.revision += 1
         return sum(1 for row in group.topics.values() if row.permission & PERMISSION_WRITE)
 
     def _kv_changed(self, namespace: str) -> None:
         if namespace == ORDER_TOPIC_NAMESPACE:
-            self._revision += 1
+            self.revision += 1
 
 
 def _queue_data(broker_name: str, queues: TopicQueues) -> QueueData:

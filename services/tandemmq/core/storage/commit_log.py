@@ -67,28 +67,20 @@ class MappedFileQueue:
 
     def __init__(self, disk: Disk, folder: str, *, file_bytes: int) -> None:
         self._disk = disk
-        self._folder = folder
+        self.folder = folder
         self._file_bytes = file_bytes
         self._segments: list[MappedSegment] = []
-        self._first_offset = 0
-
-    @property
-    def folder(self) -> str:
-        return self._folder
+        self.first_offset = 0
+        """Start of the first file; 0 without files."""
 
     @property
     def file_count(self) -> int:
         return len(self._segments)
 
     @property
-    def first_offset(self) -> int:
-        """Start of the first file; 0 without files."""
-        return self._first_offset
-
-    @property
     def end_offset(self) -> int:
         """End of the last file, written or not."""
-        return self._first_offset + len(self._segments) * self._file_bytes
+        return self.first_offset + len(self._segments) * self._file_bytes
 
     def load(self) -> None:
         """Maps what is there. SegmentSizeMismatch and LogGap mean that someone changed settings or files: no start.
@@ -97,19 +89,19 @@ class MappedFileQueue:
         """
         entries = [
             entry
-            for entry in self._disk.list_folder(self._folder)
+            for entry in self._disk.list_folder(self.folder)
             if not entry.is_folder and len(entry.name) == NAME_DIGITS and entry.name.isdigit()
         ]
         if entries and entries[-1].size == 0:
-            self._disk.remove(f"{self._folder}/{entries.pop().name}")
+            self._disk.remove(f"{self.folder}/{entries.pop().name}")
         self._segments = []
         self._check_lengths(entries)
         for entry in entries:
             start_offset = int(entry.name)
             if not self._segments:
-                self._first_offset = start_offset
+                self.first_offset = start_offset
             elif start_offset != self.end_offset:
-                raise LogGap(self._folder, expected_offset=self.end_offset, found_offset=start_offset)
+                raise LogGap(self.folder, expected_offset=self.end_offset, found_offset=start_offset)
             self._segments.append(self._map(start_offset, create=False))
 
     def _check_lengths(self, entries: Sequence[FolderEntry]) -> None:
@@ -117,7 +109,7 @@ class MappedFileQueue:
         if wrong:
             is_damaged = len(wrong) < len(entries) or wrong[0].size == 0
             raise SegmentSizeMismatch(
-                f"{self._folder}/{wrong[0].name}",
+                f"{self.folder}/{wrong[0].name}",
                 found_bytes=wrong[0].size,
                 expected_bytes=self._file_bytes,
                 remedy=_DAMAGED_FILE if is_damaged else _CHANGED_SETTING,
@@ -129,19 +121,19 @@ class MappedFileQueue:
 
     def path(self, start_offset: int) -> str:
         """Path of the file that starts, or would start, at `start_offset`."""
-        return f"{self._folder}/{file_name(start_offset)}"
+        return f"{self.folder}/{file_name(start_offset)}"
 
     def segment(self, offset: int) -> MappedSegment | None:
         """The file that holds `offset`; None when it is outside."""
-        number = (offset - self._first_offset) // self._file_bytes
+        number = (offset - self.first_offset) // self._file_bytes
         return self._segments[number] if 0 <= number < len(self._segments) else None
 
     def segments(self, start_offset: int, end_offset: int) -> list[MappedSegment]:
         """The files that hold any byte of [start_offset, end_offset), in order."""
         if start_offset >= end_offset:
             return []
-        first = max(0, (start_offset - self._first_offset) // self._file_bytes)
-        last = (end_offset - 1 - self._first_offset) // self._file_bytes
+        first = max(0, (start_offset - self.first_offset) // self._file_bytes)
+        last = (end_offset - 1 - self.first_offset) // self._file_bytes
         return self._segments[first : last + 1]
 
     def append_file(self, start_offset: int, prepared: MappedSegment | None = None) -> MappedSegment:
@@ -150,7 +142,7 @@ class MappedFileQueue:
         assert not self._segments or start_offset == self.end_offset, f"{start_offset} does not follow the last file"
         segment = prepared if prepared is not None else self._map(start_offset, create=True)
         if not self._segments:
-            self._first_offset = start_offset
+            self.first_offset = start_offset
         self._segments.append(segment)
         return segment
 
@@ -167,7 +159,7 @@ class MappedFileQueue:
         """Hands the `count` oldest files over to the caller, who removes them."""
         forgotten = self._segments[:count]
         del self._segments[:count]
-        self._first_offset += count * self._file_bytes
+        self.first_offset += count * self._file_bytes
         return forgotten
 
     def close(self) -> None:
@@ -197,8 +189,9 @@ class CommitLog:
 
     def __init__(self, disk: Disk, *, file_bytes: int) -> None:
         self._disk = disk
-        self._file_bytes = file_bytes
-        self._files = MappedFileQueue(disk, COMMIT_LOG_FOLDER, file_bytes=file_bytes)
+        self.file_bytes = file_bytes
+        self.files = MappedFileQueue(disk, COMMIT_LOG_FOLDER, file_bytes=file_bytes)
+        """The files; for recovery and retention, which work on whole files."""
         self.end_offset = 0
         """Where the next record goes. Read by everyone, set here only; an attribute because every put reads it."""
         self.flushed_offset = 0
@@ -212,21 +205,13 @@ class CommitLog:
         self._gathered: list[bytes] = []
         self._gathered_start = 0
         self._prepared: tuple[int, MappedSegment] | None = None
-        self._cuts = 0
-
-    @property
-    def file_bytes(self) -> int:
-        return self._file_bytes
-
-    @property
-    def files(self) -> MappedFileQueue:
-        """The files; for recovery and retention, which work on whole files."""
-        return self._files
+        self.cuts = 0
+        """Counts truncations: a flush begun before one says nothing about what was appended since."""
 
     @property
     def min_offset(self) -> int:
         """Oldest byte kept; start of the first file."""
-        return self._files.first_offset if self._files.file_count else self.end_offset
+        return self.files.first_offset if self.files.file_count else self.end_offset
 
     # Appending
 
@@ -318,9 +303,9 @@ class CommitLog:
     def restart_at(self, start_offset: int) -> None:
         """Moves an empty log: its files go, the next one starts at `start_offset`."""
         assert self.end_offset == self.min_offset, "only an empty log can be moved"
-        self._cuts += 1
+        self.cuts += 1
         self._drop_prepared()
-        self._files.remove_from(self._files.first_offset)
+        self.files.remove_from(self.files.first_offset)
         self._leave(start_offset)
         self.end_offset = self.flushed_offset = start_offset
 
@@ -334,14 +319,14 @@ class CommitLog:
         """
         if not self.min_offset <= offset < self.end_offset:
             return _NOTHING
-        start = offset % self._file_bytes
-        length = min(max_bytes, self.end_offset - offset, self._file_bytes - start)
+        start = offset % self.file_bytes
+        length = min(max_bytes, self.end_offset - offset, self.file_bytes - start)
         if self._gathered and offset + length > self._gathered_start:
             self.write_gathered()
         tail_start, tail = self._tail
         if tail and offset >= tail_start and offset + _TAIL_BYTES >= self.end_offset:
             return tail[start : start + length]
-        segment = self._files.segment(offset)
+        segment = self.files.segment(offset)
         assert segment is not None, f"no file holds {offset}"
         return segment.view[start : start + length]
 
@@ -364,10 +349,10 @@ class CommitLog:
     def replace(self, offset: int, data: bytes) -> None:
         """Stores other bytes in the place of durable ones, within one file. Durable after the file's next sync."""
         assert self.min_offset <= offset <= offset + len(data) <= self.flushed_offset, f"{offset} is not durable"
-        segment = self._files.segment(offset)
+        segment = self.files.segment(offset)
         assert segment is not None, f"no file holds {offset}"
-        start = offset % self._file_bytes
-        assert start + len(data) <= self._file_bytes, f"{len(data)} bytes at {offset} span two files"
+        start = offset % self.file_bytes
+        assert start + len(data) <= self.file_bytes, f"{len(data)} bytes at {offset} span two files"
         segment.view[start : start + len(data)] = data
 
     # Flushing
@@ -375,16 +360,11 @@ class CommitLog:
     def unflushed(self) -> tuple[list[MappedSegment], int]:
         """Files to sync and the offset up to which everything is durable after that. DiskError as of write_gathered."""
         self.write_gathered()
-        return self._files.segments(self.flushed_offset, self.end_offset), self.end_offset
-
-    @property
-    def cuts(self) -> int:
-        """Counts truncations: a flush begun before one says nothing about what was appended since."""
-        return self._cuts
+        return self.files.segments(self.flushed_offset, self.end_offset), self.end_offset
 
     def flushed(self, end_offset: int, *, cuts: int) -> None:
         """A flush up to `end_offset` has succeeded, begun when `cuts` was current."""
-        if cuts == self._cuts:
+        if cuts == self.cuts:
             self.flushed_offset = max(self.flushed_offset, end_offset)
 
     # Files ahead and files behind
@@ -396,35 +376,35 @@ class CommitLog:
         space it needs.
         """
         start_offset = self._file_end
-        if self._prepared is not None or start_offset - self.end_offset > self._file_bytes // 2:
+        if self._prepared is not None or start_offset - self.end_offset > self.file_bytes // 2:
             return None
-        path = self._files.path(start_offset)
-        return start_offset, lambda: self._disk.map_segment(path, self._file_bytes, create=True)
+        path = self.files.path(start_offset)
+        return start_offset, lambda: self._disk.map_segment(path, self.file_bytes, create=True)
 
     def take_prepared(self, start_offset: int, segment: MappedSegment) -> None:
         """The next file was made ahead. If the log needed it meanwhile, it has mapped the same file itself."""
-        if self._files.segment(start_offset) is None:
+        if self.files.segment(start_offset) is None:
             self._prepared = (start_offset, segment)
 
     def forget_first(self, file_count: int) -> list[MappedSegment]:
         """Gives up the oldest files, never the one being written nor an unflushed one; the caller removes them."""
-        assert self._files.first_offset + file_count * self._file_bytes <= min(self.flushed_offset, self._file_start)
-        return self._files.forget_first(file_count)
+        assert self.files.first_offset + file_count * self.file_bytes <= min(self.flushed_offset, self._file_start)
+        return self.files.forget_first(file_count)
 
     # Recovery and truncation
 
     def load(self) -> None:
         """Maps the files. Until `set_end` the log counts as full and may be read, but not written."""
-        self._files.load()
-        self.end_offset = self._files.end_offset
+        self.files.load()
+        self.end_offset = self.files.end_offset
 
     def store_again(self, start_offset: int, end_offset: int) -> None:
         """Stores the bytes of [start_offset, end_offset) once more: the next sync of their files writes them."""
         while start_offset < end_offset:
-            segment = self._files.segment(start_offset)
+            segment = self.files.segment(start_offset)
             assert segment is not None, f"no file holds {start_offset}"
-            start = start_offset % self._file_bytes
-            end = min(start + end_offset - start_offset, self._file_bytes)
+            start = start_offset % self.file_bytes
+            end = min(start + end_offset - start_offset, self.file_bytes)
             segment.store_again(start, end)
             start_offset += end - start
 
@@ -435,23 +415,23 @@ class CommitLog:
         removed from the last one on, then the rest is cleared. Recovery after any of these ends at `end_offset`.
         """
         self.write_gathered()
-        self._cuts += 1
+        self.cuts += 1
         self._drop_prepared()
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.end_offset = end_offset
-        segment = self._files.segment(end_offset)
+        segment = self.files.segment(end_offset)
         if segment is None:
             self._leave(end_offset)
             return 0
-        start = end_offset % self._file_bytes
+        start = end_offset % self.file_bytes
         file_start = end_offset - start
-        cleared_bytes = max(0, self._files.end_offset - file_start - self._file_bytes)
+        cleared_bytes = max(0, self.files.end_offset - file_start - self.file_bytes)
         head = segment.view[start : start + _BLANK_HEAD_BYTES]
         if any(head):
             cleared_bytes = max(cleared_bytes, len(head))
             head[:] = bytes(len(head))
             segment.sync()
-        self._files.remove_from(file_start + self._file_bytes)
+        self.files.remove_from(file_start + self.file_bytes)
         cleared_bytes = max(cleared_bytes, segment.zero_from(start))
         if cleared_bytes:
             segment.sync()
@@ -461,26 +441,26 @@ class CommitLog:
     def close(self) -> None:
         """Lets go of the files. Not a flush; what was gathered and not written is forgotten."""
         self._leave(self.end_offset)
-        self._files.close()
+        self.files.close()
 
     def _next_segment(self, start_offset: int) -> MappedSegment:
         prepared = self._prepared
         self._prepared = None
         if prepared is not None and prepared[0] == start_offset:
-            return self._files.append_file(start_offset, prepared[1])
-        return self._files.append_file(start_offset)
+            return self.files.append_file(start_offset, prepared[1])
+        return self.files.append_file(start_offset)
 
     def _drop_prepared(self) -> None:
         """Removes the file made ahead. Before any other goes: a load must never find it behind a gap."""
         if self._prepared is not None:
-            self._disk.remove(self._files.path(self._prepared[0]))
+            self._disk.remove(self.files.path(self._prepared[0]))
             self._prepared = None
 
     def _enter(self, segment: MappedSegment, file_start: int) -> None:
         self._segment = segment
         self._tail = (file_start, segment.new_tail_view())
         self._file_start = file_start
-        self._file_end = file_start + self._file_bytes
+        self._file_end = file_start + self.file_bytes
 
     def _leave(self, offset: int) -> None:
         """No file is being written; the next one is made when it is needed."""

@@ -273,17 +273,17 @@ class ConsumeQueue:
     __slots__ = (
         "_dirty_queues",
         "_files",
-        "_first_file_start",
         "_is_dirty",
-        "_is_unfiled",
         "_tail",
         "_tail_offset",
-        "_written_offset",
+        "first_file_start",
+        "is_unfiled",
         "last_physical_end",
         "max_offset",
         "min_offset",
         "queue_id",
         "topic",
+        "written_offset",
     )
 
     def __init__(
@@ -305,19 +305,22 @@ class ConsumeQueue:
         self._files = files
         self._dirty_queues = dirty_queues
         self._is_dirty = False
-        self._first_file_start = 0
-        self._is_unfiled = False
+        self.first_file_start = 0
+        """Position of the first file's first byte in the stream."""
+        self.is_unfiled = False
+        """It goes on with a number, and there is no file yet that says so."""
         self._tail = bytearray()
         self._tail_offset = 0
-        self._written_offset = 0
+        self.written_offset = 0
+        """Entries below are in files; the others wait in memory."""
 
     def restore(self, *, first_file_start: int, min_offset: int, max_offset: int, last_physical_end: int) -> None:
         """Takes over what was found in the files at start."""
         self.min_offset = QueueOffset(min_offset)
         self.max_offset = QueueOffset(max_offset)
         self.last_physical_end = last_physical_end
-        self._first_file_start = first_file_start
-        self._tail_offset = self._written_offset = max_offset
+        self.first_file_start = first_file_start
+        self._tail_offset = self.written_offset = max_offset
 
     def append(self, entry_offset: int, physical_offset: int, size: int, tags_code: int) -> None:
         """Enters a message; one that is in the queue already is left alone, so dispatching twice does no harm."""
@@ -375,41 +378,26 @@ class ConsumeQueue:
         return self.last_physical_end == 0
 
     @property
-    def is_unfiled(self) -> bool:
-        """It goes on with a number, and there is no file yet that says so."""
-        return self._is_unfiled
-
-    @property
-    def first_file_start(self) -> int:
-        """Position of the first file's first byte in the stream."""
-        return self._first_file_start
-
-    @property
     def memory_offset(self) -> int:
         """Entries from here on are read from memory, as this process made them; those before from files."""
         return self._tail_offset
 
     @property
-    def written_offset(self) -> int:
-        """Entries below are in files; the others wait in memory."""
-        return self._written_offset
-
-    @property
     def begins_file(self) -> bool:
         """Whether the next `write_out` makes a file, if it has anything to write."""
-        return self._written_offset * ENTRY_BYTES % self._files.file_bytes == 0
+        return self.written_offset * ENTRY_BYTES % self._files.file_bytes == 0
 
     def write_out(self, *, kept_entries: int) -> None:
         """Writes the entries not yet in a file, then keeps at most `kept_entries` of the last ones in memory.
 
         After a DiskError nothing is lost from memory; the call may be repeated.
         """
-        if self._written_offset < self.max_offset:
-            if self._is_unfiled:
+        if self.written_offset < self.max_offset:
+            if self.is_unfiled:
                 self._begin_file()
-            unwritten = self._tail[(self._written_offset - self._tail_offset) * ENTRY_BYTES :]
-            self._files.write(self.folder, self._written_offset * ENTRY_BYTES, unwritten)
-            self._written_offset = self.max_offset
+            unwritten = self._tail[(self.written_offset - self._tail_offset) * ENTRY_BYTES :]
+            self._files.write(self.folder, self.written_offset * ENTRY_BYTES, unwritten)
+            self.written_offset = self.max_offset
         self._is_dirty = False
         surplus = self.max_offset - self._tail_offset - kept_entries
         if surplus > 0:
@@ -427,11 +415,11 @@ class ConsumeQueue:
         """The same in memory alone, until a message comes: fillers up to it may be megabytes, and tens of thousands of
         queues may go on so at once. Files of before stay until then."""
         self._tail.clear()
-        self._first_file_start = entry_offset * ENTRY_BYTES
-        self._tail_offset = self._written_offset = entry_offset
+        self.first_file_start = entry_offset * ENTRY_BYTES
+        self._tail_offset = self.written_offset = entry_offset
         self.min_offset = self.max_offset = QueueOffset(entry_offset)
         self.last_physical_end = 0
-        self._is_unfiled = True
+        self.is_unfiled = True
 
     def first_behind(self, physical_offset: int) -> int | None:
         """The first message whose record begins at or behind a place in the CommitLog; None: there is none."""
@@ -449,7 +437,7 @@ class ConsumeQueue:
         them wrong. Durable after the next sync. DiskError: some may be written; the call may be repeated."""
         end = entry_offset + len(entries) // ENTRY_BYTES
         assert self._first_offset <= entry_offset < end <= self.max_offset, f"[{entry_offset}, {end}) is not held"
-        written_end = min(end, self._written_offset)
+        written_end = min(end, self.written_offset)
         if entry_offset < written_end:
             written = entries[: (written_end - entry_offset) * ENTRY_BYTES]
             self._files.write(self.folder, entry_offset * ENTRY_BYTES, written)
@@ -475,11 +463,11 @@ class ConsumeQueue:
             self._first_offset, self.max_offset, lambda offset: self.entry(offset).physical_end <= physical_end
         )
         last_physical_end = self.entry(end - 1).physical_end if end > self._first_offset else 0
-        written_end = self._written_offset
+        written_end = self.written_offset
         kept_in_tail = max(0, end - self._tail_offset)
         del self._tail[kept_in_tail * ENTRY_BYTES :]
         self._tail_offset = min(self._tail_offset, end)
-        self._written_offset = min(written_end, end)
+        self.written_offset = min(written_end, end)
         self.max_offset = QueueOffset(end)
         self.min_offset = min(self.min_offset, self.max_offset)
         self.last_physical_end = last_physical_end
@@ -503,14 +491,14 @@ class ConsumeQueue:
         """Deletes each file whose records are all gone, but never the last file. Returns how many."""
         removed = 0
         while True:
-            next_start = self._first_file_start + self._files.file_bytes
-            if next_start >= self._written_offset * ENTRY_BYTES:
+            next_start = self.first_file_start + self._files.file_bytes
+            if next_start >= self.written_offset * ENTRY_BYTES:
                 return removed
             last = next_start // ENTRY_BYTES - 1
             if not _is_below(self.entry(last), log_min_offset) or self._seems_below(last, log_min_offset):
                 return removed
-            self._files.remove(self.folder, self._first_file_start)
-            self._first_file_start = next_start
+            self._files.remove(self.folder, self.first_file_start)
+            self.first_file_start = next_start
             self.min_offset = max(self.min_offset, QueueOffset(next_start // ENTRY_BYTES))
             removed += 1
 
@@ -525,7 +513,7 @@ class ConsumeQueue:
 
     @property
     def _first_offset(self) -> int:
-        return self._first_file_start // ENTRY_BYTES
+        return self.first_file_start // ENTRY_BYTES
 
     def _bytes(self, start: int, end: int) -> bytes:
         """The bytes of entries [start, end), partly from a file if need be."""
@@ -541,12 +529,12 @@ class ConsumeQueue:
     def _start_at(self, entry_offset: int) -> None:
         """Makes `entry_offset` the first position. A slave that joined late starts beyond 0; and a queue that was
         emptied starts again where the CommitLog says, even before the place where its files began."""
-        self._is_unfiled = False
+        self.is_unfiled = False
         self._files.remove_queue(self.folder)
         file_bytes = self._files.file_bytes
-        self._first_file_start = entry_offset * ENTRY_BYTES // file_bytes * file_bytes
+        self.first_file_start = entry_offset * ENTRY_BYTES // file_bytes * file_bytes
         self._tail.clear()
-        self._tail_offset = self._written_offset = self._first_offset
+        self._tail_offset = self.written_offset = self._first_offset
         self.max_offset = QueueOffset(self._first_offset)
         self._fill_up_to(entry_offset, 0)
         self.min_offset = QueueOffset(entry_offset)
@@ -555,13 +543,13 @@ class ConsumeQueue:
         """Of a queue that goes on with a number: fillers up to it, and before them no file of another beginning. After
         a DiskError the call may be repeated."""
         self._files.remove_queue(self.folder)
-        end = self._first_file_start
+        end = self.first_file_start
         start = end // self._files.file_bytes * self._files.file_bytes
         fillers = ENTRY.pack(0, FILLER_SIZE, 0) * (_TAIL_BYTES_MAX // ENTRY_BYTES)
         for position in range(start, end, _TAIL_BYTES_MAX):
             self._files.write(self.folder, position, fillers[: end - position])
-        self._first_file_start = start
-        self._is_unfiled = False
+        self.first_file_start = start
+        self.is_unfiled = False
 
     def _starts_over(self, entry_offset: int, physical_offset: int) -> bool:
         """Whether a master that joined when the queue's messages had expired, and knows none of its numbers, has begun
@@ -584,7 +572,7 @@ class ConsumeQueue:
         file_bytes = self._files.file_bytes
         folder = self.folder
         file_start = (end - 1) // file_bytes * file_bytes
-        while file_start >= start and file_start > self._first_file_start:
+        while file_start >= start and file_start > self.first_file_start:
             self._files.remove(folder, file_start)
             file_start -= file_bytes
         end = min(end, file_start + file_bytes)

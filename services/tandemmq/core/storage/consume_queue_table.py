@@ -389,15 +389,16 @@ class ConsumeQueueTable:
         """See `QueueEnds`."""
         self.new_count = 0
         """Queues that got their first message since the last round began: each has a file to be made."""
-        self._ends_are_there = False
-        """Of this run. What an earlier one has written down stays until the recovery is over, or the next start would
-        not miss what this one had not made again when it was interrupted."""
+        self.ends_are_there = False
+        """A start would miss what goes of the queues from now on. Of this run: what an earlier one has written down
+        stays until the recovery is over, or the next start would not miss what this one had not made again when it was
+        interrupted."""
         self.told_from = 0
         """Where the log has to go up to, for what queues without records tell of it: its end may have been lost."""
         self._ends_age_ms = 0
         """When `ends_at` last gave any, by its clock."""
-        self._losses = 0
-        """How often entries in files were deleted or erased."""
+        self.losses = 0
+        """How often entries in files were deleted or erased; ends of before are not to be written down after it."""
 
     def load(
         self,
@@ -501,7 +502,7 @@ class ConsumeQueueTable:
     def save_ends(self, durable_offset: int) -> None:
         """Writes down where every queue begins and ends, durably: all entries must be. Without room for it nothing is
         written down. Blocks."""
-        self._ends_are_there = True
+        self.ends_are_there = True
         try:
             self._ends(durable_offset).save(self._disk)
         except DiskFull:
@@ -513,7 +514,7 @@ class ConsumeQueueTable:
         At once, but for many queues, when there is none or queues are new; else every ten seconds.
         """
         wait_ms = len(self._queues) * _ENDS_WAIT_MS_PER_QUEUE
-        if self._ends_are_there and not self.new_count:
+        if self.ends_are_there and not self.new_count:
             wait_ms = max(wait_ms, _ENDS_WAIT_MS)
         if now_ms - self._ends_age_ms < wait_ms:
             return None
@@ -522,26 +523,16 @@ class ConsumeQueueTable:
 
     def ends_saved(self, *, losses: int) -> None:
         """What `ends_at` gave when `losses` was so many is in the file."""
-        self._ends_are_there = True
-        if losses != self._losses:
+        self.ends_are_there = True
+        if losses != self.losses:
             self.forget_ends()
-
-    @property
-    def ends_are_there(self) -> bool:
-        """Whether a start would miss what goes of the queues from now on."""
-        return self._ends_are_there
-
-    @property
-    def losses(self) -> int:
-        """How often entries in files were deleted or erased; ends of before are not to be written down after it."""
-        return self._losses
 
     def forget_ends(self) -> None:
         """Queues or log may become shorter from now on: no start is to miss what goes. Durable when it returns."""
-        self._losses += 1
-        if self._ends_are_there:
+        self.losses += 1
+        if self.ends_are_there:
             self._disk.remove(QUEUE_ENDS_FILE)
-            self._ends_are_there = False
+            self.ends_are_there = False
 
     def _ends(self, durable_offset: int) -> QueueEnds:
         return QueueEnds(

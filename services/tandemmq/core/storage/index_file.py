@@ -169,25 +169,12 @@ def key_hash(topic: str, key: str) -> int:
 class IndexFile:
     """One file of the index. One thread only, but `sync` may run in another."""
 
-    __slots__ = (
-        "_entries_start",
-        "_segment",
-        "_slot_count",
-        "_used_slots",
-        "_view",
-        "begin_physical_offset",
-        "begin_timestamp_ms",
-        "end_physical_offset",
-        "end_timestamp_ms",
-        "entry_count",
-        "next_entry",
-    )
-
     def __init__(self, segment: MappedSegment, *, slot_count: int, entry_count: int) -> None:
         """Reads the header of a mapped file, which may be all zeros."""
-        self._segment = segment
+        self.segment = segment
+        """The file itself; for who removes it."""
         self._view = segment.view
-        self._slot_count = slot_count
+        self.slot_count = slot_count
         self._entries_start = _SLOTS_START + slot_count * _SLOT_BYTES
         self.entry_count: Final = entry_count
         """Numbers there are; the one of them that is 0 is not used."""
@@ -203,21 +190,12 @@ class IndexFile:
 
     @property
     def path(self) -> str:
-        return self._segment.path
-
-    @property
-    def segment(self) -> MappedSegment:
-        """The file itself; for who removes it."""
-        return self._segment
+        return self.segment.path
 
     @property
     def is_full(self) -> bool:
         """Whether the next entry needs another file."""
         return self.next_entry >= self.entry_count
-
-    @property
-    def slot_count(self) -> int:
-        return self._slot_count
 
     def entry_position(self, number: int) -> int:
         """Where an entry is in the file; slots end before entry 0, which is not used."""
@@ -264,7 +242,7 @@ class IndexFile:
         self.next_entry = entry + count
         view = self._view
         used_slots = self._used_slots
-        slot_count = self._slot_count
+        slot_count = self.slot_count
         _write_header(
             view,
             0,
@@ -307,7 +285,7 @@ class IndexFile:
         self._used_slots += columns.write(
             self._view,
             slots_start=_SLOTS_START,
-            slot_count=self._slot_count,
+            slot_count=self.slot_count,
             entries_start=self._entries_start,
             first_entry=first_entry,
             begin_timestamp_ms=self.begin_timestamp_ms,
@@ -329,7 +307,7 @@ class IndexFile:
         What is entered meanwhile does not disturb the walk; after a `truncate` it ends sooner or later by itself.
         """
         view = self._view
-        (entry,) = _read_slot(view, _SLOTS_START + hashed % self._slot_count * _SLOT_BYTES)
+        (entry,) = _read_slot(view, _SLOTS_START + hashed % self.slot_count * _SLOT_BYTES)
         newer = self.next_entry
         while 0 < entry < newer:  # Chains lead to ever lower numbers; anything else is damage, and ends the walk.
             found, physical_offset, seconds, previous = _ENTRY.unpack_from(
@@ -358,7 +336,7 @@ class IndexFile:
             is_written = physical_offset > 0 or (self.begin_physical_offset == 0 and hashed != 0)
             if is_written and physical_offset < physical_end:
                 break
-            slot = _SLOTS_START + hashed % self._slot_count * _SLOT_BYTES
+            slot = _SLOTS_START + hashed % self.slot_count * _SLOT_BYTES
             if _read_slot(view, slot)[0] == entry:
                 _write_slot(view, slot, previous)
             view[position : position + _ENTRY_BYTES] = bytes(_ENTRY_BYTES)
@@ -374,8 +352,8 @@ class IndexFile:
     def _count_used_slots(self) -> int:
         """A killed process may not have come to write down how many they are."""
         slots = self._view[_SLOTS_START : self._entries_start].cast("i")
-        pieces = range(0, self._slot_count, _SLOTS_PIECE)
-        return self._slot_count - sum(slots[start : start + _SLOTS_PIECE].tolist().count(0) for start in pieces)
+        pieces = range(0, self.slot_count, _SLOTS_PIECE)
+        return self.slot_count - sum(slots[start : start + _SLOTS_PIECE].tolist().count(0) for start in pieces)
 
     @property
     def last_record_entries(self) -> int:
@@ -405,10 +383,10 @@ class IndexFile:
 
     def sync(self) -> None:
         """Blocks until everything entered before is durable; may run in another thread."""
-        self._segment.sync()
+        self.segment.sync()
 
     def close(self) -> None:
-        self._segment.close()
+        self.segment.close()
 
     def _seconds_since_begin(self, store_timestamp_ms: int) -> int:
         if self.begin_timestamp_ms <= 0:

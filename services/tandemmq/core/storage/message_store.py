@@ -140,17 +140,17 @@ class MessageStore:
         self._encoder: Final = RecordEncoder(store_host)
         self._process_id: Final = process_id
         self._log: Final = CommitLog(disk, file_bytes=options.commit_log_file_bytes)
-        self._queues: Final = ConsumeQueueTable(disk, file_bytes=options.consume_queue_file_bytes)
+        self.queues: Final = ConsumeQueueTable(disk, file_bytes=options.consume_queue_file_bytes)
         self._index: Final = (
             IndexTable(disk, slot_count=options.index_slot_count, entry_count=options.index_entry_count)
             if options.index_enabled
             else None
         )
         if self._index is not None:
-            self._queues.index_start = self._index.start_offset
-        self._retention: Final = Retention(disk, self._log, self._queues, self._index, options)
+            self.queues.index_start = self._index.start_offset
+        self._retention: Final = Retention(disk, self._log, self.queues, self._index, options)
         self._dispatcher: Final = Dispatcher(
-            self._queues,
+            self.queues,
             self._index,
             delay_levels_ms=options.delay_levels_ms,
             batch_bytes_min=options.dispatch_batch_bytes_min,
@@ -158,7 +158,7 @@ class MessageStore:
         )
         self._lock: DiskLock | None = None
         self._queue_flush: Final = QueueFlush(
-            disk, clock, options, log=self._log, queues=self._queues, index=self._index, on_failure=self._fail
+            disk, clock, options, log=self._log, queues=self.queues, index=self._index, on_failure=self._fail
         )
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
         self._body_bytes_max = options.max_message_bytes
@@ -172,7 +172,8 @@ class MessageStore:
         self._unwritable_reason: str | None = "the store is not loaded"
         self._disk_is_full = False
         self._held_words: str | None = None
-        self._refusal: str | None = self._unwritable_reason
+        self.refusal: str | None = self._unwritable_reason
+        """Why puts are refused, in words; None if they are not."""
         self._tail_is_doubtful = False
         self.recovery_progress: Final = RecoveryProgress()
         """Of `load`, for other threads."""
@@ -199,7 +200,7 @@ class MessageStore:
         recovered = recover(
             disk=self._disk,
             log=self._log,
-            queues=self._queues,
+            queues=self.queues,
             index=self._index,
             dispatcher=self._dispatcher,
             checkpoint=StoreCheckpoint.load(self._disk),
@@ -216,7 +217,7 @@ class MessageStore:
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
-        self._queues.save_ends(recovered.checkpoint.logics_physical_offset)
+        self.queues.save_ends(recovered.checkpoint.logics_physical_offset)
         if stop is StopKind.POWER_LOST or recovered.damage:
             self.doubt_tail()
         else:
@@ -233,7 +234,7 @@ class MessageStore:
             truncated_bytes=recovered.truncated_bytes,
             damage=recovered.damage,
             damage_end=recovered.damage_end,
-            damaged_queues=self._queues.damaged_themselves() if recovered.damage else tuple(self._queues.damaged),
+            damaged_queues=self.queues.damaged_themselves() if recovered.damage else tuple(self.queues.damaged),
             damaged_index_files=tuple(self._index.damaged) if self._index is not None else (),
             missing_index_files=recovered.missing_index_files,
             kept_tail=recovered.kept_tail,
@@ -267,7 +268,7 @@ class MessageStore:
             return
         if self._failure is None:
             self._make_durable()
-        self._queues.close()
+        self.queues.close()
         self._log.close()
         self._lock.release()
         self._lock = None
@@ -290,13 +291,13 @@ class MessageStore:
     def _save_last_checkpoint(self) -> None:
         if self._index is not None:
             index_start = self._index.start_offset()
-            self._queues.index_start = lambda: index_start  # It is closed when this is written down.
+            self.queues.index_start = lambda: index_start  # It is closed when this is written down.
             checkpoint = self._queue_flush.checkpoint
             self._queue_flush.save(replace(checkpoint, index_message_timestamp_ms=self._index.close()))
         # Without room for the ConsumeQueues the next start has to make them again, and a doubtful tail it has to
         # doubt again: it must not think this one clean.
         if self._queue_flush.saved_offset == self._dispatched_offset and not self._tail_is_doubtful:
-            self._queues.save_ends(self._queue_flush.checkpoint.logics_physical_offset)
+            self.queues.save_ends(self._queue_flush.checkpoint.logics_physical_offset)
             clear_run_marks(self._disk)
 
     def _cut_half_record(self) -> None:
@@ -361,11 +362,6 @@ class MessageStore:
 
     # Writing, as a master
 
-    @property
-    def refusal(self) -> str | None:
-        """Why puts are refused, in words; None if they are not."""
-        return self._refusal
-
     def set_writable(self, writable: bool, reason: str = "") -> None:
         """Allows puts, or refuses them for `reason`: the role, a shutdown. A half record must be cut off before."""
         assert not writable or self._dispatched_offset == self._log.end_offset, (
@@ -380,7 +376,7 @@ class MessageStore:
 
         Every refusal is a status. DiskError: the message is in the log, its entry may not be; the broker must stop.
         """
-        if self._refusal is not None or self._failure is not None:
+        if self.refusal is not None or self._failure is not None:
             return AppendResult.refused(self._refused_status)
         status = self._judge(message)
         if status is not None:
@@ -390,7 +386,7 @@ class MessageStore:
         if store_timestamp_ms < self._last_store_timestamp_ms:
             store_timestamp_ms = self._last_store_timestamp_ms
         topic, queue_id = message.topic, message.queue_id
-        queue = self._queues.get_or_create(topic, queue_id)
+        queue = self.queues.get_or_create(topic, queue_id)
         queue_offset = queue.max_offset if not message.sys_flag or enters_consume_queue(message.sys_flag) else 0
         physical_offset = log.end_offset
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
@@ -453,7 +449,7 @@ class MessageStore:
                 raise
 
     def _judge_batch(self, messages: Sequence[OutgoingMessage]) -> PutStatus | None:
-        if self._refusal is not None or self._failure is not None:
+        if self.refusal is not None or self._failure is not None:
             return self._refused_status
         for message in messages:
             status = self._judge(message)
@@ -467,7 +463,7 @@ class MessageStore:
             run = runs[-1]
             if message.queue_id == run.queue.queue_id and message.topic == run.queue.topic:
                 return run
-        queue = self._queues.get_or_create(message.topic, message.queue_id)
+        queue = self.queues.get_or_create(message.topic, message.queue_id)
         next_offset: int = queue.max_offset
         for run in runs:
             if run.queue is queue:
@@ -645,7 +641,7 @@ class MessageStore:
             reason=reason,
         )
         self._queue_flush.lower_checkpoint(end_offset)
-        self._queues.truncate(end_offset)
+        self.queues.truncate(end_offset)
         if self._index is not None:
             self._index.truncate(end_offset, log.stored_ms)
         log.set_end(end_offset)
@@ -693,18 +689,14 @@ class MessageStore:
         self._enter_into_index()
         return self._index.walk(topic, key, begin_ms=begin_ms - _INDEX_SECOND_MS, end_ms=end_ms)
 
-    @property
-    def queues(self) -> ConsumeQueueTable:
-        return self._queues
-
     def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, its min_offset up to date; None if it never had a message here."""
         self._retention.trim_queue(topic, queue_id)
-        return self._queues.get(topic, queue_id)
+        return self.queues.get(topic, queue_id)
 
     def queue_max_offset(self, topic: str, queue_id: int) -> int:
         """The next message's number; 0 for a queue without messages."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self.queues.get(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def queue_min_offset(self, topic: str, queue_id: int) -> int:
@@ -742,7 +734,7 @@ class MessageStore:
 
         DiskFull: not all were; the call may be repeated.
         """
-        queue = self._queues.get(topic, queue_id)
+        queue = self.queues.get(topic, queue_id)
         assert queue is not None, f"there is no queue {queue_id} of {topic}"
         try:
             queue.rewrite(entry_offset, entries)
@@ -1016,11 +1008,11 @@ class MessageStore:
         """The empty log goes on somewhere else: what was derived from the old one goes, the checkpoint first."""
         self._assert_no_job_is_out()
         self._queue_flush.save(StoreCheckpoint())
-        self._queues.remove_all()
+        self.queues.remove_all()
         if self._index is not None:
             self._index.remove_all()
         self._log.restart_at(start_offset)
-        self._queues.log_starts_at(start_offset)
+        self.queues.log_starts_at(start_offset)
         self._dispatched_offset = self._last_record_offset = self._checked_offset = start_offset
         self._queue_flush.give_up_round()
 
@@ -1040,10 +1032,10 @@ class MessageStore:
 
     def _judge_refusal(self) -> None:
         if self._failure is not None:
-            self._refusal = f"the disk failed: {self._failure}"
+            self.refusal = f"the disk failed: {self._failure}"
         elif self._unwritable_reason is not None:
-            self._refusal = self._unwritable_reason
+            self.refusal = self._unwritable_reason
         elif self._disk_is_full:
-            self._refusal = self._held_words or _DISK_FULL
+            self.refusal = self._held_words or _DISK_FULL
         else:
-            self._refusal = None
+            self.refusal = None

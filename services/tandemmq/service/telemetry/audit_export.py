@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 from structlog.typing import EventDict
+
+from tandemmq.service.telemetry.export import CALL_LIMIT_S, ExportThread, Sender
 
 AUDIT_EVENTS: Final = frozenset(
     {
@@ -31,9 +33,6 @@ _BATCH_LINES: Final = 256
 _PAUSE_S: Final = 1.0
 """How late a receiver hears of a line."""
 _RETRY_PAUSE_S: Final = 5.0
-_CALL_LIMIT_S: Final = 5.0
-_FLUSH_LIMIT_S: Final = 1.5
-_ABORT_LIMIT_S: Final = 0.5
 _NOT_ATTRIBUTES: Final = frozenset({"timestamp", "level", "event"})
 
 log = structlog.get_logger(__name__)
@@ -47,48 +46,35 @@ class AuditLine(NamedTuple):
     fields: Mapping[str, str]
 
 
-class AuditSender(Protocol):
-    """The connection to a receiver."""
-
-    def send_lines(self, lines: Sequence[AuditLine]) -> str:
-        """Sends them; "" when they were taken, else why not. Blocks, but not for ever. On the export thread."""
-
-    def abort(self) -> None:
-        """Ends a `send_lines` in progress, and all that come later, at once. From any thread."""
-
-
 def open_audit_export(target: str, context: Mapping[str, str | int]) -> AuditExport:
     """An export by OTLP/gRPC to `target`, host:port or an URL (https:// asks for TLS). `context` is what each line of
     the process has: service, and of a broker cluster, broker_name and broker_id. The thread loads the SDK."""
 
-    def connect() -> AuditSender:
-        from tandemmq.service.telemetry.otlp_log_sender import OtlpLogSender
+    def connect() -> Sender[AuditLine]:
+        from tandemmq.service.telemetry.otlp_sender import OtlpLogSender
         from tandemmq.service.telemetry.span_export import resource_attributes
 
         instance = [str(context[key]) for key in ("cluster", "broker_name", "broker_id") if key in context]
         resource = resource_attributes(service=str(context.get("service", "")), instance_id="/".join(instance))
-        return OtlpLogSender(target, resource=resource, timeout_s=_CALL_LIMIT_S)
+        return OtlpLogSender(target, resource=resource, timeout_s=CALL_LIMIT_S)
 
     return AuditExport(connect, target=target, pause_s=_PAUSE_S, retry_pause_s=_RETRY_PAUSE_S)
 
 
-class AuditExport:
+class AuditExport(ExportThread[AuditLine]):
     """`note` takes lines, from any thread; `close` flushes for a moment, and returns within two seconds."""
 
     def __init__(
-        self, connect: Callable[[], AuditSender], *, target: str, pause_s: float, retry_pause_s: float
+        self, connect: Callable[[], Sender[AuditLine]], *, target: str, pause_s: float, retry_pause_s: float
     ) -> None:
-        self._connect = connect
+        super().__init__(connect, name="audit-export")
         self._target = target
         self._pause_s = pause_s
         self._retry_pause_s = retry_pause_s
         self._lines: deque[AuditLine] = deque()
         self._lock = threading.Lock()
-        self._sender: AuditSender | None = None
-        self._is_failing = False
         self._lost_count = 0
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="audit-export", daemon=True)
         self._thread.start()
 
     def note(self, line: EventDict) -> None:
@@ -111,10 +97,7 @@ class AuditExport:
     def close(self) -> None:
         """Sends what waits if the receiver takes it quickly. Twice is fine."""
         self._closing.set()
-        self._thread.join(_FLUSH_LIMIT_S)
-        if self._sender is not None:
-            self._sender.abort()
-        self._thread.join(_ABORT_LIMIT_S)
+        self._end()
 
     # On the export thread
 
@@ -136,18 +119,9 @@ class AuditExport:
                     for _ in range(len(batch) - (self._lost_count - lost_before)):
                         self._lines.popleft()
 
-    def _attempt(self, batch: Sequence[AuditLine]) -> str:
-        try:
-            if self._sender is None:
-                self._sender = self._connect()
-            return self._sender.send_lines(batch)
-        except Exception as error:  # The thread's root: lines that cannot be sent must not end the export.
-            return f"{type(error).__name__}: {error}"
-
     def _judge(self, problem: str) -> None:
-        if bool(problem) == self._is_failing:
+        if not self._has_turned(problem):
             return
-        self._is_failing = bool(problem)
         if problem:
             log.warning("audit_export_failing", receiver=self._target, problem=problem, remedy="the log has each line")
         else:

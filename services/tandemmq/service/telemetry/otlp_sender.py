@@ -1,4 +1,5 @@
-"""OTLP over gRPC by the OpenTelemetry SDK's exporters, with encodings of our own: spans (`span_encoding`), and metrics.
+"""OTLP over gRPC by the OpenTelemetry SDK's exporters, with encodings of our own: spans (`span_encoding`), metrics, and
+audit lines.
 
 The exporter brings connecting, TLS, headers, compression, deadlines and retries, with OpenTelemetry's environment
 variables. Its way from spans to protobuf does not fit a broker: 74 us a span. Imported only where something is
@@ -9,16 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AggregationTemporality,
     HistogramDataPoint,
@@ -27,8 +31,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.sdk import resources
-from opentelemetry.sdk.metrics.export import MetricExportResult
-from opentelemetry.sdk.trace.export import SpanExportResult
 
 from tandemmq.core.histogram import Exemplar, HistogramReading
 from tandemmq.core.tracing.send_spans import ResolvedSend
@@ -41,8 +43,10 @@ from tandemmq.service.telemetry.span_export import Exported
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
+    from tandemmq.service.telemetry.audit_export import AuditLine
 
-# What traces and metrics have in common on their way out by OTLP. Imported only where something is exported.
+
+# What all have in common on their way out by OTLP.
 
 SCOPE: Final = InstrumentationScope(name="tandemmq", version=VERSION)
 
@@ -79,6 +83,25 @@ class ExporterLines(logging.Filter):
 EXPORTER_LINES: Final = ExporterLines()
 # Before the library's own filter, which lets no line through twice in 20 s.
 logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter").filters.insert(0, EXPORTER_LINES)
+
+
+class _Requests:
+    """Before one of the SDK's exporters: it is given whole requests, which nobody translates or counts."""
+
+    _export: Callable[[Any], Any]
+
+    def problem_of(self, request: Any) -> str:
+        """Sends, and tries again while the time limit lasts; why it was not taken, or empty."""
+        with EXPORTER_LINES.of_this_thread() as causes:
+            result = self._export(request)
+        return "" if result.name == "SUCCESS" else causes[-1] if causes else "refused"
+
+    def _translate_data(self, data: Any) -> Any:
+        return data
+
+    def _count_data(self, data: Any) -> int:
+        # For metrics of the library's own, which nobody has it make.
+        return 1
 
 
 def endpoint_of(target: str) -> str:
@@ -122,19 +145,14 @@ _REQUEST_BYTES: Final = 1 << 20
 
 
 class OtlpSpanSender:
-    """A `SpanSender`. Connects at the first batch."""
+    """Connects at the first batch."""
 
     def __init__(self, target: str, *, resource: Mapping[str, str | int], timeout_s: float) -> None:
         self._resource = encoded_resource(resource).SerializeToString()
-        self._exporter = _Exporter(endpoint=endpoint_of(target), timeout=timeout_s)
+        self._exporter = _SpanExporter(endpoint=endpoint_of(target), timeout=timeout_s)
 
     def send(self, batch: Sequence[Exported]) -> str:
-        for request in _requests(batch, self._resource):
-            with EXPORTER_LINES.of_this_thread() as lines:
-                result = self._exporter.export_request(request)
-            if result is not SpanExportResult.SUCCESS:
-                return lines[-1] if lines else "refused"
-        return ""
+        return next(filter(None, map(self._exporter.problem_of, _requests(batch, self._resource))), "")
 
     def abort(self) -> None:
         self._exporter.shutdown()
@@ -147,24 +165,11 @@ class _RawStub:
         self.Export: Any = channel.unary_unary(_EXPORT, request_serializer=None, response_deserializer=None)
 
 
-class _Exporter(OTLPSpanExporter):
-    """The SDK's exporter, given whole requests."""
-
+class _SpanExporter(_Requests, OTLPSpanExporter):
     def _initialize_channel_and_stub(self) -> None:
         # Now, and whenever it reconnects.
         self._stub: Any = _RawStub
         super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
-
-    def export_request(self, request: Any) -> SpanExportResult:
-        """Sends, and tries again while the time limit lasts."""
-        return self._export(request)
-
-    def _translate_data(self, data: Any) -> Any:
-        return data
-
-    def _count_data(self, data: Any) -> int:
-        # For metrics of the library's own, which nobody has it make.
-        return 1
 
 
 def _requests(batch: Sequence[Exported], resource: bytes) -> Iterator[bytes]:
@@ -189,10 +194,6 @@ def _requests(batch: Sequence[Exported], resource: bytes) -> Iterator[bytes]:
 # Requests are made from our samples, without the SDK's objects in between. Names are those of the catalogue, and units
 # stay behind. A receiver that writes Prometheus' names would append them (`rocketmq_storage_size_bytes`); dashboards
 # would then find a metric under one name when it was scraped and under another when it was sent.
-#
-# Imported only where metrics are sent: the SDK takes half a second to load.
-
-# The encoding.
 
 _POINTS_MAX: Final = 500
 """Of a request: some 100 KiB, where receivers take 4 MiB; and its encoding keeps the event loop from the interpreter
@@ -281,36 +282,56 @@ class _Attributes(dict[tuple[str, str], KeyValue]):
 
 
 class OtlpMetricsSender:
-    """A `MetricsSender`. Connects at the first export."""
+    """Connects at the first export."""
 
     def __init__(self, target: str, *, resource: Mapping[str, str | int], timeout_s: float) -> None:
-        self.target = target
         self._resource = encoded_resource(resource)
         self._start_ns = time_ns()
         self._exporter = _MetricExporter(endpoint=endpoint_of(target), timeout=timeout_s)
 
-    def send(self, families: Sequence[MetricFamily]) -> str:
-        requests = metrics_requests(families, resource=self._resource, start_ns=self._start_ns, now_ns=time_ns())
-        with EXPORTER_LINES.of_this_thread() as causes:
-            for request in requests:
-                if self._exporter.export_request(request) is not MetricExportResult.SUCCESS:
-                    return causes[-1] if causes else "refused"
-        return ""
+    def send(self, batch: Sequence[MetricFamily]) -> str:
+        requests = metrics_requests(batch, resource=self._resource, start_ns=self._start_ns, now_ns=time_ns())
+        return next(filter(None, map(self._exporter.problem_of, requests)), "")
 
     def abort(self) -> None:
         self._exporter.shutdown()
 
 
-class _MetricExporter(OTLPMetricExporter):
-    """The SDK's exporter, given requests."""
+class _MetricExporter(_Requests, OTLPMetricExporter):
+    pass
 
-    def export_request(self, request: ExportMetricsServiceRequest) -> MetricExportResult:
-        """Sends, and tries again while the time limit lasts."""
-        return self._export(request)  # type: ignore[arg-type]  # what the encoder below is given
 
-    def _count_data(self, data: Any) -> int:
-        return 0
+_SEVERITIES: Final = {
+    "info": SeverityNumber.SEVERITY_NUMBER_INFO,
+    "warning": SeverityNumber.SEVERITY_NUMBER_WARN,
+    "error": SeverityNumber.SEVERITY_NUMBER_ERROR,
+}
 
-    def _translate_data(self, data: Any) -> ExportMetricsServiceRequest:
-        assert isinstance(data, ExportMetricsServiceRequest), "export_request is the way in"
-        return data
+
+class OtlpLogSender:
+    """Connects at the first lines."""
+
+    def __init__(self, target: str, *, resource: Mapping[str, str | int], timeout_s: float) -> None:
+        self._resource = encoded_resource(resource)
+        self._exporter = _LogExporter(endpoint=endpoint_of(target), timeout=timeout_s)
+
+    def send(self, batch: Sequence[AuditLine]) -> str:
+        request = ExportLogsServiceRequest()
+        records = request.resource_logs.add(resource=self._resource).scope_logs.add(scope=SCOPE).log_records
+        for line in batch:
+            record = records.add(
+                time_unix_nano=line.wall_ns,
+                severity_text=line.level,
+                severity_number=_SEVERITIES.get(line.level, SeverityNumber.SEVERITY_NUMBER_UNSPECIFIED),
+                event_name=line.event,
+                body=AnyValue(string_value=line.event),
+            )
+            fill_attributes(record.attributes, line.fields)
+        return self._exporter.problem_of(request)
+
+    def abort(self) -> None:
+        self._exporter.shutdown()
+
+
+class _LogExporter(_Requests, OTLPLogExporter):
+    pass

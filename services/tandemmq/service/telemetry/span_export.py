@@ -1,8 +1,7 @@
 """Sends finished spans to a receiver, from a thread of its own.
 
 Export is the least important thing a broker does: it waits for nobody. `add` puts spans into a bounded queue and
-returns; the thread sends them in batches. A receiver that is away, refuses or hangs costs spans, which are
-counted, and two lines in the log, one when it begins and one when it ends.
+returns; the thread sends them in batches. What the receiver does not take is counted.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import structlog
 from tandemmq.core.tracing.send_spans import ResolvedSend
 from tandemmq.core.tracing.span_data import SpanData
 from tandemmq.service.settings import VERSION
+from tandemmq.service.telemetry.export import CALL_LIMIT_S, ExportThread, Sender
 
 Exported: TypeAlias = SpanData | ResolvedSend
 """A span, or a send with all of its spans."""
@@ -31,22 +31,8 @@ its threads look for further work for two seconds."""
 _PAUSE_S: Final = 2.0
 """How late a receiver hears of a span; of one that a full batch had no room for, up to twice as late. The SDK's own
 exporters leave it at 5 s."""
-_CALL_LIMIT_S: Final = 5.0
-"""A batch and its retries may take so long; then it is given up."""
-_FLUSH_LIMIT_S: Final = 1.5
-_ABORT_LIMIT_S: Final = 0.5
 
 log = structlog.get_logger(__name__)
-
-
-class SpanSender(Protocol):
-    """The connection to a receiver."""
-
-    def send(self, batch: Sequence[Exported]) -> str:
-        """Sends a batch; "" when it was taken, else why not. Blocks, but not for ever. On the export thread."""
-
-    def abort(self) -> None:
-        """Ends a `send` in progress, and all that come later, at once. From any thread."""
 
 
 def resource_attributes(
@@ -74,28 +60,27 @@ def open_span_export(target: str, resource: Mapping[str, str | int]) -> SpanExpo
     _CERTIFICATE, _COMPRESSION, OTEL_RESOURCE_ATTRIBUTES) add to it.
     """
 
-    def connect() -> SpanSender:
+    def connect() -> Sender[Exported]:
         from tandemmq.service.telemetry.otlp_sender import OtlpSpanSender
 
-        return OtlpSpanSender(target, resource=resource, timeout_s=_CALL_LIMIT_S)
+        return OtlpSpanSender(target, resource=resource, timeout_s=CALL_LIMIT_S)
 
     return SpanExport(connect, target=target)
 
 
-class SpanExport:
+class SpanExport(ExportThread[Exported]):
     """A `SpanSink` that exports. `close` flushes for a moment, and returns within two seconds whatever happens."""
 
     def __init__(
         self,
-        connect: Callable[[], SpanSender],
+        connect: Callable[[], Sender[Exported]],
         *,
         target: str,
         queue_spans: int = _QUEUE_SPANS,
         pause_s: float = _PAUSE_S,
     ) -> None:
-        self._connect = connect
+        super().__init__(connect, name="span-export")
         self._target = target
-        self._sender: SpanSender | None = None
         self._queue_spans = queue_spans
         self._pause_s = pause_s
         # Filled on the event loop, emptied on the thread; both ends of a deque are safe without a lock.
@@ -103,14 +88,12 @@ class SpanExport:
         self._wake = threading.Event()
         self._closing = False
         self._aborted = False
-        self._is_failing = False
         # In spans, since the start. One thread writes each.
         self._queued_count = 0
         self._taken_count = 0
         self._exported_count = 0
         self._failed_count = 0
         self._dropped_count = 0
-        self._thread = threading.Thread(target=self._work, name="span-export", daemon=True)
         self._thread.start()
 
     @property
@@ -163,12 +146,9 @@ class SpanExport:
         self._wake.set()
         await asyncio.to_thread(self._end)
 
-    def _end(self) -> None:
-        self._thread.join(_FLUSH_LIMIT_S)
+    def _abort(self) -> None:
         self._aborted = True
-        if self._sender is not None:
-            self._sender.abort()
-        self._thread.join(_ABORT_LIMIT_S)
+        super()._abort()
 
     # On the export thread
 
@@ -199,23 +179,12 @@ class SpanExport:
         self._taken_count += span_count
         return batch, span_count
 
-    def _attempt(self, batch: Sequence[Exported]) -> str:
-        try:
-            if self._sender is None:
-                self._sender = self._connect()
-            return self._sender.send(batch) if batch else ""
-        except Exception as error:  # The thread's root: spans that cannot be sent must not end the export.
-            return f"{type(error).__name__}: {error}"
-
     def _judge(self, problem: str, span_count: int) -> None:
         if problem:
             self._failed_count += span_count
         else:
             self._exported_count += span_count
-        if bool(problem) == self._is_failing:
-            return
-        self._is_failing = bool(problem)
-        if self._aborted:
+        if not self._has_turned(problem) or self._aborted:
             return
         if problem:
             log.warning("span_export_failing", receiver=self._target, problem=problem)

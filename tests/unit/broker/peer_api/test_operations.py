@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 import pytest
@@ -57,10 +57,8 @@ class Edge:
             settings=RuntimeSettings(settings, dict),
             events=self.events,
             resend_dead_letters=self._resend,
-            kept_tails=None,
-            transactions=self.assembly.api.transactions,
-            lite=self.assembly.api.lite,
-            commands=self.assembly.api.commands,
+            kept_tails=cast("Any", None),
+            client_api=self.assembly.api,
             process_start_ms=1_700_000_000_000,
             refusal=lambda: self.refusal,
             clock=self.broker.clock,
