@@ -20,7 +20,7 @@ from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
 from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forward_tls import broker_channels_of
-from tandemmq.broker.client_api.forwarding import GroupCalls
+from tandemmq.broker.client_api.forwarding import GroupCalls, by_address
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import READS_ONLY, ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
@@ -512,6 +512,7 @@ class BrokerParts:
             now_ms=self.clock.monotonic_ms,
             vouch=self.access.vouch if self.access is not None else None,
             brokers=self.broker_channels,
+            whose=self.access.user_of if self.access is not None else by_address,
         )
         self.client_api = ClientApi(self, self.observability.tracing, self.access)
         self.client_api.change_quotas(settings.quota_rules())
