@@ -61,6 +61,8 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     # Whoever connects and says nothing, or not all of a handshake, would be kept for two minutes; each costs a
     # descriptor and memory, before anybody knows who it is.
     ("grpc.server_handshake_timeout_ms", 20_000),
+    # Nobody of ours compresses. A hundred kilobytes would be unpacked to the largest message there may be.
+    ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
     # Otherwise a second process could bind the same port and get half of the connections without an error.
     ("grpc.so_reuseport", 0),
 )
