@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 
 from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
 from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
@@ -19,6 +20,9 @@ from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 LIMITS: Final = Limits(
     message_bytes=20_000,
@@ -320,6 +324,33 @@ async def test_whoever_has_all_kept_that_may_be_leaves_others_theirs(says: bytes
                 assert await asyncio.wait_for(answered(readers[0], len(ANSWER)), PATIENCE_S)
             assert server.counters["buffers_full"] == refused
     assert server.usage.buffered_bytes == 0
+
+
+async def test_whole_requests_whose_end_does_not_come_are_bounded() -> None:
+    """Each of them is of the largest size there may be, and its handler has not seen it."""
+    seen: list[int] = []
+
+    def answer(request: StringValue, call: Call) -> None:
+        seen.append(len(request.value))
+        call.send(StringValue(value="y" * 1_000))
+        call.finish()
+
+    front = Http2Front("127.0.0.1", 0, clock=SystemClock(), limits=dataclasses.replace(PATIENT, connections=1_000))
+    front.add(MethodTable("a.B", {"C": UnaryMethod(answer, StringValue)}))
+    port, server = await front.start(), front._server
+    encoded, path = StringValue(value="x" * 15_000).SerializeToString(), (":path", "/a.B/C")
+    says = b"".join(open_request(stream, path) + data(stream, message(encoded)) for stream in range(1, 41, 2))
+    async with opened(port, "127.0.0.2", 20, GREETING + says):
+        await until(lambda: server.usage.streams >= 400 or server.counters["buffers_full"] >= 40)
+        assert LIMITS.server_buffer_bytes * 0.8 <= server.usage.buffered_bytes <= LIMITS.server_buffer_bytes * 1.2
+        assert server.usage.streams <= 60
+        rest = open_request(1, path) + data(1, message(encoded)[:1_000]) + data(1, message(encoded)[1_000:])
+        for host in ("127.0.0.3", "127.0.0.4"):
+            async with opened(port, host, 2, GREETING + rest + data(1, b"", end=True)) as readers:
+                assert all([await asyncio.wait_for(answered(each, 1_000), PATIENCE_S) for each in readers])
+        assert seen == [15_000] * 4
+    await until(lambda: not server.usage.buffered_bytes)
+    await front.stop(limit_ms=0)
 
 
 async def test_a_half_closed_socket_is_closed_and_its_calls_end() -> None:

@@ -41,6 +41,7 @@ from tandemmq.http2.frames import (
     FRAME_HEAD_BYTES,
     HEADERS,
     PREFACE,
+    RESOURCE_EXHAUSTED,
     U32,
     RequestShape,
 )
@@ -268,6 +269,14 @@ class Connection:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "preface_invalid", "the first frame is not SETTINGS")
         self._needs_settings = False
         self._timers.preface_ends_at = inf
+
+    def keep(self, stream: Stream, size: int) -> None:
+        """A stream's owner keeps so much of a request that has not ended, or, below 0, less. It may end the call."""
+        stream.header_bytes += size
+        self._kept.add(size)
+        if size > 0 and self._kept.is_over:
+            self.counters["buffers_full"] += 1
+            self.answers.refuse(stream, RESOURCE_EXHAUSTED, "the server keeps too many unfinished requests")
 
     # Frames beside the requests' own
 

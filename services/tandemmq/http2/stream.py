@@ -57,7 +57,7 @@ class Stream:
     headers_sent = False
     window_used = 0  # sent minus what the peer's WINDOW_UPDATEs for this stream gave
     unacknowledged = 0  # received and not yet given back by our WINDOW_UPDATE
-    header_bytes = 0  # memory of unusually large headers
+    header_bytes = 0  # memory of unusually large headers, and of what the owner keeps
     assembly: MessageAssembly | None = None  # request messages that do not come in one frame; None: none did yet
     content_length = -1  # what is still to come of it; -1: it was not given
     queue: deque[memoryview] | None = None  # encoded messages that wait for the peer's windows
