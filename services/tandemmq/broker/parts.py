@@ -40,7 +40,7 @@ from tandemmq.broker.put import PutMessages
 from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import LogDamage, LogEndMark, ReplicaIdentity
-from tandemmq.broker.send_room import SendRoom
+from tandemmq.broker.send_room import HELD_BYTES_MAX, SendRoom
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.slave.follower import MasterLeft
 from tandemmq.broker.tracing.observability import BrokerObservability
@@ -359,7 +359,12 @@ class BrokerParts:
         self.links: Final = links
         self.loop_meter: Final = loop_meter
         self.timers: Final[Timers] = loop_meter.turns
-        self.send_room: Final = SendRoom(loop_meter.turns.call_later, messages_max=settings.unacknowledged_sends_max)
+        self.send_room: Final = SendRoom(
+            loop_meter.turns.call_later,
+            messages_max=settings.unacknowledged_sends_max,
+            # They are there twice, as they came and as they were read.
+            held_bytes_max=min(HELD_BYTES_MAX, max(64 << 20, memory_bytes() // 16)),
+        )
         self.incarnation: Final = clock.wall_ms()
         """Of the process: its start."""
         self.identity: Final = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)

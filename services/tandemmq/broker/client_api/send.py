@@ -84,6 +84,12 @@ _NORMAL: Final[int] = definition.NORMAL
 _TRANSACTION: Final[int] = definition.TRANSACTION
 # Topics remembered; it forgets everything when it is full.
 _DESTINATIONS_MAX: Final = 16_384
+_TOO_MUCH_WAITS: Final = Outcome(
+    Code.TOO_MANY_REQUESTS,
+    "more is sent from this address than the log takes just now; send it again later",
+    retryable=True,
+    pause_ms=200,
+)
 _WAITING_BYTES_MAX: Final = 32 << 20
 """Messages that came again while the first of their id was on its way. A first one that waits is in the log."""
 _WAITING_MESSAGE_BYTES: Final = 1_024
@@ -122,6 +128,9 @@ class SendHandler:
         """Stores the request's messages, when it is their turn."""
         if self._room.is_full:
             body_bytes = sum([len(sent.body) for sent in messages])
+            if self._room.has_too_much(call.peer, body_bytes):
+                self._refused(messages, call, _TOO_MUCH_WAITS)
+                return
             if self._room.holds(call.peer, len(messages), body_bytes, partial(self._send_held, messages, call)):
                 call.keep_request()
                 return
