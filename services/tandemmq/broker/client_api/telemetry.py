@@ -268,7 +268,8 @@ class TelemetryStream:
         self.fails_after_reconnect = settings.user_agent.language == definition.NODE_JS
         session.version = settings.user_agent.version[:_VERSION_CHARACTERS_MAX]
         session.peer = self._call.peer
-        topics = {topic.name: topic for topic in settings.publishing.topics} if is_producer else {}
+        # Copies: a part of a request keeps all of it, up to 2 MiB.
+        topics = {topic.name: _copied(topic) for topic in settings.publishing.topics} if is_producer else {}
         if topics or self.topics:
             # Who says now that it consumes publishes nothing any more, and is shown no half messages.
             self._published(self, self.topics, topics)
@@ -281,6 +282,10 @@ class TelemetryStream:
                 (entry.topic.name, _shown_filter(entry.expression)) for entry in settings.subscription.subscriptions
             )
         self._services.sessions.describe(session, said)
+
+
+def _copied(topic: definition.Resource) -> definition.Resource:
+    return definition.Resource(name=topic.name, resource_namespace=topic.resource_namespace)
 
 
 def _shown_filter(expression: definition.FilterExpression) -> str:
