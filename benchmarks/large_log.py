@@ -12,6 +12,8 @@ from typing import Final
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.message.properties import encode_properties, tags_code
 from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.core.storage.put_result import PutStatus
@@ -32,10 +34,12 @@ _OPTIONS: Final = StoreOptions(disk_max_used_ratio=0.999, disk_clean_forcibly_ra
 def append_messages(folder: Path, end_offset: int, *, seed: int) -> int:
     """Puts messages into the store in `folder` until its log ends beyond `end_offset`; returns how many these were.
 
-    The store is made if it is not there, and ended in order. About 40,000 messages a second.
+    The store is made if it is not there, with its topics, and ended in order. About 40,000 messages a second.
     """
     host = Host.parse("127.0.0.1", 10_911)
-    store = MessageStore(PosixDisk(folder), SystemClock(), _OPTIONS, store_host=host)
+    disk = PosixDisk(folder)
+    MetadataStore(disk).persist(MetadataFile.TOPICS, _topics().to_json())
+    store = MessageStore(disk, SystemClock(), _OPTIONS, store_host=host)
     store.load()
     block = random.Random(seed).randbytes(1 << 20)
     prefix = f"7F000001{os.getpid() & 0xFFFFFFFF:08X}"
@@ -50,6 +54,13 @@ def append_messages(folder: Path, end_offset: int, *, seed: int) -> int:
     _flush(store)
     store.close()
     return count
+
+
+def _topics() -> TopicTable:
+    topics = TopicTable()
+    for name in TOPICS:
+        topics.put(TopicConfig(name, read_queue_count=_QUEUES, write_queue_count=_QUEUES), now_ms=1)
+    return topics
 
 
 def _message(number: int, block: bytes, prefix: str, host: Host) -> OutgoingMessage:

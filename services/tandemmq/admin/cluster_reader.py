@@ -242,7 +242,7 @@ class CachedCluster:
     def _remember(self, state: ClusterState, now_ms: int) -> None:
         for broker in state.brokers:
             if broker.registered and (broker.key in self._seen or len(self._seen) < _REMEMBERED_MAX):
-                self._seen[broker.key] = (_as_expected(broker), now_ms)
+                self._seen[broker.key] = (broker, now_ms)
 
     def _forget_old(self, now_ms: int) -> None:
         for key, (_, seen_ms) in list(self._seen.items()):
@@ -290,14 +290,3 @@ class _LogEnds:
 def _identity(finding: Finding) -> tuple[str, str, str]:
     # Without the problem's text, which counts bytes and would differ in every reading.
     return finding.severity, finding.subject, finding.remedy
-
-
-def _as_expected(broker: BrokerState) -> ExpectedBroker:
-    return ExpectedBroker(
-        cluster=broker.cluster,
-        broker_name=broker.broker_name,
-        broker_id=broker.broker_id,
-        client_endpoint=broker.client_endpoint,
-        metadata_endpoint=broker.metadata_endpoint,
-        ha_endpoint=broker.ha_endpoint,
-    )

@@ -264,8 +264,8 @@ class BrokerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerState:
-    """One broker: where it is, and its answer if it gave one."""
+class ExpectedBroker:
+    """A broker that should be there, known from the cluster's own files rather than from a NameServer."""
 
     cluster: str
     broker_name: str
@@ -273,6 +273,12 @@ class BrokerState:
     client_endpoint: str
     metadata_endpoint: str
     ha_endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState(ExpectedBroker):
+    """One broker: where it is, and its answer if it gave one."""
+
     # True when at least one NameServer knows it.
     registered: bool
     status: BrokerStatus | None
@@ -292,18 +298,6 @@ class BrokerState:
         if self.named_master is not None:
             return self.named_master
         return self.status.role != "SLAVE" if self.status is not None else self.broker_id == MASTER_ID
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedBroker:
-    """A broker that should be there, known from the cluster's own files rather than from a NameServer."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    client_endpoint: str
-    metadata_endpoint: str
-    ha_endpoint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -703,7 +697,12 @@ def failover_of(members: Sequence[BrokerState]) -> GroupFailover | None:
     name = members[0].broker_name
     newest = max(states.values(), key=lambda state: (state.epoch, state.acts))
     in_sync = tuple(f"{name}:{broker_id}" for broker_id in newest.in_sync_ids)
-    changes = [_change(key, change) for key, state in states.items() for change in state.changes if change.is_master]
+    changes = [
+        MasterChange(change.epoch, key, change.reason, change.time_ms, change.took_ms)
+        for key, state in states.items()
+        for change in state.changes
+        if change.is_master
+    ]
     return GroupFailover(
         epoch=newest.epoch,
         master=f"{name}:{newest.master.broker_id}" if newest.master is not None else "",
@@ -742,7 +741,3 @@ def _standing(broker: BrokerState, newest: FailoverState) -> MemberStanding:
         electable=state is not None and state.is_electable,
         problem=state.problem if state is not None else "" if status is None else "failoverAuthority is not set here",
     )
-
-
-def _change(key: str, change: ChangeOfMaster) -> MasterChange:
-    return MasterChange(change.epoch, key, change.reason, change.time_ms, change.took_ms)

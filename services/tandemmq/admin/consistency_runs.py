@@ -7,7 +7,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -124,7 +124,8 @@ class ConfigMapResults:
             known = self._parsed.get(key)
             parsed[key] = known if known is not None and known[0] == text else (text, _summary(text))
         self._parsed = parsed
-        return _newest_first(summary for _, summary in parsed.values() if summary is not None)
+        found = (summary for _, summary in parsed.values() if summary is not None)
+        return sorted(found, key=lambda run: run.run_id, reverse=True)[:RUNS_MAX]
 
     def _data(self) -> dict[str, str]:
         try:
@@ -143,10 +144,6 @@ def _summary(text: str | bytes) -> RunSummary | None:
         return RunSummary.from_json(json.loads(text))
     except (ValueError, AttributeError):
         return None
-
-
-def _newest_first(runs: Iterable[RunSummary]) -> list[RunSummary]:
-    return sorted(runs, key=lambda run: run.run_id, reverse=True)[:RUNS_MAX]
 
 
 # What the runs of the consistency job mean for the cluster now. Values only.

@@ -40,8 +40,6 @@ _PAUSE_AFTER_FAILURE_MAX_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A broker's pod."""
-
     name: str
     labels: Mapping[str, str]
 

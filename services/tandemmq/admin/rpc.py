@@ -141,8 +141,6 @@ def _part(
 
 
 class NameServerCalls(_Calls):
-    """NameServerService."""
-
     group_memory = _of_fields(nameserver_pb.GetGroupMemoryRequest, nameserver_pb.GetGroupMemoryResponse)
     # All live brokers, without routes.
     brokers = _part(
@@ -187,8 +185,6 @@ class NameServerCalls(_Calls):
 
 
 class BrokerAdminCalls(_Calls):
-    """BrokerAdminService."""
-
     status = _of_fields(admin_pb.GetBrokerStatusRequest, admin_pb.GetBrokerStatusResponse)
     # What the broker reaches, its clock and its disk.
     probe_peers = _of_fields(admin_pb.ProbePeersRequest, admin_pb.ProbePeersResponse, _CHANGE_TIMEOUT_S)
@@ -218,8 +214,6 @@ class BrokerAdminCalls(_Calls):
 
 
 class BrokerOperationsCalls(_Calls):
-    """BrokerOperationsService."""
-
     clients = _of_request(operations_pb.ListClientsRequest, operations_pb.ListClientsResponse, _CHANGE_TIMEOUT_S)
     config = _of_fields(operations_pb.GetConfigRequest, operations_pb.GetConfigResponse)
     update_config = _of_request(operations_pb.UpdateConfigRequest, operations_pb.UpdateConfigResponse)
@@ -277,8 +271,6 @@ class BrokerAccessCalls(_Calls):
 
 
 class MessageQueryCalls(_Calls):
-    """MessageQueryService."""
-
     # Queues of a topic with their extents.
     queues = _of_fields(query_pb.ListQueuesRequest, query_pb.ListQueuesResponse, _CHANGE_TIMEOUT_S)
     query = _of_request(query_pb.QueryMessagesRequest, query_pb.QueryMessagesResponse, _SEARCH_TIMEOUT_S)
@@ -288,8 +280,6 @@ class MessageQueryCalls(_Calls):
 
 
 class ReplicaCalls(_Calls):
-    """ReplicaService."""
-
     # What a starting master waits for, and an operator's word that it need not.
     accept_loss = _of_request(replica_pb.AcceptLossRequest, replica_pb.AcceptLossResponse, _SEARCH_TIMEOUT_S)
 
@@ -332,8 +322,6 @@ class ReplicaRepairCalls(_Calls):
 
 
 class TraceCalls(_Calls):
-    """TraceService."""
-
     # By `message_id` or `trace_id`, which has 16 bytes: the broker's part.
     find = _of_fields(trace_pb.FindTracesRequest, trace_pb.FindTracesResponse)
     newest = _of_fields(trace_pb.ListTracesRequest, trace_pb.ListTracesResponse)

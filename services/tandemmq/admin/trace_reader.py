@@ -30,6 +30,7 @@ from tandemmq.core.tracing.span_data import (
     parse_traceparent,
 )
 from tandemmq.proto.admin.v1 import trace_service_pb2 as pb
+from tandemmq.service.protobuf import as_value
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_reader import CachedCluster
@@ -146,12 +147,11 @@ _KINDS = {kind.value: kind for kind in SpanKind}
 
 
 def tracing_state(broker: pb.TracingBroker) -> TracingState:
-    return TracingState(
+    return as_value(
+        TracingState,
+        broker,
         broker=_key(broker),
-        tracing=broker.tracing,
-        sample_rate=broker.sample_rate,
         slow_threshold_ms=broker.slow_threshold.ToNanoseconds() / 1e6,
-        trace_count=broker.trace_count,
         oldest_ms=broker.oldest_time.ToMilliseconds() if broker.HasField("oldest_time") else None,
     )
 
@@ -168,17 +168,12 @@ def spans_of(answer: pb.FindTracesResponse) -> tuple[list[BrokerSpan], int]:
 def trace_lines(answer: pb.ListTracesResponse) -> list[TraceLine]:
     key = _key(answer.broker)
     return [
-        TraceLine(
+        as_value(
+            TraceLine,
+            summary,
             broker=key,
             trace_id=int.from_bytes(summary.trace_id),
-            name=summary.name,
-            start_ms=summary.start_time.ToMilliseconds(),
             duration_ms=summary.duration.ToNanoseconds() / 1e6,
-            retained_for=summary.retained_for,
-            failure=summary.failure,
-            topic=summary.topic,
-            message_ids=tuple(summary.message_ids),
-            message_count=summary.message_count,
         )
         for summary in answer.traces
     ]
@@ -188,25 +183,7 @@ def stored_copies(answer: pb.FindMessageResponse) -> list[StoredCopy]:
     """Where a message lies in one replica."""
     key = _key(answer.broker)
     return [
-        StoredCopy(
-            broker=key,
-            topic=message.topic,
-            real_topic=message.real_topic,
-            queue_id=message.queue_id,
-            queue_offset=message.queue_offset,
-            physical_offset=message.physical_offset,
-            stored_bytes=message.stored_bytes,
-            born_ms=message.born_time.ToMilliseconds(),
-            born_host=message.born_host,
-            stored_ms=message.store_time.ToMilliseconds(),
-            store_host=message.store_host,
-            flushed=message.flushed,
-            slaves=tuple(SlaveHolding(slave.broker_id, slave.missing_bytes) for slave in message.slaves),
-            reconsume_times=message.reconsume_times,
-            tag=message.tag,
-            keys=message.keys,
-            traceparent=message.traceparent,
-        )
+        as_value(StoredCopy, message, broker=key, stored_ms=message.store_time.ToMilliseconds())
         for message in answer.messages
     ]
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tandemmq.admin.trace_reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 from tandemmq.core.tracing import span_data as names
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, TraceContext
 from tandemmq.service.texts import bytes_text, nanoseconds_text, wall_text
+
+if TYPE_CHECKING:
+    from tandemmq.admin.trace_reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 
 _SHIFT_MIN_NS: Final = 100_000
 """Below 0.1 ms nobody sees it, and two processes of one machine look like that now and then."""
@@ -436,30 +438,14 @@ def _acks(received: AttributeValue, attributes: _Attributes) -> str:
     return f"{received} of {required} {'slave' if required == 1 else 'slaves'}"
 
 
-def _behind(lag: AttributeValue, _: _Attributes) -> str:
-    return f"slave was {bytes_text(lag)} behind" if isinstance(lag, int) else ""
-
-
-def _offset_text(offset: AttributeValue, _: _Attributes) -> str:
-    return f"at {offset:,}" if isinstance(offset, int) else ""
-
-
-def _stored(count: AttributeValue, _: _Attributes) -> str:
-    return bytes_text(count) if isinstance(count, int) else ""
-
-
-def _peer(address: AttributeValue, _: _Attributes) -> str:
-    return f"from {address}" if address else ""
-
-
 # In the order in which they are said.
 _FACTS: Final[Sequence[tuple[str, Callable[[AttributeValue, _Attributes], str]]]] = (
     (names.MESSAGING_BATCH_MESSAGE_COUNT, lambda count, _: f"{count} messages"),
     (names.ACKS_RECEIVED, _acks),
-    (names.LAG_BYTES, _behind),
-    (names.STORED_BYTES, _stored),
-    (names.PHYSICAL_OFFSET, _offset_text),
-    (names.NETWORK_PEER_ADDRESS, _peer),
+    (names.LAG_BYTES, lambda lag, _: f"slave was {bytes_text(lag)} behind" if isinstance(lag, int) else ""),
+    (names.STORED_BYTES, lambda count, _: bytes_text(count) if isinstance(count, int) else ""),
+    (names.PHYSICAL_OFFSET, lambda offset, _: f"at {offset:,}" if isinstance(offset, int) else ""),
+    (names.NETWORK_PEER_ADDRESS, lambda address, _: f"from {address}" if address else ""),
 )
 
 

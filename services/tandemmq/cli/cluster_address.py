@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 #       prod:  {kubernetes: {context: prod-eu, namespace: mq, release: mq}}
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@/-]{0,62}$")
-_KUBERNETES_KEYS: Final = frozenset({"context", "namespace", "release"})
 # A file of thousands of contexts is none that a person wrote.
 _FILE_BYTES_MAX: Final = 1 << 20
 
@@ -46,6 +45,11 @@ class KubernetesPlace:
     context: str = ""
     namespace: str = ""
     release: str = ""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What is not empty."""
+        return {what: name for what, name in asdict(self).items() if name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,7 @@ class ClusterContext:
         """Where it is, in words."""
         if self.kubernetes is None:
             return self.namesrv or self.data
-        named = (
-            ("context", self.kubernetes.context),
-            ("namespace", self.kubernetes.namespace),
-            ("release", self.kubernetes.release),
-        )
-        return ", ".join(f"{what} {name}" for what, name in named if name) or "as kubectl chooses"
+        return ", ".join(f"{what} {name}" for what, name in self.kubernetes.named.items()) or "as kubectl chooses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +184,9 @@ def _context(name: str, entry: object) -> ClusterContext:
     ((kind, value),) = entry.items()
     if kind == "kubernetes":
         place = value or {}
-        if not isinstance(place, dict) or not set(place) <= _KUBERNETES_KEYS:
-            raise ValueError(f"kubernetes of context {name} may have {', '.join(sorted(_KUBERNETES_KEYS))}")
+        keys = sorted(each.name for each in fields(KubernetesPlace))
+        if not isinstance(place, dict) or not set(place) <= set(keys):
+            raise ValueError(f"kubernetes of context {name} may have {', '.join(keys)}")
         return ClusterContext(kubernetes=KubernetesPlace(**{key: str(text) for key, text in place.items()}))
     if kind not in ("data", "namesrv") or not isinstance(value, str) or not value:
         raise ValueError(f"context {name} needs exactly one of data, namesrv and kubernetes")
@@ -196,9 +196,7 @@ def _context(name: str, entry: object) -> ClusterContext:
 def _document(context: ClusterContext) -> dict[str, object]:
     if context.kubernetes is None:
         return {context.kind: context.place}
-    place = context.kubernetes
-    named = {"context": place.context, "namespace": place.namespace, "release": place.release}
-    return {"kubernetes": {key: value for key, value in named.items() if value}}
+    return {"kubernetes": context.kubernetes.named}
 
 
 # Ours, then RocketMQ's own.

@@ -19,6 +19,7 @@ from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, Refused
 from tandemmq.cli.options import ContextOption
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerStatus, ClusterState, LatencyCounts
@@ -113,7 +114,6 @@ class _Connection:
 
     def __init__(self, way: ReleaseWay, channels: Channels) -> None:
         from tandemmq.admin.operations.operations import Operations
-        from tandemmq.service.event_loop import SystemClock
 
         self._way = way
         self._channels = channels
@@ -147,7 +147,6 @@ class _Connection:
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:
         from tandemmq.client import ClientOptions, Producer
-        from tandemmq.service.event_loop import SystemClock
 
         options = ClientOptions(access_points=access_points, dial=self._way.dial, credentials=own_credentials())
         return Producer(options, SystemClock())
@@ -306,7 +305,6 @@ class BrokerRates:
 
     messages_in: float
     messages_out: float
-    bytes_in: float
     # Bytes sent to each slave, by its connection.
     sent_bytes: Mapping[str, float]
     # Growth of its own CommitLog in bytes.
@@ -341,7 +339,6 @@ def _rates(before: BrokerStatus, now: BrokerStatus, seconds: float) -> BrokerRat
     return BrokerRates(
         messages_in=max(0, now.messages_in_count - before.messages_in_count) / seconds,
         messages_out=max(0, now.messages_out_count - before.messages_out_count) / seconds,
-        bytes_in=max(0, now.bytes_in_count - before.bytes_in_count) / seconds,
         sent_bytes={
             slave.peer: max(0, slave.sent_bytes - sent_before[slave.peer]) / seconds
             for slave in now.slaves

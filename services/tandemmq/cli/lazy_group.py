@@ -46,6 +46,11 @@ class LazyCommand:
         return _plain(group.commands[name])
 
 
+def panel(title: str, package: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, LazyCommand]:
+    """Commands by name, each with its place below the package and its summary."""
+    return {name: LazyCommand(f"{package}.{place}", summary, title) for name, (place, summary) in commands.items()}
+
+
 def _nothing() -> None:
     pass
 
@@ -113,7 +118,6 @@ class LazyGroup(QuickGroup):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Names and summaries."""
         from typer._click.shell_completion import CompletionItem
 
         names = [

@@ -119,14 +119,10 @@ def tell_warnings(warnings: Sequence[str]) -> None:
 
 def ask(question: str) -> None:
     """Returns if the answer is yes. CommandError if not, or if there is no terminal to ask at."""
-    if not _is_asked():
+    if not at_terminal():
         raise Refused(
             "nobody can be asked here; nothing was changed",
             remedy="see with --dry-run what would be done, then run it with --yes",
         )
     if not typer.confirm(question):
         raise CommandError("you said no; nothing was changed")
-
-
-def _is_asked() -> bool:
-    return at_terminal()

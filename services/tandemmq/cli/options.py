@@ -72,8 +72,6 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of consumer groups."""
-
     async def names(connection: ClusterConnection) -> Sequence[str]:
         operations = await connection.operations()
         return [group.name for group in (await operations.groups(search=incomplete, page=_page())).items]
@@ -82,8 +80,6 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_broker(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Brokers as name:id."""
-
     async def names(connection: ClusterConnection) -> Sequence[str]:
         return [broker.key for broker in (await connection.read_state()).brokers]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     )
     from tandemmq.admin.operations.values import Unseen
 
+Shown: TypeAlias = "RenderableType | Sequence[Shown]"
+"""What a command shows to people: a text as it is, a table, or several of these below each other."""
 
 # Shows the state of a cluster: tables for people, one document for programs.
 
@@ -39,11 +41,9 @@ _BROKER_COLUMNS = ("broker", "role", "CommitLog from", "end", "flushed", "dispat
 _PIPE_COLUMNS = 300
 
 
-def status_tables(state: ClusterState, findings: Sequence[Finding]) -> RenderableType:
+def status_tables(state: ClusterState, findings: Sequence[Finding]) -> Shown:
     """NameServers, brokers, replication, and what to do about what is wrong."""
-    from rich.console import Group
-
-    return Group(
+    return [
         _name_servers(state),
         "",
         _brokers(state),
@@ -53,7 +53,7 @@ def status_tables(state: ClusterState, findings: Sequence[Finding]) -> Renderabl
         _endpoints(state),
         "",
         findings_text(findings),
-    )
+    ]
 
 
 def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[str, object]:
@@ -68,26 +68,45 @@ def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[st
     }
 
 
-def show(shown: RenderableType) -> None:
-    """Prints tables and texts to standard output. A terminal that is too narrow for their longest words wraps the lines
-    itself: an id that is copied from there is whole."""
+def show(shown: Shown) -> None:
+    """Prints it to standard output. A terminal that is too narrow for its longest words wraps the lines itself: an id
+    that is copied from there is whole."""
     from rich.console import Console
 
-    console, wide = Console(), Console(width=_PIPE_COLUMNS)
-    if not console.is_terminal or wide.measure(shown).minimum > console.width:
+    console, wide, drawn = Console(), Console(width=_PIPE_COLUMNS), drawing(shown)
+    if not console.is_terminal or wide.measure(drawn).minimum > console.width:
         console = wide
-    console.print(shown, highlight=False)
+    console.print(drawn, highlight=False)
+
+
+def drawing(shown: Shown) -> RenderableType:
+    """The same for a console of rich's, which would take what stands in a text's brackets for its own markup."""
+    from rich.console import Group
+
+    if isinstance(shown, str):
+        return styled(shown)
+    return Group(*map(drawing, shown)) if isinstance(shown, Sequence) else shown
+
+
+def styled(text: str, style: str = "") -> Text:
+    """A text as it is, in one of rich's styles."""
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
+def bad(text: str, is_bad: object = True) -> Text:
+    """What wants somebody to look at it."""
+    return styled(text, "bold red" if is_bad else "")
 
 
 def findings_text(findings: Sequence[Finding]) -> Text:
     """One line per finding and its remedy below it; a single good line without any."""
-    from rich.text import Text
-
     from tandemmq.admin.cluster_state import Severity, is_healthy
 
     if not findings:
-        return Text("healthy", style="bold green")
-    text = Text()
+        return styled("healthy", "bold green")
+    text = styled("")
     if is_healthy(findings):
         text.append("healthy\n", style="bold green")
     for finding in findings:
@@ -123,40 +142,31 @@ def _word_table() -> type[Table]:
 
 
 def plain_row(table: Table, *cells: str | Text) -> None:
-    """A row of texts as they are: rich would take what stands in brackets for its own markup, and a terminal what
-    begins with an escape for an order."""
-    from rich.text import Text
-
-    table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in cells))
+    """A row of texts as they are: a terminal would take what begins with an escape for an order."""
+    table.add_row(*(styled(one_line(cell)) if isinstance(cell, str) else cell for cell in cells))
 
 
 def or_text(table: Table, text: str) -> RenderableType:
     """The table, or what to say instead when it has no rows."""
-    from rich.text import Text
-
-    return table if table.row_count else Text(text, style="dim")
+    return table if table.row_count else styled(text, "dim")
 
 
 def _name_servers(state: ClusterState) -> Table:
-    from rich.text import Text
-
     table = new_table("NameServer", "answers", "revision", "brokers")
     for server in state.name_servers:
         if server.error is None:
             table.add_row(server.address, "yes", str(server.revision), " ".join(server.brokers) or "-")
         else:
-            table.add_row(server.address, Text("no", style="bold red"), "-", "-")
+            table.add_row(server.address, bad("no"), "-", "-")
     return table
 
 
 def _brokers(state: ClusterState) -> Table:
-    from rich.text import Text
-
     table = new_table(*_BROKER_COLUMNS)
     for broker in state.brokers:
         status = broker.status
         if status is None:
-            table.add_row(broker.key, Text("does not answer", style="bold red"), "-", "-", "-", "-", "-")
+            table.add_row(broker.key, bad("does not answer"), "-", "-", "-", "-", "-")
             continue
         offsets = (status.min_offset, status.end_offset, status.flushed_offset, status.dispatched_offset)
         table.add_row(broker.key, _role(status), *(f"{offset:,}" for offset in offsets), _copies(status))
@@ -164,22 +174,18 @@ def _brokers(state: ClusterState) -> Table:
 
 
 def _failovers(state: ClusterState) -> list[RenderableType]:
-    from rich.text import Text
-
     from tandemmq.admin.cluster_state import failovers_of
 
     table = new_table("fails over", "master", "epoch", "in-sync set")
     for name, group in failovers_of(state):
-        master = Text(group.master or "nobody", style="" if group.acts else "bold red")
+        master = bad(group.master or "nobody", not group.acts)
         table.add_row(name, master, str(group.epoch), " ".join(group.in_sync) or "-")
     return [table, ""] if table.row_count else []
 
 
 def _role(status: BrokerStatus) -> Text:
-    from rich.text import Text
-
     words = status.role_in_words
-    return Text(words, style="" if words == status.role else "bold red")
+    return bad(words, words != status.role)
 
 
 def _endpoints(state: ClusterState) -> Table:
@@ -241,22 +247,20 @@ def _replication_rows(broker: BrokerState) -> list[tuple[str, ...]]:
 
 
 class OutputFormat(StrEnum):
-    """How to print."""
-
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
 
 
-def emit(output: OutputFormat, value: object, table: RenderableType, console: Console | None = None) -> None:
-    """Prints one value: `table` for people, else the document of `value`."""
+def emit(output: OutputFormat, value: object, shown: Shown, console: Console | None = None) -> None:
+    """Prints one value: `shown` for people, else the document of `value`."""
     import yaml
 
     if output is OutputFormat.TABLE:
         if console is None:
-            show(table)
+            show(shown)
         else:
-            console.print(table, highlight=False)
+            console.print(drawing(shown), highlight=False)
     elif output is OutputFormat.JSON:
         typer.echo(json.dumps(document(value), indent=2, ensure_ascii=False))
     else:

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-import structlog
-
 from tandemmq.core.clock import Clock
 
 # What is done once for everything that a turn of the event loop brought, at the end of that very turn.
@@ -124,8 +122,6 @@ class TurnSelector(selectors.DefaultSelector):
             os.close(end)
 
 
-log = structlog.get_logger(__name__)
-
 _STALL_S: Final = 0.020
 # A broker in trouble must not fill its log with it.
 _LOG_PAUSE_S: Final = 10.0
@@ -159,7 +155,12 @@ class LoopMeter:
         self.longest_stall_s = max(self.longest_stall_s, duration_s)
         if duration_s >= _LOG_STALL_S and now >= self._log_from:
             self._log_from = now + _LOG_PAUSE_S
-            log.warning("event_loop_stalled", duration_ms=round(duration_s * 1_000), stall_count=self.stall_count)
+            # At this moment only: whoever just wants a clock is spared a logging library.
+            import structlog
+
+            structlog.get_logger(__name__).warning(
+                "event_loop_stalled", duration_ms=round(duration_s * 1_000), stall_count=self.stall_count
+            )
 
 
 class _MeteredSelector(TurnSelector):

@@ -109,7 +109,7 @@ def test_question_names_the_cluster_and_no_means_no(monkeypatch: pytest.MonkeyPa
         return len(asked) > 1
 
     monkeypatch.setattr("tandemmq.cli.listing.typer.confirm", answer)
-    monkeypatch.setattr("tandemmq.cli.listing._is_asked", lambda: True)
+    monkeypatch.setattr("tandemmq.cli.listing.at_terminal", lambda: True)
     assert "you said no" in cluster.failure("topic", "delete", "orders", "-n", "10.0.0.1:9876").problem
     assert asked[0].endswith("(the cluster at 10.0.0.1:9876)")
     assert "orders" in cluster.operations.cluster.topics

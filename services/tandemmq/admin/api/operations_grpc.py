@@ -52,10 +52,9 @@ _TAIL_QUEUED_BYTES_MAX: Final = 1 << 20
 _PAGE_SIZE: Final = 50
 _PAGE_SIZE_MAX: Final = 500
 _PAGE_NUMBER_MAX: Final = 1_000_000
-_CLIENTS_MAX: Final = 1_000
-_CLIENTS: Final = 200
-_EVENTS_MAX: Final = 1_000
-_EVENTS: Final = 200
+_LINES: Final = 200
+_LINES_MAX: Final = 1_000
+"""Of a list without pages."""
 _BODY_BYTES: Final = 64 << 10
 
 _CODES: Final = {
@@ -82,6 +81,10 @@ def _limited(field: str, value: int, *, default: int, at_most: int) -> int:
     if not 0 <= value <= at_most:
         raise OperationFailed(FailureKind.INVALID, f"{field}: {value} is not between 0 and {at_most}")
     return value or default
+
+
+def _limit(request: Any) -> int:
+    return _limited("limit", request.limit, default=_LINES, at_most=_LINES_MAX)
 
 
 def _page_request(page_size: int, page_token: str) -> PageRequest:
@@ -224,11 +227,7 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
         "letters",
     ),
     "ListClusterClients": lambda asked, to: _clients(
-        to.clients(
-            group=asked.group,
-            topic=asked.topic,
-            limit=_limited("limit", asked.limit, default=_CLIENTS, at_most=_CLIENTS_MAX),
-        )
+        to.clients(group=asked.group, topic=asked.topic, limit=_limit(asked))
     ),
     "SearchMessages": lambda asked, to: to.search(_query(asked)),
     "FindMessages": lambda asked, to: _named(to.find_message(asked.message_id, topic=asked.topic), "messages"),
@@ -254,14 +253,8 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
         unclean=asked.unclean,
         dry_run=asked.dry_run,
     ),
-    "ListClusterLiteTopics": lambda asked, to: to.lite_topics(
-        asked.topic,
-        search=asked.search,
-        limit=_limited("limit", asked.limit, default=_CLIENTS, at_most=_CLIENTS_MAX),
-    ),
-    "ListClusterTransactions": lambda asked, to: to.transactions(
-        topic=asked.topic, limit=_limited("limit", asked.limit, default=_CLIENTS, at_most=_CLIENTS_MAX)
-    ),
+    "ListClusterLiteTopics": lambda asked, to: to.lite_topics(asked.topic, search=asked.search, limit=_limit(asked)),
+    "ListClusterTransactions": lambda asked, to: to.transactions(topic=asked.topic, limit=_limit(asked)),
     "ResolveClusterTransaction": lambda asked, to: _named(
         to.resolve_transaction(asked.transaction_id, _word(TRANSACTION_ENDS, asked.end), dry_run=asked.dry_run),
         "transaction",
@@ -302,9 +295,7 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
         tier=_tier(asked.tier), groups=tuple(asked.groups), dry_run=asked.dry_run
     ),
     "GetVerification": lambda _, to: to.verification(),
-    "ListClusterEvents": lambda asked, to: _named(
-        to.events(limit=_limited("limit", asked.limit, default=_EVENTS, at_most=_EVENTS_MAX)), "events", "unseen"
-    ),
+    "ListClusterEvents": lambda asked, to: _named(to.events(limit=_limit(asked)), "events", "unseen"),
 }
 """What each asks the operations; the answer is that value as the method's message, or its fields by name."""
 

@@ -392,15 +392,8 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
     @app.post("/api/v1/topics/{topic}/messages", **changes("messages"))
     async def send(topic: str, body: SendBody, operations: Operations = acting) -> TestReceipt:
         """Sends a message as a client would. 409 says what the broker said."""
-        message = TestMessage(
-            topic=topic,
-            body=_body_of(body),
-            tag=body.tag,
-            keys=body.keys,
-            properties=body.properties,
-            message_group=body.message_group,
-        )
-        return await operations.send(message)
+        rest = body.model_dump(exclude={"body_text", "body_base64"})
+        return await operations.send(TestMessage(topic, _body_of(body), **rest))
 
     @app.get("/api/v1/topics/{topic}/tail", **looks("messages"), response_class=StreamingResponse)
     async def tail(

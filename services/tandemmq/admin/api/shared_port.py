@@ -241,7 +241,6 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves them alone."""
         yield
 
 
@@ -311,7 +310,6 @@ class _FirstBytes(asyncio.Protocol):
         self._settle()
 
     def abort(self) -> None:
-        """Cuts the connection."""
         self.transport.abort()
 
     def _settle(self) -> None:

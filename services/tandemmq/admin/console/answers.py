@@ -12,10 +12,10 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tandemmq.admin.api.access import OPERATOR_ONLY, SESSION_COOKIE, Problem, current_actor, problem_of
-from tandemmq.admin.audit_log import Actor, AuditLog
+from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
-from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, entry_above, frame_of
+from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, entry_of, frame_of
 from tandemmq.admin.console.plots import Plot, TimeRange, plot
 from tandemmq.admin.history import USAGE_INTERVAL_MS, ClusterHistory, Samples, UsageHistory
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
@@ -66,10 +66,34 @@ class Pages:
         """The cluster's operations in the name of who sent the request."""
         return self.desk.acting_as(current_actor(request))
 
-    @property
-    def audit_log(self) -> AuditLog:
-        """What operators did through this process."""
-        return self.desk.audit_log
+    def html(
+        self,
+        request: Request,
+        template: str,
+        *,
+        status: HTTPStatus = HTTPStatus.OK,
+        failure: OperationFailed | None = None,
+        is_wrong: bool = False,
+        live_ms: int = 0,
+        **context: object,
+    ) -> Response:
+        """A page. What failed decides on its status, then whether a field of its form is wrong; with `live_ms` an open
+        page renews itself so often."""
+        if failure is not None:
+            status = HTTPStatus(problem_of(failure).status)
+        elif is_wrong:
+            status = HTTPStatus.UNPROCESSABLE_ENTITY
+        frame = _frame(self, request)
+        html = self.templates.get(template).render(frame=frame, live_ms=live_ms, failure=failure, **context)
+        return Response(html, status, media_type="text/html", headers=_NO_STORE)
+
+    def go_to(self, path: str, flash: Flash | None = None) -> Response:
+        """Sends the browser on after a change, so that reloading does not do it again. `path` is one of our own."""
+        assert path[0] == "/" != path[1:2], "only pages of this service"
+        if flash is not None:
+            code = self.flashes.put(flash, now_ms=self.clock.monotonic_ms())
+            path += f"{'&' if urlsplit(path).query else '?'}{_FLASH_FIELD}={code}"
+        return RedirectResponse(path, HTTPStatus.SEE_OTHER, headers=_NO_STORE)
 
 
 _ItemT = TypeVar("_ItemT")
@@ -79,27 +103,11 @@ AddPages: TypeAlias = Callable[[FastAPI, Pages], None]
 _FLASH_FIELD: Final = "said"
 _NO_STORE: Final = {"cache-control": "no-store"}
 
-
-def page_html(
-    pages: Pages,
-    request: Request,
-    template: str,
-    *,
-    active: str,
-    status: HTTPStatus = HTTPStatus.OK,
-    live_ms: int = 0,
-    **context: object,
-) -> Response:
-    """A page. `active` is its name in the navigation; with `live_ms` an open page renews itself so often."""
-    html = pages.templates.get(template).render(frame=_frame(pages, request, active), live_ms=live_ms, **context)
-    return Response(html, status, media_type="text/html", headers=_NO_STORE)
-
-
 RangeName = Annotated[str, Query(max_length=16)]
+"""How far back plots go, as an address has it: of `RANGES`."""
 Name = Annotated[str, Query(max_length=255)]
 """Of a topic, a group, a user or a broker, or a part of one."""
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
-"""How far back plots go, as an address has it: of `RANGES`."""
 
 
 def usage_plots(
@@ -133,34 +141,19 @@ def count_text_of(value: float) -> str:
     return count_text(round(value))
 
 
-def go_to(pages: Pages, path: str, *, flash: Flash | None = None) -> Response:
-    """Sends the browser on after a change, so that reloading does not do it again. `path` is one of our own."""
-    assert path[0] == "/" != path[1:2], "only pages of this service"
-    if flash is not None:
-        code = pages.flashes.put(flash, now_ms=pages.clock.monotonic_ms())
-        path += f"{'&' if urlsplit(path).query else '?'}{_FLASH_FIELD}={code}"
-    return RedirectResponse(path, HTTPStatus.SEE_OTHER, headers=_NO_STORE)
+def problem_page(pages: Pages, request: Request, problem: Problem) -> Response:
+    entry = entry_of(request.url.path)
+    back = entry if entry is not None and entry.href != request.url.path else None
+    return pages.html(request, "problem.html", status=HTTPStatus(problem.status), problem=problem, back=back)
 
 
-def problem_page(pages: Pages, request: Request, problem: Problem, *, active: str = "") -> Response:
-    back = entry_above(request.url.path)
-    return page_html(
-        pages,
-        request,
-        "problem.html",
-        active=active or (back.name if back is not None else ""),
-        status=HTTPStatus(problem.status),
-        problem=problem,
-        back=back,
-    )
-
-
-def _frame(pages: Pages, request: Request, active: str) -> Frame:
+def _frame(pages: Pages, request: Request) -> Frame:
     now_ms = pages.clock.monotonic_ms()
     actor = getattr(request.state, "actor", None)
+    entry = entry_of(request.url.path)
     return frame_of(
         pages.cluster.latest,
-        active=active,
+        active=entry.name if entry is not None else "",
         actor=actor if isinstance(actor, Actor) else None,
         flash=pages.flashes.get(request.query_params.get(_FLASH_FIELD, ""), now_ms=now_ms),
         now_ms=now_ms,
@@ -220,6 +213,7 @@ class ChangeForm(Protocol):
 
 _FormT = TypeVar("_FormT", bound=ChangeForm)
 _ResultT = TypeVar("_ResultT")
+_OtherT = TypeVar("_OtherT")
 
 
 # Without slots: Python 3.11 cannot make a frozen generic class with them by `ChangePage[SomeForm](...)`.
@@ -229,8 +223,6 @@ class ChangePage(Generic[_FormT]):
 
     pages: Pages
     template: str
-    # Its name in the navigation.
-    active: str
     # What the template shows beside the form: the page it goes back to, choices of its fields.
     context: Callable[[_FormT], Mapping[str, Any]]
 
@@ -238,15 +230,13 @@ class ChangePage(Generic[_FormT]):
         self, request: Request, form: _FormT, *, review: object = None, failure: OperationFailed | None = None
     ) -> Response:
         """`review`: what confirming it would do."""
-        return page_html(
-            self.pages,
+        return self.pages.html(
             request,
             self.template,
-            active=self.active,
-            status=form_status(failure, is_wrong=bool(form.errors)),
+            failure=failure,
+            is_wrong=bool(form.errors),
             form=form,
             review=review,
-            failure=failure,
             **self.context(form),
         )
 
@@ -268,6 +258,16 @@ class ChangePage(Generic[_FormT]):
         except OperationFailed as failure:
             return self.show(request, form, failure=failure)
         return done(result) if is_confirmed else self.show(request, form, review=review(result))
+
+
+async def attempt(
+    reading: Awaitable[_ResultT], otherwise: _OtherT
+) -> tuple[_ResultT | _OtherT, OperationFailed | None]:
+    """What it gives; else `otherwise`, and why."""
+    try:
+        return await reading, None
+    except OperationFailed as failure:
+        return otherwise, failure
 
 
 async def refuse_existing(what: str, reading: Awaitable[object]) -> None:
@@ -321,17 +321,10 @@ def add_deletion(
             result = await delete(request, name, posted)
         except OperationFailed as failure:
             return await show(request, name, Deletion(posted, failure=failure))
-        return go_to(pages, path, flash=change_flash(f"{noun} {name} was deleted.", result))
+        return pages.go_to(path, change_flash(f"{noun} {name} was deleted.", result))
 
 
 def change_flash(text: str, result: ChangeResult) -> Flash:
     """`text`, and what was done where."""
     lines = [f"{change.subject}: {change.what}" for change in result.changes]
     return Flash("warning" if result.warnings else "ok", text, (*lines, *result.warnings))
-
-
-def form_status(failure: OperationFailed | None, *, is_wrong: bool) -> HTTPStatus:
-    """Status of a form's page: what failed decides, then whether a field is wrong."""
-    if failure is not None:
-        return HTTPStatus(problem_of(failure).status)
-    return HTTPStatus.UNPROCESSABLE_ENTITY if is_wrong else HTTPStatus.OK

@@ -15,11 +15,9 @@ from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 from tandemmq.admin.console.answers import (
     ChangePage,
     Pages,
+    attempt,
     change_flash,
     form_of,
-    form_status,
-    go_to,
-    page_html,
     part_of,
 )
 from tandemmq.admin.console.frame import Flash, segment
@@ -28,7 +26,7 @@ from tandemmq.admin.history import ClusterHistory, Figure
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (
     EVENT_LEVELS,
-    ChangeResult,
+    BrokerSettings,
     ConfigChange,
     EventLine,
     HandOver,
@@ -49,8 +47,6 @@ _LEAST_RATE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A member in the list."""
-
     broker: BrokerState
     # ok, warning or bad, and the same in words.
     tone: str
@@ -264,7 +260,6 @@ def _plots(broker: BrokerState, history: ClusterHistory, *, from_ms: float, to_m
 
 # `/brokers`: all members, one of them, its settings, and its group's write permission.
 
-_ACTIVE: Final = "brokers"
 _Text = Annotated[str, Query(max_length=255)]
 
 
@@ -281,11 +276,9 @@ def _add_state(app: FastAPI, pages: Pages) -> None:
     async def brokers(request: Request, search: _Text = "", page: Annotated[int, Query(ge=1)] = 1) -> Response:
         reading = pages.cluster.latest
         state = reading.state if reading is not None else ClusterState(name_servers=(), brokers=())
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "brokers.html",
-            active=_ACTIVE,
             live_ms=pages.refresh_ms,
             is_read=reading is not None,
             page=brokers_page(state, pages.history, search=search.strip(), number=page),
@@ -297,11 +290,9 @@ def _add_state(app: FastAPI, pages: Pages) -> None:
         found = _broker(pages, key)
         chosen = time_range(range)
         findings = pages.cluster.latest.findings if pages.cluster.latest is not None else ()
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "broker.html",
-            active=_ACTIVE,
             live_ms=pages.refresh_ms,
             tab="state",
             broker=found,
@@ -316,23 +307,17 @@ def _add_settings(app: FastAPI, pages: Pages) -> None:
     @app.get("/brokers/{key}/settings", include_in_schema=False)
     async def settings(request: Request, key: str, search: _Text = "") -> Response:
         found = _broker(pages, key)
-        failed: OperationFailed | None = None
-        known: list[Setting] = []
-        try:
-            known = list((await pages.operations(request).broker_settings(found.key)).settings)
-        except OperationFailed as failure:
-            failed = failure
+        nothing = BrokerSettings(found.key, ())
+        answer, failure = await attempt(pages.operations(request).broker_settings(found.key), nothing)
+        known = answer.settings
         wanted = search.strip().lower()
         shown = [each for each in known if wanted in each.key.lower() or wanted in each.description.lower()]
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "broker_settings.html",
-            active=_ACTIVE,
-            status=form_status(failed, is_wrong=False),
             tab="settings",
             broker=found,
-            failed=failed,
+            failure=failure,
             search=search,
             total=len(known),
             # What somebody changed while it runs belongs to the top even if it is the default again.
@@ -352,18 +337,16 @@ def _add_setting(app: FastAPI, pages: Pages) -> None:
         changes: list[ConfigChange] | None = None,
     ) -> Response:
         is_wrong = failed is not None and failed.kind is FailureKind.INVALID
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "broker_setting.html",
-            active=_ACTIVE,
-            status=form_status(failed, is_wrong=is_wrong),
+            is_wrong=is_wrong,
             tab="settings",
             broker=broker,
             setting=setting,
             value=value,
             changes=changes,
-            failed=None if is_wrong else failed,
+            failure=None if is_wrong else failed,
             error=_sentence(failed) if failed is not None and is_wrong else "",
         )
 
@@ -389,72 +372,57 @@ def _add_setting(app: FastAPI, pages: Pages) -> None:
             return form(request, broker, found, value=value, changes=list(changes))
         lines = [f"{change.key}: {change.from_value} → {change.to_value}" for change in changes]
         flash = Flash("ok", f"{broker.key} works with the new value until its next start.", lines)
-        return go_to(pages, f"/brokers/{segment(broker.key)}/settings", flash=flash)
+        return pages.go_to(f"/brokers/{segment(broker.key)}/settings", flash)
 
 
 @dataclass(frozen=True, slots=True)
-class _PermissionForm:
-    """Whether producers are to be sent to a broker group; nothing in it can be wrong."""
+class _BrokerForm:
+    """A broker whose group is to be changed; nothing in it can be wrong."""
 
     broker: BrokerState
-    writable: bool
     errors: Mapping[str, str] = field(default_factory=dict)
+    # Whether producers are to be sent there.
+    writable: bool = True
 
 
 def _add_write_permission(app: FastAPI, pages: Pages) -> None:
-    permitting = ChangePage[_PermissionForm](
-        pages, "broker_permission.html", _ACTIVE, lambda form: {"tab": "state", "broker": form.broker}
+    permitting = ChangePage[_BrokerForm](
+        pages, "broker_permission.html", lambda form: {"tab": "state", "broker": form.broker}
     )
 
     @app.post("/brokers/{key}/write-permission", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def write_permission(request: Request, key: str) -> Response:
         posted = await form_of(request)
-        form = _PermissionForm(_broker(pages, key), posted.text("writable") == "true")
+        form = _BrokerForm(_broker(pages, key), writable=posted.text("writable") == "true")
         name = form.broker.broker_name
-
-        def done(result: ChangeResult) -> Response:
-            text = f"{name} {'has its write permission back' if form.writable else 'takes no new messages'}."
-            return go_to(pages, f"/brokers/{segment(form.broker.key)}", flash=change_flash(text, result))
-
+        text = f"{name} {'has its write permission back' if form.writable else 'takes no new messages'}."
         return await permitting.carry_out(
             request,
             form,
             lambda dry_run: pages.operations(request).set_write_permission(
                 name, writable=form.writable, dry_run=dry_run
             ),
-            done,
+            lambda result: pages.go_to(f"/brokers/{segment(form.broker.key)}", change_flash(text, result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _FailoverForm:
-    """Who becomes the master of its group; nothing in it can be wrong."""
-
-    broker: BrokerState
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-
 def _add_failover(app: FastAPI, pages: Pages) -> None:
-    electing = ChangePage[_FailoverForm](
-        pages, "broker_failover.html", _ACTIVE, lambda form: {"tab": "state", "broker": form.broker}
+    electing = ChangePage[_BrokerForm](
+        pages, "broker_failover.html", lambda form: {"tab": "state", "broker": form.broker}
     )
 
     @app.post("/brokers/{key}/failover", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def failover(request: Request, key: str) -> Response:
         posted = await form_of(request)
         broker = _broker(pages, key)
-
-        def done(result: HandOver) -> Response:
-            return go_to(pages, f"/brokers/{segment(broker.key)}", flash=_handed_over(result))
-
         return await electing.carry_out(
             request,
-            _FailoverForm(broker),
+            _BrokerForm(broker),
             lambda dry_run: pages.operations(request).failover(
                 broker.broker_name, to=broker.broker_id, dry_run=dry_run
             ),
-            done,
+            lambda result: pages.go_to(f"/brokers/{segment(broker.key)}", _handed_over(result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 
@@ -630,25 +598,17 @@ def add_event_pages(app: FastAPI, pages: Pages) -> None:
         page: Annotated[int, Query(ge=1)] = 1,
     ) -> Response:
         wanted = EventFilter(search, level, source)
-        failed: OperationFailed | None = None
-        lines: Sequence[EventLine] = ()
-        unseen: Sequence[Unseen] = ()
-        try:
-            lines, unseen = await pages.operations(request).events(limit=_ASKED)
-        except OperationFailed as failure:
-            failed = failure
+        nothing: tuple[Sequence[EventLine], Sequence[Unseen]] = (), ()
+        (lines, unseen), failure = await attempt(pages.operations(request).events(limit=_ASKED), nothing)
         # A source that is chosen stays in the list though it has no event now.
         sources = sorted({*sources_of(lines), *([source] if source else [])})
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "events.html",
-            active="events",
-            status=form_status(failed, is_wrong=False),
             live_ms=_LIVE_MS,
             page=events_page(lines, wanted, number=page),
             filter=wanted,
             sources=[(name, name) for name in sources],
             unseen=unseen,
-            failed=failed,
+            failure=failure,
         )

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.consistency_runs import ConsistencyReading, GroupStanding, finished_at_ms, remedy_of, subject_of
-from tandemmq.admin.console.answers import Pages, form_of, go_to, page_html
+from tandemmq.admin.console.answers import Pages, form_of
 from tandemmq.admin.console.frame import Flash
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Verification, VerificationState
@@ -159,7 +159,6 @@ def _map_text(group: GroupSummary, parts: Sequence[MapPart]) -> str:
 
 # `/consistency`: what the consistency job found, and each of its runs.
 
-_ACTIVE: Final = "consistency"
 # The job's results are read every ten seconds; a run in progress moves faster.
 _LIVE_MS: Final = 10_000
 
@@ -169,11 +168,9 @@ def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
     async def consistency(request: Request) -> Response:
         reading = pages.consistency.latest
         now_wall_ms = pages.clock.wall_ms()
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "consistency.html",
-            active=_ACTIVE,
             live_ms=min(_LIVE_MS, pages.refresh_ms),
             is_watched=pages.consistency.is_watched,
             started=started_run(await pages.operations(request).verification(), now_wall_ms=now_wall_ms),
@@ -195,7 +192,7 @@ def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
             flash = Flash("bad", f"No run was started: {failure.problem}.", (*cause, failure.remedy))
         else:
             flash = Flash("ok", f"A {tier} run was started.")
-        return go_to(pages, "/consistency", flash=flash)
+        return pages.go_to("/consistency", flash)
 
     @app.get("/consistency/{run_id}", include_in_schema=False)
     async def consistency_run(request: Request, run_id: str) -> Response:
@@ -208,7 +205,7 @@ def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
                 cause="the job keeps its last runs only",
                 remedy="see the list on the page Consistency",
             )
-        return page_html(pages, request, "consistency_run.html", active=_ACTIVE, run=run_view(run), tone_of=tone_of)
+        return pages.html(request, "consistency_run.html", run=run_view(run), tone_of=tone_of)
 
 
 # What the console says of the job as a whole: when replicas were last proven equal, or what differs.
@@ -257,7 +254,7 @@ def consistency_section(reading: ConsistencyReading, *, now_wall_ms: int) -> Con
     findings = [finding for standing in reading.standings for finding in standing.findings]
     unlisted = sum(standing.unlisted for standing in reading.standings)
     tone, headline = _headline(reading, len(findings) + unlisted, now_wall_ms)
-    bad = [standing for standing in reading.standings if _tone(standing) != "ok"]
+    bad = [standing for standing in reading.standings if tone_of(_outcome(standing)) != "ok"]
     shown = list(reading.standings) if len(reading.standings) <= _SECTION_GROUPS_MAX else bad[:_SECTION_GROUPS_MAX]
     counts = Counter(_outcome(standing) for standing in reading.standings)
     more = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
@@ -312,10 +309,6 @@ def _lines(reading: ConsistencyReading, now_wall_ms: int) -> list[str]:
 
 def _outcome(standing: GroupStanding) -> str:
     return "diverged" if standing.findings or standing.unlisted else str(standing.summary.outcome)
-
-
-def _tone(standing: GroupStanding) -> str:
-    return tone_of(_outcome(standing))
 
 
 def tone_of(outcome: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
-from tandemmq.admin.console.answers import Name, PageNumber, Pages, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import Name, PageNumber, Pages, form_of
 from tandemmq.admin.console.frame import (
     Flash,
     address,
@@ -51,7 +51,6 @@ def resend_lines(results: Sequence[DeadLetterResult]) -> tuple[str, ...]:
 
 # Pages of dead letters: who has some, what they are, and sending them again.
 
-_ACTIVE: Final = "dead-letters"
 _PAGE_SIZE: Final = 50
 # A broker takes so many at once.
 _RESENT_MAX: Final = 100
@@ -73,14 +72,7 @@ def _add_lists(app: FastAPI, pages: Pages) -> None:
         found = await pages.operations(request).topics(
             search=search, categories=(DEAD_LETTER,), page=PageRequest(page, _PAGE_SIZE)
         )
-        return page_html(
-            pages,
-            request,
-            "dead_letters.html",
-            active=_ACTIVE,
-            page=found,
-            search=search,
-        )
+        return pages.html(request, "dead_letters.html", page=found, search=search)
 
     @app.get("/dead-letters/{group}", include_in_schema=False)
     async def letters(request: Request, group: str, page_token: Token = "") -> Response:
@@ -106,11 +98,9 @@ def _add_resending(app: FastAPI, pages: Pages) -> None:
                 for result in await operations.resend_dead_letters(group, broker, offsets, dry_run=True)
             ]
             sendable = [f"{one.broker_name}/{one.queue_offset}" for one in results if not one.problem]
-            return page_html(
-                pages,
+            return pages.html(
                 request,
                 "dead_letters_resend.html",
-                active=_ACTIVE,
                 group=group,
                 topic=dead_letter_topic(group),
                 own=dead_letters_address(group),
@@ -120,13 +110,13 @@ def _add_resending(app: FastAPI, pages: Pages) -> None:
             )
         if not codes.use(form.text("code")):
             text = "This was done already: nothing was sent a second time. Select the letters anew to send them again."
-            return go_to(pages, dead_letters_address(group), flash=Flash("warning", text))
+            return pages.go_to(dead_letters_address(group), Flash("warning", text))
         results = await _resent(operations, group, chosen)
         sent = sum(map(was_sent, results))
         is_whole = not any(result.problem for result in results)
         tone = "ok" if is_whole else "warning" if sent else "bad"
         text = f"{sent} of {len(results)} dead letters were sent again."
-        return go_to(pages, dead_letters_address(group), flash=Flash(tone, text, resend_lines(results)))
+        return pages.go_to(dead_letters_address(group), Flash(tone, text, resend_lines(results)))
 
 
 async def _letters_page(
@@ -143,12 +133,10 @@ async def _letters_page(
     if page is not None and not (page.messages or page.unseen or page_token):
         await refuse_unknown_group(pages.operations(request), group)
     token = page.next_page_token if page is not None else ""
-    return page_html(
-        pages,
+    return pages.html(
         request,
         "dead_letters_group.html",
-        active=_ACTIVE,
-        status=form_status(failure, is_wrong=bool(error)),
+        is_wrong=bool(error),
         group=group,
         topic=topic,
         own=dead_letters_address(group),

@@ -7,12 +7,12 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -36,6 +36,7 @@ from tandemmq.service.texts import (
 )
 
 if TYPE_CHECKING:
+    from tandemmq.admin.audit_log import Actor
     from tandemmq.admin.cluster_reader import ClusterReading
 
 # Long enough for a slow redirect and a few renewals; whoever keeps the address longer sees the page without it.
@@ -46,8 +47,6 @@ _CODE_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """A link to a page."""
-
     name: str
     label: str
     href: str
@@ -78,20 +77,6 @@ NAVIGATION: Final[Sequence[tuple[str, Sequence[NavigationEntry]]]] = (
         ),
     ),
 )
-
-
-class Actor(Protocol):
-    @property
-    def name(self) -> str:
-        """As the audit log has it."""
-
-    @property
-    def role(self) -> str:
-        """viewer or operator."""
-
-    @property
-    def may_change(self) -> bool:
-        """True for operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +112,6 @@ class Flashes:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One page's frame."""
-
     # Name of the navigation's entry; empty: none.
     active: str = ""
     cluster: str = ""
@@ -163,20 +146,17 @@ def frame_of(
     has_session: bool = False,
 ) -> Frame:
     """The frame for a reading of the cluster; `now_ms` on the monotonic clock, `now_wall_ms` on the wall clock."""
+    frame = Frame(active=active, actor=actor, flash=flash, now_wall_ms=now_wall_ms, has_session=has_session)
     if reading is None:
-        return Frame(active=active, actor=actor, flash=flash, now_wall_ms=now_wall_ms, has_session=has_session)
+        return frame
     problems = sum(finding.severity is Severity.PROBLEM for finding in reading.findings)
     verdict = "healthy" if reading.healthy else counted(problems, "problem")
-    return Frame(
-        active=active,
+    return replace(
+        frame,
         cluster=", ".join(sorted({broker.cluster for broker in reading.state.brokers})),
         tone="ok" if reading.healthy else "bad",
         verdict=verdict,
         read_age_ms=reading.age_ms(now_ms),
-        now_wall_ms=now_wall_ms,
-        actor=actor,
-        flash=flash,
-        has_session=has_session,
     )
 
 
@@ -231,8 +211,6 @@ _MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file that pages load."""
-
     content: bytes
     media_type: str
 
@@ -327,13 +305,13 @@ class PageTemplates:
         return f"/static/{name}?{hashlib.sha256(self.static_files[name].content).hexdigest()[:12]}"
 
 
-def entry_above(path: str) -> NavigationEntry | None:
-    """The list that a page belongs to, by its address: where to go on from one that is not there."""
+def entry_of(path: str) -> NavigationEntry | None:
+    """What a page belongs to, by its address."""
     first = "/" + path.lstrip("/").partition("/")[0]
     entries = (entry for _, group in NAVIGATION for entry in group)
     # /message?id=… and /new-topic are of the lists /messages and /topics.
     names = (first, f"{first}s", f"/{first.removeprefix('/new-')}s")
-    return next((entry for entry in entries if entry.href in names and entry.href != path), None)
+    return next((entry for entry in entries if entry.href in names), None)
 
 
 def address(path: str, **parameters: object) -> str:

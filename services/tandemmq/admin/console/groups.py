@@ -21,9 +21,6 @@ from tandemmq.admin.console.answers import (
     change_flash,
     count_text_of,
     form_of,
-    form_status,
-    go_to,
-    page_html,
     refuse_existing,
     usage_plots,
 )
@@ -84,8 +81,6 @@ class TopicProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group's page."""
-
     detail: GroupDetail
     # Of all topics together.
     whole: TopicProgress
@@ -357,7 +352,6 @@ def _notes(form: GroupForm, before: GroupSummary) -> Iterable[str]:
 
 # Pages of consumer groups: the list, one group, and what is done to it.
 
-_ACTIVE: Final = "groups"
 _PAGE_SIZE: Final = 50
 # These pages ask the brokers at each renewal, unlike pages of the reading that all share.
 _LIVE_MS: Final = 5_000
@@ -398,11 +392,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
         if order:
             # Of what was measured: a page that shows less than it counts would have no end.
             found = by_lag(replace(found, total=len(found.items)), part)
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "groups.html",
-            active=_ACTIVE,
             live_ms=_LIVE_ORDERED_MS if order else _LIVE_MS,
             page=found,
             search=search,
@@ -420,11 +412,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
     ) -> Response:
         search = search.strip()
         chosen = time_range(range)
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "group.html",
-            active=_ACTIVE,
             live_ms=_LIVE_MS,
             view=group_view(await pages.operations(request).group(name), topic_search=search),
             search=search,
@@ -446,7 +436,6 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
     editing = ChangePage[GroupForm](
         pages,
         "group_edit.html",
-        _ACTIVE,
         lambda form: {"own": group_address(form.name) if form.name else "/groups"},
     )
 
@@ -463,10 +452,13 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
             await refuse_existing(f"group {form.name}", operations.group(form.name))
             return await operations.put_group(form.change)
 
-        def done(result: ChangeResult) -> Response:
-            return go_to(pages, group_address(form.name), flash=change_flash(f"Group {form.name} was created.", result))
-
-        return await editing.carry_out(request, form, create, done, is_confirmed=True)
+        return await editing.carry_out(
+            request,
+            form,
+            create,
+            lambda made: pages.go_to(group_address(form.name), change_flash(f"Group {form.name} was created.", made)),
+            is_confirmed=True,
+        )
 
     @app.get("/groups/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def edit_group(request: Request, name: str) -> Response:
@@ -477,16 +469,12 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
         operations = pages.operations(request)
         posted = await form_of(request)
         form = read_group_form(posted, before=(await operations.group(name)).summary)
-
-        def done(result: ChangeResult) -> Response:
-            what = ("enabled" if form.enabled else "disabled") if form.only_enabled else "changed"
-            return go_to(pages, group_address(name), flash=change_flash(f"Group {name} was {what}.", result))
-
+        what = ("enabled" if form.enabled else "disabled") if form.only_enabled else "changed"
         return await editing.carry_out(
             request,
             form,
             lambda dry_run: operations.put_group(form.change, dry_run=dry_run),
-            done,
+            lambda result: pages.go_to(group_address(name), change_flash(f"Group {name} was {what}.", result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 
@@ -506,12 +494,10 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
                 review, refused = await _deletion(operations, name)
             except OperationFailed as failed:
                 failure = failed
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "group_delete.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(deletion.error or members_error)),
+            is_wrong=bool(deletion.error or members_error),
             view=view,
             own=group_address(name),
             review=review,
@@ -544,7 +530,6 @@ def _add_resetting(app: FastAPI, pages: Pages) -> None:
     resetting = ChangePage[ResetForm](
         pages,
         "group_reset.html",
-        _ACTIVE,
         lambda form: {"own": group_address(form.group), "moment_forms": FORMS, "move_text": move_text},
     )
 
@@ -562,7 +547,7 @@ def _add_resetting(app: FastAPI, pages: Pages) -> None:
 
         def done(moves: Sequence[OffsetReset]) -> Response:
             text = f"{name} goes on elsewhere in {form.topic}: {len(moves)} queues were set."
-            return go_to(pages, group_address(name), flash=Flash("ok", text))
+            return pages.go_to(group_address(name), Flash("ok", text))
 
         return await resetting.carry_out(
             request,

@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
 from tandemmq.admin.cluster_state import DelayedState
-from tandemmq.admin.console.answers import Form, Name, Pages, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import Form, Name, Pages, attempt, form_of
 from tandemmq.admin.console.frame import (
     Flash,
     message_address,
@@ -22,7 +22,7 @@ from tandemmq.admin.console.frame import (
 )
 from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, HEX_BYTES_MAX, PREVIEW_BYTES, BodyForm, BodyView, body_view
 from tandemmq.admin.operations.messages import message_again
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed, each_once
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tandemmq.admin.operations.values import (
     Message,
@@ -30,12 +30,12 @@ from tandemmq.admin.operations.values import (
     MessagePage,
     MessageQuery,
     MessageSummary,
+    Page,
     PageRequest,
     ReplicaCopy,
     SearchOrder,
     TestMessage,
     TopicDetail,
-    Transaction,
     Unseen,
 )
 from tandemmq.core.clock import Clock
@@ -381,7 +381,7 @@ def waiting_kind(topic: str, detail: TopicDetail | None, newest: MessagePage) ->
         newest=newest.messages,
         none_text=f"{topic} holds nothing." if detail is not None else f"There is no topic {topic}.",
         problem="",
-        unseen=tuple({each.subject: each for each in (*(detail.unseen if detail else ()), *newest.unseen)}.values()),
+        unseen=each_once(detail.unseen if detail else (), newest.unseen),
     )
 
 
@@ -445,7 +445,6 @@ class NewestMessages:
 
 # Pages of messages: finding them, watching them come in, and one of them whole.
 
-_ACTIVE: Final = "messages"
 _TAIL_MS: Final = 2_000
 _WAITING_SHOWN: Final = 20
 _SUGGESTED: Final = 5
@@ -476,12 +475,9 @@ def _add_search(app: FastAPI, pages: Pages) -> None:
         page, failure = _NOTHING, None
         suggestions: Sequence[str] = ()
         if search.query is not None:
-            try:
-                page = await operations.search(search.query)
-            except OperationFailed as failed:
-                failure = failed
-                if failed.kind is FailureKind.NOT_FOUND:
-                    suggestions = await _similar_topics(operations, search.query.topic)
+            page, failure = await attempt(operations.search(search.query), _NOTHING)
+            if failure is not None and failure.kind is FailureKind.NOT_FOUND:
+                suggestions = await _topic_names(operations, search.query.topic, count=_SUGGESTED)
         topics = await _topic_names(operations)
         return _search_page(pages, request, search, page, failure=failure, suggestions=suggestions, topics=topics)
 
@@ -495,22 +491,15 @@ def _add_tail(app: FastAPI, pages: Pages) -> None:
     ) -> Response:
         topic, tag = topic.strip(), tag.strip()
         if not topic:
-            return go_to(pages, "/messages")
+            return pages.go_to("/messages")
         if not since:
             # The address keeps the moment, so that a renewed page marks what came after it was opened.
             since_ms = pages.clock.wall_ms()
-            return go_to(pages, _tail_address(topic, tag, since_ms))
-        page, failure = None, None
-        try:
-            page = await newest.of(pages.operations(request), topic, tag)
-        except OperationFailed as failed:
-            failure = failed
-        return page_html(
-            pages,
+            return pages.go_to(_tail_address(topic, tag, since_ms))
+        page, failure = await attempt(newest.of(pages.operations(request), topic, tag), None)
+        return pages.html(
             request,
             "messages_tail.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=False),
             live_ms=0 if paused or failure is not None else _TAIL_MS,
             topic=topic,
             tag=tag,
@@ -528,11 +517,9 @@ def _add_waiting(app: FastAPI, pages: Pages) -> None:
         operations = pages.operations(request)
         async with asyncio.TaskGroup() as group:
             kinds = [group.create_task(_waiting(operations, topic)) for topic in _WAITING_TOPICS]
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "messages_waiting.html",
-            active=_ACTIVE,
             kinds=[kind.result() for kind in kinds],
             timers=_timers(pages),
         )
@@ -557,7 +544,7 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
         operations = pages.operations(request)
         found = await operations.find_message(message_id, topic=topic)
         if len(found) == 1:
-            return go_to(pages, message_address(found[0].broker_name, found[0].physical_offset))
+            return pages.go_to(message_address(found[0].broker_name, found[0].physical_offset))
         search = MessageSearch(dict.fromkeys(FIELDS, ""), {}, None)
         return _search_page(pages, request, search, MessagePage(found, "", 0), message_id=message_id, id_topic=topic)
 
@@ -586,17 +573,10 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
             except OperationFailed as failure:
                 if failure.kind is not FailureKind.NOT_FOUND:
                     raise
-                return _no_message_page(pages, request, place, failure)
+                return pages.html(request, "message_missing.html", place=place, failure=failure)
         else:
-            return go_to(pages, "/messages")
-        return page_html(
-            pages,
-            request,
-            "message.html",
-            active=_ACTIVE,
-            view=message_view(found, wanted=view),
-            copy_state=copy_state,
-        )
+            return pages.go_to("/messages")
+        return pages.html(request, "message.html", view=message_view(found, wanted=view), copy_state=copy_state)
 
     @app.get("/message/body", include_in_schema=False)
     async def body(request: Request, broker: Name, offset: Number) -> Response:
@@ -624,12 +604,9 @@ def _add_sending_again(app: FastAPI, pages: Pages) -> None:
             again = message_again(found)
         except OperationFailed as refused:
             again, failure = None, failure or refused
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "message_again.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=False),
             message=found,
             again=again,
             size=bytes_text(len(found.body)),
@@ -655,23 +632,10 @@ def _add_sending_again(app: FastAPI, pages: Pages) -> None:
         except OperationFailed as failure:
             return await shown(request, broker, int(written), failure)
         place = f"{receipt.broker_name}, queue {receipt.queue_id}, offset {receipt.queue_offset:,}"
-        return go_to(
-            pages,
+        return pages.go_to(
             place_address(receipt.broker_name, found.topic, receipt.queue_id, receipt.queue_offset),
-            flash=Flash("ok", f"It was sent again, as a new message, and stored on {place}."),
+            Flash("ok", f"It was sent again, as a new message, and stored on {place}."),
         )
-
-
-def _no_message_page(pages: Pages, request: Request, place: QueuePlace, failure: OperationFailed) -> Response:
-    return page_html(
-        pages,
-        request,
-        "message_missing.html",
-        active=_ACTIVE,
-        status=form_status(failure, is_wrong=False),
-        place=place,
-        failure=failure,
-    )
 
 
 def _search_page(
@@ -687,12 +651,10 @@ def _search_page(
     topics: Sequence[str] = (),
 ) -> Response:
     typed: Mapping[str, str] = search.typed
-    return page_html(
-        pages,
+    return pages.html(
         request,
         "messages.html",
-        active=_ACTIVE,
-        status=form_status(failure, is_wrong=bool(search.errors)),
+        is_wrong=bool(search.errors),
         typed=typed,
         errors=search.errors,
         id=message_id,
@@ -708,21 +670,10 @@ def _search_page(
     )
 
 
-async def _topic_names(operations: Operations) -> Sequence[str]:
-    """For the picker; it is a help, and the page is whole without it."""
-    try:
-        found = await operations.topics(search="", categories=CATEGORIES, page=PageRequest(size=_PICKED_MAX))
-    except OperationFailed:
-        return ()
-    return [topic.name for topic in found.items]
-
-
-async def _similar_topics(operations: Operations, name: str) -> Sequence[str]:
-    try:
-        found = await operations.topics(search=name, categories=CATEGORIES, page=PageRequest(size=_SUGGESTED))
-    except OperationFailed:
-        # The failure that made us look is told anyway.
-        return ()
+async def _topic_names(operations: Operations, search: str = "", *, count: int = _PICKED_MAX) -> Sequence[str]:
+    """To pick from; a help, and the page is whole without it."""
+    reading = operations.topics(search=search, categories=CATEGORIES, page=PageRequest(size=count))
+    found, _ = await attempt(reading, Page((), 1, count, 0))
     return [topic.name for topic in found.items]
 
 
@@ -817,7 +768,6 @@ def _properties_problem(text: str) -> str:
 
 # The page of undecided transactions, and ending one.
 
-_TRANSACTIONS: Final = "transactions"
 _OWN: Final = "/transactions"
 _SHOWN: Final = 200
 
@@ -827,29 +777,16 @@ def add_transaction_pages(app: FastAPI, pages: Pages) -> None:
     async def transactions(request: Request, search: Name = "") -> Response:
         topic = search.strip()
         page = await pages.operations(request).transactions(topic=topic, limit=_SHOWN)
-        return page_html(pages, request, "transactions.html", active=_TRANSACTIONS, page=page, topic=topic)
+        return pages.html(request, "transactions.html", page=page, topic=topic)
 
     @app.post(f"{_OWN}/resolve", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def resolve(request: Request) -> Response:
         form = await form_of(request)
         transaction_id, end = form.text("transaction_id"), form.text("end")
         is_sure = form.is_checked("confirm")
-        row: Transaction | None = None
-        failure = None
-        try:
-            row = await pages.operations(request).resolve_transaction(transaction_id, end, dry_run=not is_sure)
-        except OperationFailed as failed:
-            failure = failed
+        resolving = pages.operations(request).resolve_transaction(transaction_id, end, dry_run=not is_sure)
+        row, failure = await attempt(resolving, None)
         if is_sure and row is not None:
             done = "committed" if end == "commit" else "rolled back"
-            return go_to(pages, _OWN, flash=Flash("ok", f"The transaction of message {row.message_id} was {done}."))
-        return page_html(
-            pages,
-            request,
-            "transactions_resolve.html",
-            active=_TRANSACTIONS,
-            status=form_status(failure, is_wrong=False),
-            row=row,
-            end=end,
-            failure=failure,
-        )
+            return pages.go_to(_OWN, Flash("ok", f"The transaction of message {row.message_id} was {done}."))
+        return pages.html(request, "transactions_resolve.html", row=row, end=end, failure=failure)

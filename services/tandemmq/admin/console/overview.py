@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.cluster_state import BrokerState, ClusterState, NameServerState
-from tandemmq.admin.console.answers import Pages, page_html
+from tandemmq.admin.console.answers import Pages
 from tandemmq.admin.console.consistency import consistency_section
 from tandemmq.admin.console.plots import RANGES, FigureView, Plot, Scale, plot, time_range
 from tandemmq.admin.console.replication import GroupStanding, group_standings
@@ -243,11 +243,9 @@ def add_overview_pages(app: FastAPI, pages: Pages) -> None:
         now_wall_ms = pages.clock.wall_ms()
         state = reading.state if reading is not None else ClusterState(name_servers=(), brokers=())
         runs = pages.consistency.latest
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "overview.html",
-            active="overview",
             live_ms=pages.refresh_ms,
             reading=reading,
             view=overview(state, pages.history, now_wall_ms=now_wall_ms, range_ms=chosen.duration_ms),
@@ -258,7 +256,7 @@ def add_overview_pages(app: FastAPI, pages: Pages) -> None:
 
     @app.get("/api/docs", include_in_schema=False)
     async def api_docs(request: Request) -> Response:
-        return page_html(pages, request, "api_docs.html", active="", sections=api_sections(app.openapi()))
+        return pages.html(request, "api_docs.html", sections=api_sections(app.openapi()))
 
 
 # What the page about the API lists, from the API's own description.
@@ -282,8 +280,6 @@ class ApiOperation:
 
 @dataclass(frozen=True, slots=True)
 class ApiSection:
-    """Operations of one tag."""
-
     tag: str
     operations: Sequence[ApiOperation]
 

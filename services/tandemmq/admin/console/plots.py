@@ -213,8 +213,6 @@ def _rows(shown: Sequence[tuple[str, _Points]], unit: Callable[[float], str]) ->
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """One that can be chosen."""
-
     # As the query has it.
     name: str
     label: str

@@ -15,11 +15,10 @@ from tandemmq.admin.cluster_state import (
     BrokerStatus,
     ClusterState,
     MasterChange,
-    SlaveDeparture,
     SlaveState,
     failover_of,
 )
-from tandemmq.admin.console.answers import Pages, page_html, part_of
+from tandemmq.admin.console.answers import Pages, part_of
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure, quantile_s, slave_key
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
@@ -297,20 +296,17 @@ def _own_view(member: BrokerState | None) -> str:
 
 
 def _departure_rows(standing: GroupStanding, status: BrokerStatus) -> list[DepartureRow]:
-    newest = list(reversed(status.slave_departures))[:_DEPARTURES_MAX]
-    return [_departure_row(standing, departure) for departure in newest]
-
-
-def _departure_row(standing: GroupStanding, departure: SlaveDeparture) -> DepartureRow:
-    known = departure.broker_id >= 0
-    return DepartureRow(
-        key=f"{departure.wall_clock_ms}-{departure.peer}",
-        wall_ms=departure.wall_clock_ms,
-        slave=f"{standing.name}:{departure.broker_id}" if known else "never proved who it is",
-        peer=departure.peer,
-        reason=departure.reason,
-        behind=bytes_text(departure.lag_bytes),
-    )
+    return [
+        DepartureRow(
+            key=f"{departure.wall_clock_ms}-{departure.peer}",
+            wall_ms=departure.wall_clock_ms,
+            slave=f"{standing.name}:{departure.broker_id}" if departure.broker_id >= 0 else "never proved who it is",
+            peer=departure.peer,
+            reason=departure.reason,
+            behind=bytes_text(departure.lag_bytes),
+        )
+        for departure in list(reversed(status.slave_departures))[:_DEPARTURES_MAX]
+    ]
 
 
 # Plots
@@ -407,11 +403,9 @@ def _answer(
         group_replication(standing, pages.history, now_wall_ms=now_wall_ms, range_ms=chosen.duration_ms)
         for standing in whole
     ]
-    return page_html(
-        pages,
+    return pages.html(
         request,
         "replication.html",
-        active="replication",
         live_ms=pages.refresh_ms,
         is_read=pages.cluster.latest is not None,
         groups=groups,
@@ -493,7 +487,10 @@ def group_standings(state: ClusterState, *, search: str = "") -> list[GroupStand
     for broker in state.brokers:
         if search.lower() in broker.broker_name.lower():
             members.setdefault(broker.broker_name, []).append(broker)
-    standings = [_standing(name, tuple(found), state.registrations_known) for name, found in members.items()]
+    standings = [
+        GroupStanding(name, tuple(found), *_verdict(found, state.registrations_known))
+        for name, found in members.items()
+    ]
     return sorted(standings, key=lambda standing: (_WORST_FIRST[standing.tone], standing.name))
 
 
@@ -509,12 +506,7 @@ def groups_text(standings: Sequence[GroupStanding]) -> str:
     return f"{len(standings):,} groups: {', '.join(parts)}." if len(standings) > 1 else f"{standings[0].verdict}."
 
 
-def _standing(name: str, members: tuple[BrokerState, ...], registrations_known: bool) -> GroupStanding:
-    tone, verdict = _verdict(members, registrations_known)
-    return GroupStanding(name, members, tone, verdict)
-
-
-def _verdict(members: tuple[BrokerState, ...], registrations_known: bool) -> tuple[str, str]:
+def _verdict(members: Sequence[BrokerState], registrations_known: bool) -> tuple[str, str]:
     reached = (broker for broker in members if broker.registered or not registrations_known)
     master = next((broker.status for broker in reached if broker.is_master), None)
     if master is None:

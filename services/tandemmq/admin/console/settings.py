@@ -11,13 +11,12 @@ from typing import Final
 
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from tandemmq.admin.console.answers import Pages, form_of, go_to, page_html
+from tandemmq.admin.console.answers import Pages, form_of
 from tandemmq.admin.console.frame import ZONE_COOKIE, Flash, zone_name, zone_names
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.values import Setting, Unseen
 
-_ACTIVE: Final = "settings"
 # Each is asked for all of its settings; beyond that a broker's own page tells.
 _BROKERS_MAX: Final = 40
 _ASKED_AT_ONCE: Final = 8
@@ -72,11 +71,9 @@ def add_settings_pages(app: FastAPI, pages: Pages) -> None:
         brokers = [broker for broker in reading.state.brokers if broker.status is not None] if reading else []
         keys = [broker.key for broker in brokers]
         found, unseen = await _settings_of(pages.operations(request), keys[:_BROKERS_MAX])
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "settings.html",
-            active=_ACTIVE,
             brokers=keys,
             asked=len(keys[:_BROKERS_MAX]),
             rows=setting_rows(found),
@@ -90,7 +87,7 @@ def add_settings_pages(app: FastAPI, pages: Pages) -> None:
         name = (await form_of(request)).text("zone")
         if name not in zone_names():
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"zone: {name[:80]!r} is none that is known here")
-        response = go_to(pages, "/settings", flash=Flash("ok", f"Times are shown in {name} in this browser."))
+        response = pages.go_to("/settings", Flash("ok", f"Times are shown in {name} in this browser."))
         response.set_cookie(ZONE_COOKIE, name, max_age=_YEAR_S, httponly=True, samesite="lax")
         return response
 

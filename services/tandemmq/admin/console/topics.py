@@ -19,11 +19,9 @@ from tandemmq.admin.console.answers import (
     Pages,
     RangeName,
     add_deletion,
+    attempt,
     change_flash,
     form_of,
-    form_status,
-    go_to,
-    page_html,
     refuse_existing,
     usage_plots,
 )
@@ -37,7 +35,7 @@ from tandemmq.admin.console.messages import MessageForm, blank_message, read_mes
 from tandemmq.admin.console.plots import RANGES, time_range
 from tandemmq.admin.operations.bodies import PREVIEW_BYTES
 from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.questions import OperationFailed
+from tandemmq.admin.operations.questions import each_once
 from tandemmq.admin.operations.topics import (
     CATEGORIES,
     DEAD_LETTER,
@@ -118,7 +116,7 @@ def topic_view(detail: TopicDetail, clients: Page[Client] | None, *, clients_pro
         clients=clients.items if clients is not None else (),
         client_total=clients.total if clients is not None else 0,
         clients_problem=clients_problem,
-        unseen=_together(detail.unseen, clients.unseen if clients is not None else ()),
+        unseen=each_once(detail.unseen, clients.unseen if clients is not None else ()),
     )
 
 
@@ -154,10 +152,6 @@ def _owner(topic: TopicSummary) -> str:
         return ""
     # %RETRY%group, %DLQ%group.
     return topic.name.split("%", 2)[2]
-
-
-def _together(*lists: Sequence[Unseen]) -> tuple[Unseen, ...]:
-    return tuple({unseen.subject: unseen for unseens in lists for unseen in unseens}.values())
 
 
 # The form of a topic: what was typed becomes a change, or a sentence beside the field that is wrong.
@@ -327,7 +321,6 @@ def _common(texts: Iterable[str]) -> str:
 
 # Pages of topics: the list, one topic, and what is done to it.
 
-_ACTIVE: Final = "topics"
 _LITE_SHOWN: Final = 200
 _PAGE_SIZE: Final = 50
 _CLIENTS_SHOWN: Final = 50
@@ -352,11 +345,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
         found = await pages.operations(request).topics(
             search=search.strip(), categories=wanted, page=PageRequest(page, _PAGE_SIZE)
         )
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "topics.html",
-            active=_ACTIVE,
             live_ms=_LIVE_MS,
             page=found,
             queues_text=queues_text,
@@ -378,11 +369,9 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
             viewing = group.create_task(_view(operations, detail))
             finding = group.create_task(_newest(operations, name))
         newest, newest_problem = finding.result()
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "topic.html",
-            active=_ACTIVE,
             live_ms=_LIVE_MS,
             view=viewing.result(),
             queues_text=queues_text,
@@ -402,11 +391,9 @@ def _add_lite_topics(app: FastAPI, pages: Pages) -> None:
     async def lite_topics(request: Request, name: str, search: Name = "") -> Response:
         wanted = search.strip()
         page = await pages.operations(request).lite_topics(name, search=wanted, limit=_LITE_SHOWN)
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "topic_lite.html",
-            active=_ACTIVE,
             live_ms=_LIVE_MS,
             name=name,
             own=topic_address(name),
@@ -423,7 +410,7 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
             "own": topic_address(form.name) if form.name else "/topics",
         }
 
-    editing = ChangePage[TopicForm](pages, "topic_edit.html", _ACTIVE, context)
+    editing = ChangePage[TopicForm](pages, "topic_edit.html", context)
 
     @app.get("/new-topic", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def new_topic(request: Request) -> Response:
@@ -438,10 +425,13 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
             await refuse_existing(f"topic {form.name}", operations.topic(form.name))
             return await operations.put_topic(form.change)
 
-        def done(result: ChangeResult) -> Response:
-            return go_to(pages, topic_address(form.name), flash=change_flash(f"Topic {form.name} was created.", result))
-
-        return await editing.carry_out(request, form, create, done, is_confirmed=True)
+        return await editing.carry_out(
+            request,
+            form,
+            create,
+            lambda made: pages.go_to(topic_address(form.name), change_flash(f"Topic {form.name} was created.", made)),
+            is_confirmed=True,
+        )
 
     @app.get("/topics/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def edit_topic(request: Request, name: str) -> Response:
@@ -455,14 +445,11 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
         detail = await operations.topic(name)
         form = read_topic_form(posted, name=name, broker_names=_broker_names(pages), before=detail.summary)
 
-        def done(result: ChangeResult) -> Response:
-            return go_to(pages, topic_address(name), flash=change_flash(f"Topic {name} was changed.", result))
-
         return await editing.carry_out(
             request,
             form,
             lambda dry_run: operations.put_topic(form.change, dry_run=dry_run),
-            done,
+            lambda result: pages.go_to(topic_address(name), change_flash(f"Topic {name} was changed.", result)),
             is_confirmed=posted.is_checked("confirm"),
         )
 
@@ -474,16 +461,11 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
         view = await _view(operations, detail)
         review, failure = None, deletion.failure
         if failure is None:
-            try:
-                review = await operations.delete_topic(name, dry_run=True)
-            except OperationFailed as refused:
-                failure = refused
-        return page_html(
-            pages,
+            review, failure = await attempt(operations.delete_topic(name, dry_run=True), None)
+        return pages.html(
             request,
             "topic_delete.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(deletion.error)),
+            is_wrong=bool(deletion.error),
             name=name,
             own=topic_address(name),
             review=review,
@@ -502,9 +484,7 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
 
 
 def _add_sending(app: FastAPI, pages: Pages) -> None:
-    sending = ChangePage[MessageForm](
-        pages, "topic_send.html", _ACTIVE, lambda form: {"own": topic_address(form.topic)}
-    )
+    sending = ChangePage[MessageForm](pages, "topic_send.html", lambda form: {"own": topic_address(form.topic)})
 
     async def message_type(request: Request, name: str) -> str:
         brokers = (await pages.operations(request).topic(name)).summary.brokers
@@ -520,10 +500,9 @@ def _add_sending(app: FastAPI, pages: Pages) -> None:
 
         def done(receipt: TestReceipt) -> Response:
             place = f"{receipt.broker_name}, queue {receipt.queue_id}, offset {receipt.queue_offset:,}"
-            return go_to(
-                pages,
+            return pages.go_to(
                 place_address(receipt.broker_name, name, receipt.queue_id, receipt.queue_offset),
-                flash=Flash("ok", f"The message was stored in {receipt.duration_ms:.1f} ms on {place}."),
+                Flash("ok", f"The message was stored in {receipt.duration_ms:.1f} ms on {place}."),
             )
 
         return await sending.carry_out(
@@ -532,21 +511,16 @@ def _add_sending(app: FastAPI, pages: Pages) -> None:
 
 
 async def _view(operations: Operations, detail: TopicDetail) -> TopicView:
-    clients: Page[Client] | None = None
-    problem = ""
-    try:
-        clients = await operations.clients(topic=detail.summary.name, limit=_CLIENTS_SHOWN)
-    except OperationFailed as failure:
-        problem = f"Clients cannot be listed: {problem_of(failure).detail}."
+    clients, failure = await attempt(operations.clients(topic=detail.summary.name, limit=_CLIENTS_SHOWN), None)
+    problem = f"Clients cannot be listed: {problem_of(failure).detail}." if failure is not None else ""
     return topic_view(detail, clients, clients_problem=problem)
 
 
 async def _newest(operations: Operations, topic: str) -> tuple[Sequence[MessageSummary], str]:
-    try:
-        found = await operations.search(MessageQuery(topic, limit=_NEWEST_SHOWN, body_bytes=PREVIEW_BYTES))
-    except OperationFailed as failure:
-        return (), f"Messages cannot be read: {problem_of(failure).detail}."
-    return found.messages, ""
+    query = MessageQuery(topic, limit=_NEWEST_SHOWN, body_bytes=PREVIEW_BYTES)
+    found, failure = await attempt(operations.search(query), None)
+    problem = f"Messages cannot be read: {problem_of(failure).detail}." if failure is not None else ""
+    return found.messages if found is not None else (), problem
 
 
 def _broker_names(pages: Pages) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
-from tandemmq.admin.console.answers import Pages, page_html
+from tandemmq.admin.console.answers import Pages
 from tandemmq.admin.trace_reader import TraceFindings, TraceLine, TraceList, TracingState
 from tandemmq.admin.trace_trees import (
     TraceNode,
@@ -229,7 +229,6 @@ def _memory(state: TracingState) -> str:
 
 # `/traces`: the newest traces, and where the time of one message went.
 
-_ACTIVE: Final = "traces"
 _LISTED: Final = 50
 _KEY_MAX: Final = 256
 
@@ -244,6 +243,6 @@ def add_trace_pages(app: FastAPI, pages: Pages) -> None:
         key = id.strip()
         if key:
             view = trace_view(key, await pages.traces.find(key))
-            return page_html(pages, request, "trace.html", active=_ACTIVE, view=view)
+            return pages.html(request, "trace.html", view=view)
         found = await pages.traces.newest(count=_LISTED, notable_only=notable)
-        return page_html(pages, request, "traces.html", active=_ACTIVE, view=traces_view(found, notable_only=notable))
+        return pages.html(request, "traces.html", view=traces_view(found, notable_only=notable))

@@ -9,12 +9,11 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 
 from tandemmq.admin.api.access import OPERATOR_ONLY
-from tandemmq.admin.console.answers import Form, Name, Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import Form, Name, Pages, change_flash, form_of
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Acl, AclEntry, ChangeResult, User, UserChange
 
-_ACTIVE: Final = "users"
 _OWN: Final = "/users"
 
 _FIELDS: Final = ("what", "user", "resources", "actions", "sources", "decision", "policy_type")
@@ -92,12 +91,9 @@ def add_user_pages(app: FastAPI, pages: Pages) -> None:
         operations = pages.operations(request)
         users, unseen = await operations.users(search=search)
         acls, _ = await operations.acls()
-        return page_html(
-            pages,
+        return pages.html(
             request,
             "users.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=False),
             rows=user_rows(users, acls),
             unseen=unseen,
             search=search,
@@ -119,7 +115,7 @@ def add_user_pages(app: FastAPI, pages: Pages) -> None:
             result = await pages.operations(request).create_user(change)
         except OperationFailed as failure:
             return await show(request, failure=failure, typed=name)
-        return go_to(pages, _OWN, flash=change_flash(f"User {name} was created.", result))
+        return pages.go_to(_OWN, change_flash(f"User {name} was created.", result))
 
     @app.post(f"{_OWN}/change", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def change(request: Request) -> Response:
@@ -130,5 +126,5 @@ def add_user_pages(app: FastAPI, pages: Pages) -> None:
         except OperationFailed as failure:
             return await show(request, failure=failure)
         if is_sure:
-            return go_to(pages, _OWN, flash=change_flash(step.done, result))
-        return page_html(pages, request, "users_change.html", active=_ACTIVE, step=step, review=result)
+            return pages.go_to(_OWN, change_flash(step.done, result))
+        return pages.html(request, "users_change.html", step=step, review=result)

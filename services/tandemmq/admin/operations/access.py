@@ -91,12 +91,9 @@ class AccessOperations:
                 remedy="give its password as well, or copy it there: `tandemmq user copy`",
             )
 
-        def request(*, dry: bool) -> pb.PutUserRequest:
-            return as_message(pb.PutUserRequest, change, dry_run=dry)
-
         return await self._change(
             masters,
-            lambda planes, dry: planes.access.put_user(request(dry=dry)),
+            lambda planes, dry: planes.access.put_user(as_message(pb.PutUserRequest, change, dry_run=dry)),
             what=lambda master: "changed" if master.broker_name in having else "created",
             problem=f"user {change.username} could not be {'created' if creates else 'changed'}",
             dry_run=dry_run,
@@ -138,15 +135,10 @@ class AccessOperations:
         _check_acl(subject, entries)
         masters = self._members.masters_to_change()
 
-        def request(*, dry: bool) -> pb.PutAclRequest:
-            messages = [as_message(pb.AclEntry, entry) for entry in entries]
-            for message in messages:
-                message.ClearField("changed_time")
-            return pb.PutAclRequest(subject=subject, entries=messages, dry_run=dry)
-
+        messages = [as_message(pb.AclEntry, entry, changed_time=None) for entry in entries]
         return await self._change(
             masters,
-            lambda planes, dry: planes.access.put_acl(request(dry=dry)),
+            lambda planes, dry: planes.access.put_acl(pb.PutAclRequest(subject=subject, entries=messages, dry_run=dry)),
             what=lambda _: "changed",
             problem=f"policies of {subject} could not be changed",
             dry_run=dry_run,
@@ -201,29 +193,33 @@ class AccessOperations:
         chosen = [user for user in users if not usernames or user.username in usernames]
         if missing := set(usernames) - {user.username for user in chosen}:
             raise OperationFailed(FailureKind.NOT_FOUND, f"{source.key} has no user {', '.join(sorted(missing))}")
-        changes = []
-        for user in chosen:
-            acl = next((one for one in acls if one.subject == f"User:{user.username}"), None)
+
+        async def put(planes: BrokerPlanes, *, user: pb.UserView, acl: pb.AclView | None) -> bool:
             is_changed = False
             if not only_acls:
-                put = pb.PutUserRequest(
+                request = pb.PutUserRequest(
                     username=user.username,
                     sealed_password=user.sealed_password,
                     user_type=user.user_type,
                     user_status=user.user_status,
                     dry_run=dry_run,
                 )
-                is_changed = await self._told(target, partial(_put_user, request=put))
+                is_changed = await planes.access.put_user(request)
             if acl is not None and not only_users and not (dry_run and is_changed):
                 entries = pb.PutAclRequest(subject=acl.subject, entries=acl.entries, dry_run=dry_run)
-                is_changed |= await self._told(target, partial(_put_acl, request=entries))
+                is_changed |= await planes.access.put_acl(entries)
+            return is_changed
+
+        changes = []
+        for user in chosen:
+            acl = next((one for one in acls if one.subject == f"User:{user.username}"), None)
+            is_changed = await self._questions.broker(
+                target, partial(put, user=user, acl=acl), problem=f"{target.key} does not take the copy"
+            )
             changes.append(Change(f"{user.username} on {target.key}", "copied" if is_changed else NO_CHANGE))
         return ChangeResult(changes, dry_run)
 
     # Inside
-
-    async def _told(self, master: BrokerState, change: Callable[[BrokerPlanes], Awaitable[bool]]) -> bool:
-        return await self._questions.broker(master, change, problem=f"{master.key} does not take the copy")
 
     async def _having(self, masters: Sequence[BrokerState], username: str) -> set[str]:
         """Broker groups that have the user."""
@@ -256,14 +252,6 @@ class AccessOperations:
             for master, is_changed in zip(masters, found, strict=True)
         ]
         return ChangeResult(changes, dry_run)
-
-
-async def _put_user(planes: BrokerPlanes, request: pb.PutUserRequest) -> bool:
-    return await planes.access.put_user(request)
-
-
-async def _put_acl(planes: BrokerPlanes, request: pb.PutAclRequest) -> bool:
-    return await planes.access.put_acl(request)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from tandemmq.admin.operations.questions import (
     each_once,
     query_request,
     unseen_of,
+    values_of,
 )
 from tandemmq.admin.operations.topics import ORDINARY, category_of
 from tandemmq.admin.operations.values import (
@@ -500,13 +501,12 @@ class TransactionOperations:
         readers = self._members.masters()
         answers = await self._questions.brokers(readers.brokers, lambda planes: planes.operations.transactions(request))
         found = [
-            as_value(Transaction, view, broker_name=answer.broker_name)
-            for answer in answers
-            if answer.value is not None
-            for view in answer.value.transactions
+            as_value(Transaction, view, broker_name=broker_name)
+            for broker_name, answer in values_of(answers)
+            for view in answer.transactions
         ]
         found.sort(key=lambda one: one.store_ms)
-        total = sum(answer.value.total_count for answer in answers if answer.value is not None)
+        total = sum(answer.total_count for _, answer in values_of(answers))
         return TransactionPage(tuple(found[:limit]), total, (*readers.unseen, *unseen_of(answers)))
 
     async def lite_topics(self, topic: str, *, search: str = "", limit: int = 200) -> LiteTopicPage:
@@ -516,10 +516,9 @@ class TransactionOperations:
         readers = self._members.masters()
         answers = await self._questions.brokers(readers.brokers, lambda planes: planes.operations.lite_topics(request))
         found = [
-            as_value(LiteTopic, view, broker_name=answer.broker_name)
-            for answer in answers
-            if answer.value is not None
-            for view in answer.value.lite_topics
+            as_value(LiteTopic, view, broker_name=broker_name)
+            for broker_name, answer in values_of(answers)
+            for view in answer.lite_topics
         ]
         texts = {answer.failure.text for answer in answers if answer.failure is not None}
         if answers and all(answer.value is None for answer in answers):
@@ -530,7 +529,7 @@ class TransactionOperations:
                 remedy="name a topic of the type LITE; `tandemmq topic list` shows types",
             )
         found.sort(key=lambda one: (one.lite_topic, one.broker_name))
-        total = sum(answer.value.total_count for answer in answers if answer.value is not None)
+        total = sum(answer.total_count for _, answer in values_of(answers))
         return LiteTopicPage(tuple(found[:limit]), total, (*readers.unseen, *unseen_of(answers)))
 
     async def resolve(self, transaction_id: str, end: str, *, dry_run: bool = False) -> Transaction:

@@ -241,10 +241,11 @@ def entry_of(
     from tandemmq.admin.operations.values import AclEntry
 
     sources = () if source_ips is None else tuple(part.strip() for part in source_ips.split(","))
-    return AclEntry(resource, _parts(actions), decision, sources, policy_type)
+    return AclEntry(resource, parts_of(actions), decision, sources, policy_type)
 
 
-def _parts(text: str) -> Sequence[str]:
+def parts_of(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

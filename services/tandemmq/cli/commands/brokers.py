@@ -31,6 +31,8 @@ from tandemmq.cli.options import (
 )
 from tandemmq.cli.output import (
     OutputFormat,
+    Shown,
+    bad,
     emit,
     new_table,
     or_text,
@@ -40,10 +42,10 @@ from tandemmq.cli.output import (
     tell_unseen,
 )
 from tandemmq.core.routing.values import MASTER_ID
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import bytes_text, duration_text, rate_text, seconds_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         SlaveDeparture,
         SlaveState,
     )
+    from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, HandOver, Setting
 
 
@@ -115,11 +118,8 @@ def replication_of(state: ClusterState, rates: Mapping[str, BrokerRates]) -> lis
     return [_group(name, members, rates) for name, members in sorted(by_name.items())]
 
 
-def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableType:
+def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> Shown:
     """The groups, their slaves, and who went away lately."""
-    from rich.console import Group
-    from rich.text import Text
-
     masters = new_table("group", "role", "end offset", "slaves in sync", "needed", "ack p50", "ack p99", "")
     slaves = new_table(
         "slave", "acknowledged", "lag", "lag time", "in sync", "speed", "catches up in", "connected for", "from"
@@ -132,11 +132,11 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableT
             group.broker_name,
             group.role or "-",
             f"{group.end_offset:,}" if group.role else "-",
-            Text(f"{group.in_sync_count} of {len(group.slaves)}", style="bold red" if short else ""),
+            bad(f"{group.in_sync_count} of {len(group.slaves)}", short),
             str(group.needed_slave_count),
             _latency(group.ack_p50_seconds),
             _latency(group.ack_p99_seconds),
-            Text("; ".join([group.problem, *(f"{key} does not answer" for key in group.silent)]).strip("; ")),
+            "; ".join([group.problem, *(f"{key} does not answer" for key in group.silent)]).strip("; "),
         )
         for slave in group.slaves:
             plain_row(slaves, *_slave_row(slave))
@@ -149,13 +149,13 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableT
                 bytes_text(departure.lag_bytes),
                 departure.reason,
             )
-    parts: list[RenderableType] = [masters]
+    parts: list[Shown] = [masters]
     if slaves.row_count:
         parts += ["", slaves]
     if gone.row_count:
         parts += ["", gone]
     fail_over = [(group.broker_name, group.failover) for group in groups if group.failover is not None]
-    return Group(*parts, *failover_tables(fail_over, now_ms=now_ms))
+    return [*parts, *failover_tables(fail_over, now_ms=now_ms)]
 
 
 def _group(name: str, members: Iterable[BrokerState], rates: Mapping[str, BrokerRates]) -> GroupReplication:
@@ -204,15 +204,13 @@ def _slave(name: str, slave: SlaveState, rate: BrokerRates | None) -> SlaveRepli
 
 
 def _slave_row(slave: SlaveReplication) -> tuple[str | Text, ...]:
-    from rich.text import Text
-
     eta = "holds all" if not slave.lag_bytes else "not at this speed"
     return (
         slave.slave,
         f"{slave.acked_offset:,}",
         bytes_text(slave.lag_bytes),
         seconds_text(slave.lag_seconds),
-        "yes" if slave.in_sync else Text("no", style="bold red"),
+        "yes" if slave.in_sync else bad("no"),
         f"{bytes_text(round(slave.bytes_per_second))}/s" if slave.bytes_per_second is not None else "-",
         duration_text(slave.catch_up_seconds) if slave.catch_up_seconds is not None else eta,
         duration_text(slave.connected_seconds),
@@ -257,6 +255,13 @@ def check_cluster_name(state: ClusterState, name: str | None) -> None:
         )
 
 
+async def operations_in(connection: ClusterConnection, cluster_name: str | None) -> Operations:
+    """CommandError when another cluster than this one is named."""
+    if cluster_name:
+        check_cluster_name(await connection.read_state(), cluster_name)
+    return await connection.operations()
+
+
 broker_app = typer.Typer(no_args_is_help=True, help="Brokers: list them, read and change their settings.")
 config_app = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
 broker_app.add_typer(config_app, name="config", cls=QuickGroup)
@@ -270,19 +275,18 @@ _BrokerArgument = Annotated[
         metavar="BROKER", help="name:id, its group's name for the master, or host:port.", autocompletion=complete_broker
     ),
 ]
+_BrokerGroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
+]
 
 
 class _Permission(StrEnum):
-    """Whether producers are sent there."""
-
     ON = "on"
     OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class _BrokerLine:
-    """A broker as `list` tells it."""
-
     broker: str
     cluster: str
     role: str
@@ -311,8 +315,6 @@ def broker_list(
 
     Example: tandemmq broker list -o json
     """
-    from tandemmq.service.event_loop import SystemClock
-
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     lines = [_broker_line(broker, rates.get(broker.key)) for broker in state.brokers]
     table = new_table(
@@ -448,9 +450,7 @@ async def changes_of(
 @with_cluster
 def write_permission(
     cluster: ClusterChoice,
-    broker_group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
-    ],
+    broker_group: _BrokerGroupArgument,
     permission: Annotated[_Permission, typer.Argument(help="off: producers are sent elsewhere; on: also here.")],
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -479,9 +479,7 @@ def write_permission(
 @with_cluster
 def accept_loss(
     cluster: ClusterChoice,
-    broker_group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
-    ],
+    broker_group: _BrokerGroupArgument,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -500,9 +498,6 @@ def accept_loss(
 
       tandemmq broker accept-loss broker-a --yes
     """
-    from rich.console import Group
-    from rich.text import Text
-
     planned = cluster.ask(lambda operations: operations.accept_loss(broker_group, dry_run=True))
     if dry_run or not yes:
         emit(output if dry_run else OutputFormat.TABLE, planned, _loss_view(planned))
@@ -510,12 +505,12 @@ def accept_loss(
             return
         ask(f"{'Forget them' if planned.serving else 'Give that up'} for good? ({cluster.target().title})")
     done = cluster.ask(lambda operations: operations.accept_loss(broker_group, names=planned.names))
-    told = Text(
+    told = (
         f"{done.broker} forgot them, and serves as before"
         if done.serving
         else f"{done.broker} gave that up; `tandemmq status` shows how it goes on"
     )
-    emit(output, done, Group(_loss_view(done), "", told) if yes else told)
+    emit(output, done, [_loss_view(done), "", told] if yes else told)
 
 
 @ha_app.command("status")
@@ -542,8 +537,6 @@ def ha_status(
 
       tandemmq ha status broker-a --interval 10 -o json
     """
-    from tandemmq.service.event_loop import SystemClock
-
     if group and broker_group not in ("", group):
         raise Refused(f"{broker_group} and --group {group} are two groups", remedy="name one")
     group = broker_group or group
@@ -581,19 +574,14 @@ def events(
     tell_unseen(unseen)
 
 
-def _loss_view(loss: AcceptedLoss) -> RenderableType:
+def _loss_view(loss: AcceptedLoss) -> Shown:
     """What is given up, in numbers."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from tandemmq.service.event_loop import SystemClock
-
     heading = (
         "serves, and waits for nothing. It keeps its log for members that are away:"
         if loss.serving
         else f"waits: {loss.waits_for}"
     )
-    parts: list[RenderableType] = [Text(f"{loss.broker} {heading}"), ""]
+    parts: list[Shown] = [f"{loss.broker} {heading}", ""]
     if loss.missing:
         table = new_table(
             "missing", "disk", "starts", "epoch", "last known end", "more than in reach", "last seen", "at"
@@ -614,10 +602,8 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
         parts += [
             table,
             "",
-            Text(
-                f"Its log ends at {loss.end_offset:,}, and nothing of it is given up: it forgets these members, and "
-                "keeps nothing for them any more."
-            )
+            f"Its log ends at {loss.end_offset:,}, and nothing of it is given up: it forgets these members, and keeps "
+            "nothing for them any more."
             if loss.serving
             else _lost_view(loss),
         ]
@@ -625,18 +611,15 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
         table = new_table("damaged table", "what is wrong")
         for damaged in loss.damaged_tables:
             plain_row(table, damaged.file, damaged.problem)
-        parts += [table, "", Text("What they held is forgotten; the files are kept beside the new ones, as .damaged.")]
-    return Group(*parts)
+        parts += [table, "", "What they held is forgotten; the files are kept beside the new ones, as .damaged."]
+    return parts
 
 
-def _lost_view(loss: AcceptedLoss) -> RenderableType:
+def _lost_view(loss: AcceptedLoss) -> Shown:
     """How much is known to be lost, and by whom."""
-    from rich.console import Group
-    from rich.text import Text
-
     reach = f"The best log in reach ends at {loss.end_offset:,}. "
     if not loss.witnesses:
-        return Text(f"{reach}Nobody remembers more than that; what is missing may hold more than is known.")
+        return f"{reach}Nobody remembers more than that; what is missing may hold more than is known."
     table = new_table("who remembers it", "of broker", "disk", "epoch", "end", "lost")
     for one in loss.witnesses:
         lost = f"{one.lost_bytes:,}" if one.lost_bytes else "not known how much"
@@ -650,12 +633,10 @@ def _lost_view(loss: AcceptedLoss) -> RenderableType:
         else f"Lost is what was written in epoch {max(one.epoch for one in loss.witnesses)}, which nobody in reach has "
         "heard of; how much that is, nobody remembers:"
     )
-    return Group(Text(reach + known), "", table)
+    return [reach + known, "", table]
 
 
 def _events_table(lines: Sequence[EventLine]) -> Table:
-    from tandemmq.service.event_loop import SystemClock
-
     now_ms = SystemClock().wall_ms()
     table = new_table("when", "who", "level", "what", "")
     for line in lines:
@@ -741,10 +722,8 @@ def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, js
 # `tandemmq failover`, and how groups that fail over stand: the second half of `tandemmq ha status`.
 
 
-def failover_tables(groups: Sequence[tuple[str, GroupFailover]], *, now_ms: int) -> list[RenderableType]:
+def failover_tables(groups: Sequence[tuple[str, GroupFailover]], *, now_ms: int) -> list[Shown]:
     """Groups by name: their records, members, and last changes. Nothing without a group that fails over."""
-    from rich.text import Text
-
     if not groups:
         return []
     records = new_table("fails over", "epoch", "master", "since", "why", "in-sync set", "authority")
@@ -756,21 +735,21 @@ def failover_tables(groups: Sequence[tuple[str, GroupFailover]], *, now_ms: int)
             records,
             name,
             str(group.epoch),
-            Text(group.master or "nobody", style="" if group.acts else "bold red"),
+            bad(group.master or "nobody", not group.acts),
             aged_text(group.since_ms, now_ms=now_ms),
             group.reason or "-",
             " ".join(group.in_sync) or "-",
-            Text(group.authority + away, style="bold red" if away else ""),
+            bad(group.authority + away, away),
         )
         for one in group.members:
             plain_row(
                 members,
                 one.broker,
-                one.role or Text("does not answer", style="bold red"),
+                one.role or bad("does not answer"),
                 "in" if one.in_sync else "out",
                 bytes_text(one.lag_bytes) if one.lag_bytes is not None else "-",
                 "yes" if one.electable else "is master" if group.acts and one.broker == group.master else "no",
-                Text(one.problem, style="bold red"),
+                bad(one.problem),
             )
         for change in group.changes:
             plain_row(
@@ -781,16 +760,14 @@ def failover_tables(groups: Sequence[tuple[str, GroupFailover]], *, now_ms: int)
                 seconds_text(change.took_ms / 1_000),
                 change.reason,
             )
-    parts: list[RenderableType] = ["", records, "", members]
+    parts: list[Shown] = ["", records, "", members]
     return [*parts, "", changes] if changes.row_count else parts
 
 
 @with_cluster
 def failover(
     cluster: ClusterChoice,
-    broker_group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
-    ],
+    broker_group: _BrokerGroupArgument,
     to: Annotated[
         int | None,
         typer.Option("--to", min=0, metavar="N", help="brokerId of the new master. Default: the nearest that may."),
@@ -840,7 +817,7 @@ def failover(
         cluster,
         hand_over,
         lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, _told(planned, unclean=unclean)),
-        lambda planned: _unclean_question(planned) if unclean else _question(planned),
+        lambda planned: _question(planned, unclean=unclean),
         dry_run=dry_run,
         yes=yes,
     )
@@ -848,33 +825,29 @@ def failover(
         emit(output, done, _told(done, unclean=unclean))
 
 
-def _unclean_question(planned: HandOver) -> str:
-    return "Give up what they have, and go on without?" if planned.given_up else "Make it the master?"
-
-
-def _question(planned: HandOver) -> str:
+def _question(planned: HandOver, *, unclean: bool) -> str:
+    if unclean:
+        return "Give up what they have, and go on without?" if planned.given_up else "Make it the master?"
     return "" if planned.from_broker == planned.to_broker else "Hand over?"
 
 
-def _told(done: HandOver, *, unclean: bool) -> Text:
-    from rich.text import Text
-
+def _told(done: HandOver, *, unclean: bool) -> str:
     if unclean and not done.given_up:
-        return Text(
+        return (
             f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master; nobody is given up: who may "
             "have more answers, and is asked first" + ("" if done.dry_run else f"; it serves in epoch {done.epoch}")
         )
     if done.given_up:
-        return Text(
+        return (
             f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master in place of {done.from_broker}, "
             f"and {', '.join(done.given_up)} given up: {bytes_text(done.lost_bytes)} more than it has are known to be "
             f"there, and there may be more" + ("" if done.dry_run else f"; it serves in epoch {done.epoch}")
         )
     if done.from_broker == done.to_broker:
-        return Text(f"{done.to_broker} is the master already, in epoch {done.epoch}; nothing is to be done")
+        return f"{done.to_broker} is the master already, in epoch {done.epoch}; nothing is to be done"
     if done.dry_run:
-        return Text(f"planned: {done.from_broker}, master in epoch {done.epoch}, hands over to {done.to_broker}")
-    return Text(
+        return f"planned: {done.from_broker}, master in epoch {done.epoch}, hands over to {done.to_broker}"
+    return (
         f"{done.from_broker} handed over to {done.to_broker}, master in epoch {done.epoch}; the group took no sends "
         f"for {seconds_text(done.no_sends_ms / 1_000)} at most"
     )

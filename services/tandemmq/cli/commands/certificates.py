@@ -14,13 +14,12 @@ from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, data_option, lay_out, read_members
 from tandemmq.cli.options import OutputOption
-from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row
+from tandemmq.cli.output import OutputFormat, bad, emit, new_table, or_text, plain_row
 from tandemmq.core.access.identity import Identity, IdentityUnusable, Role, identity_of
+from tandemmq.service.kubernetes_api import KubernetesApi, KubernetesUnavailable, api_of_user
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from tandemmq.service.kubernetes_api import KubernetesApi
 
 certs_app = typer.Typer(no_args_is_help=True, help="Certificates of the links between services.")
 
@@ -190,8 +189,6 @@ def _refuse_unless(holds: bool, problem: str, remedy: str) -> None:
 
 
 def _api_of(namespace: str | None, kube_context: str | None) -> KubernetesApi:
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable, api_of_user
-
     try:
         return api_of_user(namespace or "", context=kube_context or "")
     except KubernetesUnavailable as error:
@@ -203,7 +200,6 @@ def _make_secrets(
 ) -> list[str]:
     from tandemmq.cli.kube.certificate_secrets import CertificateSecrets
     from tandemmq.cli.local.certificates import LEAF_DAYS
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
     secrets = CertificateSecrets(api, prefix, now=lambda: datetime.now(UTC))
     wanted = [_identity(text, cluster) for text in identities]
@@ -299,12 +295,10 @@ def _line(folder: Path) -> CertificateLine:
 
 
 def _table(lines: list[CertificateLine]) -> RenderableType:
-    from rich.text import Text
-
     table = new_table("whose", "until", "days left", "for what", "folder")
     for line in lines:
         if line.problem:
-            plain_row(table, Text("unusable", style="bold red"), "-", "-", line.problem, line.folder)
+            plain_row(table, bad("unusable"), "-", "-", line.problem, line.folder)
         else:
             plain_row(table, line.identity, line.not_after, f"{line.days_left:g}", line.uses, line.folder)
     return or_text(table, "no certificates here; see tandemmq certs make --help")

@@ -19,6 +19,7 @@ from tandemmq.cli.kube.release import runs_of_release
 from tandemmq.cli.lazy_group import QuickGroup
 from tandemmq.cli.listing import collect, read_groups
 from tandemmq.cli.options import complete_group, complete_topic, parse_duration_s
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
@@ -109,6 +110,12 @@ def worst(levels: Iterable[CheckLevel]) -> CheckLevel:
     return CheckLevel.OK
 
 
+def _judged(name: str, found: Sequence[tuple[CheckLevel, str]], measures: Sequence[Measure], well: str) -> CheckResult:
+    """As bad as the worst that was found; `well` is said where nothing was."""
+    reasons = [reason for _, reason in found] or [well]
+    return CheckResult(name, worst(level for level, _ in found), reasons, measures)
+
+
 def _number(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
@@ -166,25 +173,22 @@ def check_replication(
     state: ClusterState, *, warning_bytes: int, critical_bytes: int, warning_s: float, critical_s: float
 ) -> CheckResult:
     """Critical when a master is away or lacks slaves it needs; each slave's lag by its limits."""
-    levels, reasons, measures = [], [], []
+    measures: list[Measure] = []
     masters = [broker for broker in state.brokers if broker.is_master]
     orphans = {broker.broker_name for broker in state.brokers} - {broker.broker_name for broker in masters}
-    for name in sorted(orphans):
-        levels.append(CheckLevel.CRITICAL)
-        reasons.append(f"broker group {name} has no master")
+    found = [(CheckLevel.CRITICAL, f"broker group {name} has no master") for name in sorted(orphans)]
     for broker in masters:
         if broker.status is None:
-            levels.append(CheckLevel.CRITICAL)
-            reasons.append(f"{broker.key} does not answer ({broker.error})")
+            found.append((CheckLevel.CRITICAL, f"{broker.key} does not answer ({broker.error})"))
             continue
         if broker.status.start_wait is not None:
-            levels.append(CheckLevel.CRITICAL)
-            reasons.append(f"{broker.key} waits and does not serve: {broker.status.start_wait.reason}")
+            reason = broker.status.start_wait.reason
+            found.append((CheckLevel.CRITICAL, f"{broker.key} waits and does not serve: {reason}"))
             continue
         in_sync = sum(slave.in_sync for slave in broker.status.slaves)
         if in_sync < broker.status.needed_slave_count:
-            levels.append(CheckLevel.CRITICAL)
-            reasons.append(f"{broker.key} has {in_sync} of {broker.status.needed_slave_count} slaves in sync")
+            needed = broker.status.needed_slave_count
+            found.append((CheckLevel.CRITICAL, f"{broker.key} has {in_sync} of {needed} slaves in sync"))
         for slave in broker.status.slaves:
             name = f"{broker.broker_name}:{slave.broker_id}" if slave.broker_id >= 0 else f"{broker.key}<-{slave.peer}"
             lag = Measure(f"{name} lag", slave.lag_bytes, "B", warning_bytes, critical_bytes, 0)
@@ -192,29 +196,27 @@ def check_replication(
             measures += [lag, age]
             level = worst((lag.level(), age.level()))
             if level is not CheckLevel.OK:
-                levels.append(level)
                 behind = f"{bytes_text(slave.lag_bytes)} and {duration_text(slave.lag_seconds)}"
-                reasons.append(f"{name} is {behind} behind")
+                found.append((level, f"{name} is {behind} behind"))
     for broker in state.brokers:
         link = broker.status.master_link if broker.status is not None else None
         if link is not None and link.state == "refusing":
-            levels.append(CheckLevel.CRITICAL)
-            reasons.append(f"{broker.key} refuses to follow its master: {link.problem}")
+            found.append((CheckLevel.CRITICAL, f"{broker.key} refuses to follow its master: {link.problem}"))
     if not masters and not orphans:
         return CheckResult("replication", CheckLevel.UNKNOWN, ["no broker is registered"])
     slaves = sum(len(broker.status.slaves) for broker in masters if broker.status)
-    told = reasons or [f"keeping up: {counted(slaves, 'slave')} of {counted(len(masters), 'master')}"]
-    return CheckResult("replication", worst(levels), told, measures)
+    well = f"keeping up: {counted(slaves, 'slave')} of {counted(len(masters), 'master')}"
+    return _judged("replication", found, measures, well)
 
 
 def check_disk(state: ClusterState, *, warning_ratio: float, critical_ratio: float | None) -> CheckResult:
     """The part of each broker's disk that is used. Critical by default where the broker itself refuses sends."""
-    levels, reasons, measures = [], [], []
+    found: list[tuple[CheckLevel, str]] = []
+    measures: list[Measure] = []
     for broker in state.brokers:
         disk = broker.status.disk if broker.status is not None else None
         if disk is None:
-            levels.append(CheckLevel.UNKNOWN)
-            reasons.append(f"{broker.key} {_why_no_disk(broker)}")
+            found.append((CheckLevel.UNKNOWN, f"{broker.key} {_why_no_disk(broker)}"))
             continue
         critical = critical_ratio if critical_ratio is not None else disk.warning_ratio
         measure = Measure(
@@ -228,14 +230,11 @@ def check_disk(state: ClusterState, *, warning_ratio: float, critical_ratio: flo
         )
         measures.append(measure)
         if (level := measure.level()) is not CheckLevel.OK:
-            levels.append(level)
-            reasons.append(
-                f"{broker.key} uses {disk.used_ratio:.0%} of {disk.path}, {bytes_text(disk.free_bytes)} are free"
-            )
+            room = f"{disk.used_ratio:.0%} of {disk.path}, {bytes_text(disk.free_bytes)} are free"
+            found.append((level, f"{broker.key} uses {room}"))
     if not state.brokers:
         return CheckResult("disk", CheckLevel.UNKNOWN, ["no broker is registered"])
-    told = reasons or [f"with room: {counted(len(measures), 'disk')}"]
-    return CheckResult("disk", worst(levels), told, measures)
+    return _judged("disk", found, measures, f"with room: {counted(len(measures), 'disk')}")
 
 
 def check_lag(
@@ -249,7 +248,8 @@ def check_lag(
     critical_s: float | None,
 ) -> CheckResult:
     """How far groups are behind, in messages, and by the age of the oldest message that waits."""
-    levels, reasons, measures = [], [], []
+    found: list[tuple[CheckLevel, str]] = []
+    measures: list[Measure] = []
     for summary, progress in groups:
         read = [each for each in progress if topic in ("", each.topic)]
         lag = Measure(summary.name, sum(each.lag for each in read), "", warning, critical, 0)
@@ -258,14 +258,12 @@ def check_lag(
         measures += [lag, age]
         level = worst((lag.level(), age.level()))
         if level is not CheckLevel.OK:
-            levels.append(level)
             oldest = f", the oldest for {duration_text(age_s)}" if age_s else ""
             members = "" if summary.member_count else ", no member is connected"
-            reasons.append(f"group {summary.name} is {counted(int(lag.value), 'message')} behind{oldest}{members}")
-    for each in unseen:
-        levels.append(CheckLevel.UNKNOWN)
-        reasons.append(f"{each.subject} was not seen ({each.reason})")
-    return CheckResult("lag", worst(levels), reasons or [f"keeping up: {counted(len(groups), 'group')}"], measures)
+            behind = f"is {counted(int(lag.value), 'message')} behind{oldest}{members}"
+            found.append((level, f"group {summary.name} {behind}"))
+    found += [(CheckLevel.UNKNOWN, f"{each.subject} was not seen ({each.reason})") for each in unseen]
+    return _judged("lag", found, measures, f"keeping up: {counted(len(groups), 'group')}")
 
 
 def check_consistency(reading: ConsistencyReading, *, now_ms: int) -> CheckResult:
@@ -460,7 +458,6 @@ def consistency(
     Example: tandemmq check consistency --results configmap:mq-consistency --max-age 3h
     """
     from tandemmq.admin.consistency_runs import ConsistencyReading, standings
-    from tandemmq.service.event_loop import SystemClock
 
     target = cluster.target()
     runs = ending.run(consistency_runs(target, results))

@@ -25,8 +25,6 @@ _NameArgument = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A context as `list` prints it."""
-
     name: str
     # data, namesrv or kubernetes.
     kind: str

@@ -23,11 +23,11 @@ from tandemmq.cli.options import (
     complete_topic,
     parse_moment_ms,
 )
-from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.cli.output import OutputFormat, Shown, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import age_text, counted, duration_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
     from tandemmq.admin.operations.values import (
@@ -60,10 +60,8 @@ def groups_table(groups: Iterable[GroupSummary]) -> Table:
     return table
 
 
-def group_tables(detail: GroupDetail) -> RenderableType:
+def group_tables(detail: GroupDetail) -> Shown:
     """The group, its progress queue by queue, its members, and its dead letters."""
-    from rich.console import Group
-
     from tandemmq.admin.operations.topics import attributes_text
 
     letters = (
@@ -75,10 +73,10 @@ def group_tables(detail: GroupDetail) -> RenderableType:
     table = groups_table([detail.summary])
     attributes = attributes_text(detail.summary.attributes)
     named = [f"attributes: {attributes}"] if attributes else []
-    return Group(table, *named, "", progress_table(detail.progress), "", members, "", letters)
+    return [table, *named, "", progress_table(detail.progress), "", members, "", letters]
 
 
-def progress_table(progress: Sequence[Progress]) -> RenderableType:
+def progress_table(progress: Sequence[Progress]) -> Shown:
     """One line a queue the group has read."""
     if not progress:
         return "it has read nothing yet"
@@ -381,7 +379,6 @@ def clients(
 
 def _target(text: str) -> ResetTarget:
     from tandemmq.admin.operations.values import ResetTarget
-    from tandemmq.service.event_loop import SystemClock
 
     if text == "earliest":
         return ResetTarget(earliest=True)

@@ -15,12 +15,11 @@ from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused
 from tandemmq.cli.listing import ask
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
-from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.cli.output import OutputFormat, Shown, bad, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER, TailWalk, kept_tail_of, reason_path
 from tandemmq.service.texts import wall_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
     from tandemmq.admin.operations.operations import Operations
@@ -109,7 +108,11 @@ def restore_kept_tail(
     """
     if store is not None and broker:
         raise Refused("--store and --broker exclude each other", remedy="give one")
-    found = _TailList(_tails_in(store), ()) if store is not None else _TailList(*cluster.ask(_tails_of_brokers))
+    found = (
+        _TailList(_tails_in(store), ())
+        if store is not None
+        else _TailList(*cluster.ask(lambda operations: operations.kept_tails()))
+    )
     tails = [tail for tail in found.tails if (not broker or tail.broker == broker) and (not name or tail.name == name)]
     if not name and not every:
         emit(output, _TailList(tails, found.unseen), or_text(_tails_table(tails), _NO_TAIL))
@@ -140,10 +143,6 @@ def restore_kept_tail(
 def _end(reports: Sequence[_TailReport]) -> None:
     if not all(report.is_complete for report in reports):
         raise typer.Exit(EXIT_FAILED)
-
-
-async def _tails_of_brokers(operations: Operations) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
-    return await operations.kept_tails()
 
 
 def _restored(cluster: ClusterChoice, tail: KeptTail, store: Path | None, group: str, *, dry_run: bool) -> _TailReport:
@@ -262,11 +261,8 @@ def _tails_table(tails: Sequence[KeptTail]) -> Table:
     return table
 
 
-def _report(reports: Sequence[_TailReport]) -> RenderableType:
+def _report(reports: Sequence[_TailReport]) -> Shown:
     """The sums, then what was or is missing, then what cannot be read."""
-    from rich.console import Group
-    from rich.text import Text
-
     is_planned = any(report.dry_run for report in reports)
     sums = new_table(
         "broker",
@@ -290,8 +286,8 @@ def _report(reports: Sequence[_TailReport]) -> RenderableType:
             f"{report.held_count + len(report.messages):,}",
             f"{report.held_count:,}",
             f"{report.stored_count:,}",
-            Text(f"{others:,}", style="bold red" if others else ""),
-            Text(f"{lost_bytes:,}", style="bold red" if lost_bytes else ""),
+            bad(f"{others:,}", others),
+            bad(f"{lost_bytes:,}", lost_bytes),
         )
         # What went wrong must not be beyond the last line.
         for message in sorted(report.messages, key=lambda one: not one.problem):
@@ -308,15 +304,15 @@ def _report(reports: Sequence[_TailReport]) -> RenderableType:
                 message.topic,
                 wall_text(message.store_ms),
                 place,
-                Text(message.problem, style="bold red"),
+                bad(message.problem),
             )
         for one in report.unreadable[:_LINES_MAX]:
             plain_row(unreadable, f"{one.start_offset:,}", f"{one.end_offset:,}", one.reason)
-    parts: list[RenderableType] = [or_text(sums, _NO_TAIL)]
+    parts: list[Shown] = [or_text(sums, _NO_TAIL)]
     if messages.row_count:
         parts += ["", messages]
     if left:
         parts.append(f"and {left:,} more: see -o json")
     if unreadable.row_count:
         parts += ["", unreadable]
-    return Group(*parts)
+    return parts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, BodyForm
+from tandemmq.admin.operations.bodies import BODY_BYTES_MAX, BodyForm, body_preview, body_view
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError, Refused, one_line
 from tandemmq.cli.listing import collect, confirmed, tell_rest
@@ -31,11 +31,22 @@ from tandemmq.cli.options import (
     moment_text,
     parse_moment_ms,
 )
-from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
+from tandemmq.cli.output import (
+    OutputFormat,
+    Shown,
+    bad,
+    emit,
+    emit_line,
+    new_table,
+    or_text,
+    plain_row,
+    styled,
+    tell_unseen,
+)
+from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.texts import age_text, bytes_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
     from tandemmq.admin.operations.operations import Operations
@@ -57,8 +68,6 @@ if TYPE_CHECKING:
 
 def messages_table(messages: Iterable[MessageSummary], *, now_ms: int) -> Table:
     """One line a message; as much of its body as was asked for, on one line."""
-    from tandemmq.admin.operations.bodies import body_preview
-
     table = new_table("stored", "topic", "broker", "queue", "offset", "tag", "keys", "bytes", "message id", "body")
     for message in messages:
         plain_row(
@@ -79,8 +88,6 @@ def messages_table(messages: Iterable[MessageSummary], *, now_ms: int) -> Table:
 
 def message_line(message: MessageSummary) -> str:
     """One line of a tail: when, where, which, and the beginning of its body."""
-    from tandemmq.admin.operations.bodies import body_preview
-
     marks = [f"tag={one_line(message.tag)}"] if message.tag else []
     marks += [f"keys={one_line(','.join(message.keys))}"] if message.keys else []
     where = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
@@ -88,17 +95,15 @@ def message_line(message: MessageSummary) -> str:
     return f"{head} {body_preview(message.body)}".rstrip()
 
 
-def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -> RenderableType:
+def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -> Shown:
     """One message whole: where it lies, what it says of itself, its copies, who consumed it, its body."""
-    from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
     message = detail.message
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(message, now_ms=now_ms):
-        facts.add_row(Text(name, style="bold"), Text(one_line(value)))
-    parts: list[RenderableType] = [facts, ""]
+        plain_row(facts, styled(name, "bold"), value)
+    parts: list[Shown] = [facts, ""]
     if message.properties:
         properties = new_table("property", "value")
         for name, value in sorted(message.properties.items()):
@@ -110,15 +115,13 @@ def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -
         for group, state in sorted(detail.consumption.items()):
             plain_row(consumption, group, state)
         parts += [consumption, ""]
-    return Group(*parts, *_body(message, form))
+    return [*parts, *_body(message, form)]
 
 
 def copies_table(copies: Sequence[ReplicaCopy]) -> Table:
-    from rich.text import Text
-
     table = new_table("replica", "holds it", "same bytes", "on disk", "verdict", "SHA-256")
     for copy in copies:
-        same = "-" if copy.equal is None else "yes" if copy.equal else Text("no", style="bold red")
+        same = "-" if copy.equal is None else "yes" if copy.equal else bad("no")
         plain_row(
             table,
             copy.broker,
@@ -144,8 +147,6 @@ def place_text(broker_name: str, queue_id: int, queue_offset: int) -> str:
 
 
 def resend_table(results: Iterable[DeadLetterResult]) -> Table:
-    from rich.text import Text
-
     table = new_table("broker", "dead letter", "to topic", "new offset", "message id", "problem")
     for result in results:
         plain_row(
@@ -155,7 +156,7 @@ def resend_table(results: Iterable[DeadLetterResult]) -> Table:
             result.topic or "-",
             str(result.new_queue_offset) if result.new_queue_offset >= 0 else "-",
             result.message_id or "-",
-            Text(result.problem, style="bold red"),
+            bad(result.problem),
         )
     return table
 
@@ -178,25 +179,21 @@ def _facts(message: Message, *, now_ms: int) -> Iterable[tuple[str, str]]:
         yield "trace", f"tandemmq trace {message.message_id}"
 
 
-def _body(message: Message, form: BodyForm | None) -> Iterable[RenderableType]:
-    from rich.text import Text
-
-    from tandemmq.admin.operations.bodies import body_view
-
+def _body(message: Message, form: BodyForm | None) -> Iterable[Shown]:
     if message.body_problem:
-        yield Text(f"the body cannot be shown: {message.body_problem}", style="bold red")
+        yield bad(f"the body cannot be shown: {message.body_problem}")
         return
     if not message.body:
-        yield Text("the body is empty" if not message.body_size else "the body was not asked for", style="dim")
+        yield styled("the body is empty" if not message.body_size else "the body was not asked for", "dim")
         return
     view = body_view(message.body, wanted=form)
-    yield Text(view.text)
+    yield view.text
     if form is not None and view.form is not form:
-        yield Text(f"it is no {form}; shown as {view.form}", style="dim")
+        yield styled(f"it is no {form}; shown as {view.form}", "dim")
     if view.shown_bytes < len(message.body):
-        yield Text(f"shown: the first {bytes_text(view.shown_bytes)}; --body-bytes and -o json give more", style="dim")
+        yield styled(f"shown: the first {bytes_text(view.shown_bytes)}; --body-bytes and -o json give more", "dim")
     elif not message.compression and len(message.body) < message.body_size:
-        yield Text(f"shown: the first {bytes_text(len(message.body))} of {bytes_text(message.body_size)}", style="dim")
+        yield styled(f"shown: the first {bytes_text(len(message.body))} of {bytes_text(message.body_size)}", "dim")
 
 
 message_app = typer.Typer(no_args_is_help=True, help="Find and read messages where they lie, without consuming them.")
@@ -252,7 +249,6 @@ def message_query(
       tandemmq message query orders --broker broker-a --queue 3 --offset 1000 --oldest-first
     """
     from tandemmq.admin.operations.values import MessageQuery, SearchOrder
-    from tandemmq.service.event_loop import SystemClock
 
     now_ms = SystemClock().wall_ms()
     if queue >= 0 and not broker:
@@ -291,8 +287,6 @@ def message_find(
 
     Example: tandemmq message find 01A2B3C4D5E6F70001061C2F5A00000001
     """
-    from tandemmq.service.event_loop import SystemClock
-
     found = cluster.ask(lambda operations: operations.find_message(message_id, topic=topic))
     if not found and output is OutputFormat.TABLE:
         raise _no_such(message_id)
@@ -328,8 +322,6 @@ def message_show(
 
       tandemmq message show --broker broker-a --physical-offset 1048576 -o json
     """
-    from tandemmq.service.event_loop import SystemClock
-
     by_queue = bool(topic and broker and queue >= 0 and offset >= 0)
     by_log = bool(broker and physical_offset >= 0)
     by_place = bool(broker) or max(queue, offset, physical_offset) >= 0
@@ -439,8 +431,6 @@ def send(
 
 
 def _body_bytes(text: str | None) -> bytes:
-    from tandemmq.admin.operations.bodies import BODY_BYTES_MAX
-
     if text is not None and text != "-":
         return _not_empty(text.encode())
     if at_terminal():
@@ -599,8 +589,6 @@ def _tell(
 
 
 def _table(transactions: Sequence[Transaction]) -> Table:
-    from tandemmq.service.event_loop import SystemClock
-
     now_ms = SystemClock().wall_ms()
     table = new_table("transaction", "broker", "topic", "message", "age", "asked", "producer", "size")
     for one in transactions:
@@ -637,8 +625,6 @@ _SEARCH_PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class _Letters:
-    """A group and its dead letters."""
-
     group: str
     topic: str
     # Held by the masters that answered; -1: not known.
@@ -690,7 +676,6 @@ def dead_letter_show(
     from tandemmq.admin.operations.operations import refuse_unknown_group
     from tandemmq.admin.operations.topics import dead_letter_topic
     from tandemmq.admin.operations.values import MessageQuery
-    from tandemmq.service.event_loop import SystemClock
 
     query = MessageQuery(dead_letter_topic(group), limit=limit, body_bytes=_PREVIEW_BYTES, page_token=page)
 

@@ -15,7 +15,7 @@ from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_bli
 from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
 from tandemmq.cli.options import DryRunOption, YesOption, at_terminal, standard_input
-from tandemmq.cli.output import new_table, show
+from tandemmq.cli.output import new_table, plain_row, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -163,8 +163,6 @@ def _chosen(plan: RepairPlan, numbers: Sequence[int]) -> list[RepairStep]:
 
 def plan_table(plan: RepairPlan, steps: Sequence[RepairStep]) -> Table:
     """The steps, as an operator reads them before he agrees."""
-    from rich.text import Text
-
     from tandemmq.admin.replica_repair import ReplicaKey
 
     table = new_table("step", "broker", "what", "why")
@@ -172,7 +170,7 @@ def plan_table(plan: RepairPlan, steps: Sequence[RepairStep]) -> Table:
     table.title_justify = "left"
     for step in steps:
         target = str(ReplicaKey(step.group, step.target_broker_id))
-        table.add_row(str(step.number), target, Text(_what(step)), Text(step.reason))
+        plain_row(table, str(step.number), target, _what(step), step.reason)
     return table
 
 

@@ -14,6 +14,7 @@ import typer
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.options import parse_duration_s
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerState
@@ -220,7 +221,6 @@ async def _round_trip(
 ) -> str:
     """The line to print. CommandError when a message is missing, damaged or not acknowledged in time."""
     from tandemmq.client import ClientOptions, Producer, SimpleConsumer
-    from tandemmq.service.event_loop import SystemClock
 
     clock, counts = SystemClock(), SmokeCount()
     started_ms = clock.monotonic_ms()

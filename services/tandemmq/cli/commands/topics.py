@@ -20,10 +20,10 @@ from tandemmq.cli.options import (
     aged_text,
     complete_broker_group,
 )
-from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
+from tandemmq.cli.output import OutputFormat, Shown, emit, new_table, or_text, plain_row, styled, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
     from tandemmq.admin.operations.values import Extent, Progress, Route, TopicDetail, TopicSummary
@@ -50,29 +50,26 @@ def topics_table(topics: Iterable[TopicSummary]) -> Table:
     return table
 
 
-def topic_tables(detail: TopicDetail, *, now_ms: int) -> RenderableType:
+def topic_tables(detail: TopicDetail, *, now_ms: int) -> Shown:
     """The topic, its queues, whether its routes agree, and who reads it."""
-    from rich.console import Group
-    from rich.text import Text
-
     from tandemmq.admin.operations.topics import attributes_text
 
     routes = (
-        Text("every NameServer that answers gives the same route")
+        "every NameServer that answers gives the same route"
         if detail.routes_agree
-        else Text("NameServers disagree about its route; see `tandemmq topic routes`", style="bold yellow")
+        else styled("NameServers disagree about its route; see `tandemmq topic routes`", "bold yellow")
     )
     attributes = sorted({text for each in detail.summary.brokers if (text := attributes_text(each.attributes))})
-    return Group(
+    return [
         topics_table([detail.summary]),
-        *([Text(f"attributes: {' / '.join(attributes)}")] if attributes else []),
+        *([f"attributes: {' / '.join(attributes)}"] if attributes else []),
         "",
         _queues_table(detail.extents, now_ms=now_ms),
         "",
         routes,
         "",
         _groups_table(detail.groups),
-    )
+    ]
 
 
 def routes_table(routes: Sequence[Route]) -> Table:
@@ -119,11 +116,9 @@ def _queues_table(extents: Sequence[Extent], *, now_ms: int) -> Table:
     return table
 
 
-def _groups_table(groups: Sequence[Progress]) -> RenderableType:
-    from rich.text import Text
-
+def _groups_table(groups: Sequence[Progress]) -> Shown:
     if not groups:
-        return Text("no group has read it")
+        return "no group has read it"
     table = new_table("read by group", "lag", "in flight")
     for progress in groups:
         plain_row(table, progress.group, f"{progress.lag:,}", f"{progress.inflight:,}")
@@ -228,8 +223,6 @@ def topic_lite(
 
     Example: tandemmq topic lite sessions --search user-7
     """
-    from tandemmq.service.event_loop import SystemClock
-
     page = cluster.ask(lambda operations: operations.lite_topics(topic, search=search, limit=limit))
     table = new_table("lite topic", "broker group", "messages", "newest", "subscribers", "lags of groups")
     now_ms = SystemClock().wall_ms()
@@ -287,8 +280,6 @@ def topic_describe(cluster: ClusterChoice, topic: TopicArgument, output: OutputO
 
     Example: tandemmq topic describe orders
     """
-    from tandemmq.service.event_loop import SystemClock
-
     detail = cluster.ask(lambda operations: operations.topic(topic))
     emit(output, detail, topic_tables(detail, now_ms=SystemClock().wall_ms()))
     tell_unseen(detail.unseen)

@@ -8,22 +8,39 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tandemmq.admin.trace_trees import (
+    TraceNode,
+    TraceTree,
+    advice,
+    copy_facts,
+    event_text,
+    facts,
+    findings_document,
+    list_document,
+    messages_text,
+    missing,
+    operation,
+    operation_name,
+    outcome,
+    parts_text,
+    reason_text,
+    shift_text,
+    short_name,
+    trace_trees,
+    unanswered,
+)
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, Refused
 from tandemmq.cli.options import JsonOption, OutputOption
-from tandemmq.cli.output import OutputFormat, emit
+from tandemmq.cli.output import OutputFormat, Shown, emit, styled
 from tandemmq.service.texts import nanoseconds_text, wall_text
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.text import Text
 
     from tandemmq.admin.cluster_state import BrokerState
     from tandemmq.admin.trace_reader import TraceFindings, TraceList
-    from tandemmq.admin.trace_trees import (
-        TraceNode,
-        TraceTree,
-    )
 
 
 # A message's life in the terminal: where it lies, then each traced operation as a tree with times and bars.
@@ -38,8 +55,6 @@ _LIST_WIDE: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of a tree."""
-
     # None: an event.
     node: TraceNode | None
     at_ns: int
@@ -48,31 +63,22 @@ class _Row:
     text: Text
 
 
-def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
+def trace_view(findings: TraceFindings, console: Console) -> Shown:
     """Everything that is known."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from tandemmq.admin.trace_trees import advice, missing, trace_trees
-
-    parts: list[RenderableType] = [_heading(findings)]
+    parts: list[Shown] = [_heading(findings)]
     trees = trace_trees(findings.spans)
     for tree in trees:
         parts += ["", _tree(tree, console.width)]
     if not trees and findings.copies:
-        parts += ["", Text("no trace", style="bold")]
+        parts += ["", styled("no trace", "bold")]
     notes = [*missing(findings, trees), *advice(findings)]
     if notes:
-        parts += ["", *(Text(f"note: {note}", style="yellow") for note in notes)]
-    return Group(*parts)
+        parts += ["", *(styled(f"note: {note}", "yellow") for note in notes)]
+    return parts
 
 
 def _heading(findings: TraceFindings) -> Text:
-    from rich.text import Text
-
-    from tandemmq.admin.trace_trees import copy_facts
-
-    text = Text()
+    text = styled("")
     if findings.message_id:
         text.append("message".ljust(_LABEL)).append_text(_plain(findings.message_id, style="bold"))
     else:
@@ -84,10 +90,8 @@ def _heading(findings: TraceFindings) -> Text:
     return text
 
 
-def _tree(tree: TraceTree, width: int) -> RenderableType:
-    from rich.console import Group
+def _tree(tree: TraceTree, width: int) -> Shown:
     from rich.table import Table
-    from rich.text import Text
 
     rows = list(_rows(tree.root, "", "", is_root=True))
     start_ns, end_ns = tree.start_ns, tree.end_ns
@@ -100,20 +104,16 @@ def _tree(tree: TraceTree, width: int) -> RenderableType:
     if bar_width >= _BAR_MIN:
         table.add_column("", no_wrap=True, width=bar_width)
     for row in rows:
-        at = Text(_ms(row.at_ns - start_ns, digits), style="dim" if row.node is None else "")
-        took = Text(_ms(row.end_ns - row.at_ns, digits) if row.node is not None else "", style="bold")
-        cells = [at, took, Text(row.branches, style="dim") + row.text]
+        at = styled(_ms(row.at_ns - start_ns, digits), "dim" if row.node is None else "")
+        took = styled(_ms(row.end_ns - row.at_ns, digits) if row.node is not None else "", "bold")
+        cells = [at, took, styled(row.branches, "dim") + row.text]
         if bar_width >= _BAR_MIN:
             cells.append(_bar(row, start_ns, end_ns, bar_width))
         table.add_row(*cells)
-    return Group(*_tree_heading(tree), table)
+    return [*_tree_heading(tree), table]
 
 
-def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    from tandemmq.admin.trace_trees import operation, outcome, parts_text, reason_text, shift_text
-
+def _tree_heading(tree: TraceTree) -> Iterator[Shown]:
     root = tree.root
     result, is_good = outcome(tree)
     heading = _plain(operation(tree), style="bold")
@@ -124,20 +124,16 @@ def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
     if reason := reason_text(tree):
         about.append(reason)
     about.append(f"trace {root.span.context.trace_id:032x}")
-    yield Text(", ".join(about), style="dim")
+    yield styled(", ".join(about), "dim")
     if root.span.parent_span_id:
-        yield Text(f"part of the caller's own trace, below its span {root.span.parent_span_id:016x}", style="dim")
+        yield styled(f"part of the caller's own trace, below its span {root.span.parent_span_id:016x}", "dim")
     if said := parts_text(tree):
-        yield Text(said)
+        yield said
     for shift in tree.shifts:
-        yield Text(f"note: {shift_text(shift)}", style="yellow")
+        yield styled(f"note: {shift_text(shift)}", "yellow")
 
 
 def _rows(node: TraceNode, branch: str, below: str, *, is_root: bool = False) -> Iterator[_Row]:
-    from rich.text import Text
-
-    from tandemmq.admin.trace_trees import event_text
-
     yield _Row(node, node.start_ns, node.end_ns, branch, _span_text(node, is_root=is_root))
     events = node.events[:_EVENTS_SHOWN]
     # In the order of time; of an event and a span that begin together the event is first.
@@ -147,22 +143,18 @@ def _rows(node: TraceNode, branch: str, below: str, *, is_root: bool = False) ->
     for number, (at_ns, _, entry) in enumerate(inner, 1):
         is_last = number == len(inner) and len(node.events) <= _EVENTS_SHOWN
         if isinstance(entry, int):
-            text = Text(event_text(events[entry]), style="dim")
+            text = styled(event_text(events[entry]), "dim")
             yield _Row(None, at_ns, at_ns, below + ("└· " if is_last else "├· "), text)
         else:
             mark = "└─ " if is_last else "├─ "
             yield from _rows(entry, below + mark, below + ("   " if is_last else "│  "))
     if len(node.events) > _EVENTS_SHOWN:
-        more = Text(f"{len(node.events) - _EVENTS_SHOWN} more events", style="dim")
+        more = styled(f"{len(node.events) - _EVENTS_SHOWN} more events", "dim")
         yield _Row(None, node.end_ns, node.end_ns, below + "└· ", more)
 
 
 def _span_text(node: TraceNode, *, is_root: bool) -> Text:
-    from rich.text import Text
-
-    from tandemmq.admin.trace_trees import facts, short_name
-
-    text = Text(short_name(node.span.name), style="bold red" if node.span.failure else "bold" if is_root else "")
+    text = styled(short_name(node.span.name), "bold red" if node.span.failure else "bold" if is_root else "")
     if node.is_linked:
         text.append(f" ⇠ {node.broker}", style="magenta")
     if said := facts(node):
@@ -171,17 +163,15 @@ def _span_text(node: TraceNode, *, is_root: bool) -> Text:
 
 
 def _bar(row: _Row, start_ns: int, end_ns: int, width: int) -> Text:
-    from rich.text import Text
-
     if row.at_ns > end_ns:
-        return Text("›".rjust(width), style="dim")
+        return styled("›".rjust(width), "dim")
     whole = max(1, end_ns - start_ns)
     first = min(width - 1, (row.at_ns - start_ns) * width // whole)
     if row.node is None:
-        return Text(" " * first + "·", style="dim")
+        return styled(" " * first + "·", "dim")
     last = max(first + 1, -(-(row.end_ns - start_ns) * width // whole))
     style = "red" if row.node.span.failure else "magenta" if row.node.is_linked else "cyan"
-    return Text(" " * first + "━" * (min(last, width) - first), style=style)
+    return styled(" " * first + "━" * (min(last, width) - first), style)
 
 
 def _digits(whole_ns: int) -> int:
@@ -193,19 +183,15 @@ def _ms(nanoseconds: int, digits: int) -> str:
     return f"{nanoseconds / 1e6:,.{digits}f}"
 
 
-def list_view(found: TraceList, console: Console) -> RenderableType:
+def list_view(found: TraceList, console: Console) -> Shown:
     """The newest traces, a line each; message ids whole, for copying."""
-    from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
-    from tandemmq.admin.trace_trees import messages_text, operation_name, unanswered
-
-    notes: list[RenderableType] = [Text(f"note: {note}", style="yellow") for note in unanswered(found.brokers)]
+    notes: list[Shown] = [styled(f"note: {note}", "yellow") for note in unanswered(found.brokers)]
     if not found.lines:
         answered = [state for state in found.brokers if not state.error]
         why = "no broker remembers a trace" if any(state.tracing for state in answered) else "no broker keeps traces"
-        return Group(f"{why}: see traceEnable and traceSampleRate, or `tandemmq up --tracing`", *notes)
+        return [f"{why}: see traceEnable and traceSampleRate, or `tandemmq up --tracing`", *notes]
     is_wide = console.width >= _LIST_WIDE
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("message", no_wrap=True)
@@ -221,14 +207,12 @@ def list_view(found: TraceList, console: Console) -> RenderableType:
             _plain(line.failure or line.retained_for, style="red" if line.failure else ""),
             *((_plain(line.broker), wall_text(line.start_ms)) if is_wide else ()),
         )
-    return Group(table, *notes)
+    return [table, *notes]
 
 
 def _plain(text: str, *, style: str = "") -> Text:
     """What clients chose: brackets are no markup, and control characters do nothing to the terminal."""
-    from rich.text import Text
-
-    return Text("".join(one if one.isprintable() else "\ufffd" for one in text), style=style)
+    return styled("".join(one if one.isprintable() else "\ufffd" for one in text), style)
 
 
 _PIPE_COLUMNS: Final = 140
@@ -270,8 +254,6 @@ def trace(
       tandemmq trace --notable --count 5
     """
     from rich.console import Console
-
-    from tandemmq.admin.trace_trees import findings_document, list_document
 
     output = OutputFormat.JSON if json else output
     console = Console()

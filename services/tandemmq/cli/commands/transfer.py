@@ -19,6 +19,7 @@ import typer
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.ending import CommandError, OutputClosed, Refused
 from tandemmq.cli.options import TopicArgument, at_terminal, standard_input
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -565,7 +566,6 @@ async def _produce(
     from rich.console import Console
 
     from tandemmq.client import ClientOptions, Producer
-    from tandemmq.service.event_loop import SystemClock
     from tandemmq.service.settings import stop_requested
 
     console = Console(stderr=True)
@@ -601,7 +601,6 @@ async def _consume(
     from rich.console import Console
 
     from tandemmq.client import BrokerRefused, ClientOptions, SimpleConsumer
-    from tandemmq.service.event_loop import SystemClock
     from tandemmq.service.settings import stop_requested
 
     console = Console(stderr=True)

@@ -20,15 +20,12 @@ import typer
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, CommandError, die_by, signals_to_end
 from tandemmq.cli.local.folder import ClusterFolder, join_addresses
-from tandemmq.cli.output import new_table, show
-from tandemmq.core.audit.run_summary import ExitCode, Outcome, Tier
+from tandemmq.cli.output import Shown, new_table, plain_row, show, styled
+from tandemmq.core.audit.findings import KINDS, Finding
+from tandemmq.core.audit.run_summary import ExitCode, GroupSummary, Outcome, RunSummary, Tier
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
-
-    from tandemmq.core.audit.findings import Finding
-    from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
 
 
 # A run of the consistency job on a terminal: the verdict, a line a group, and what differs.
@@ -44,37 +41,33 @@ _VERDICTS: Final = {
 _WORST_FIRST: Final = (Outcome.DIVERGED, Outcome.INCOMPLETE, Outcome.SKIPPED, Outcome.EQUAL)
 
 
-def run_view(summary: RunSummary) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = ["", _groups(summary)]
+def run_view(summary: RunSummary) -> Shown:
+    parts: list[Shown] = ["", _groups(summary)]
     if summary.findings:
         parts += ["", _findings(summary)]
         rest = summary.findings_total - min(len(summary.findings), _FINDINGS_MAX)
         if rest > 0:
             parts.append(f"{rest:,} more findings; the report has them")
-    parts += ["", *map(Text, summary.notes), Text.styled(*_VERDICTS[summary.outcome])]
-    return Group(*parts)
+    parts += ["", *summary.notes, styled(*_VERDICTS[summary.outcome])]
+    return parts
 
 
 def _groups(summary: RunSummary) -> Table:
-    from rich.text import Text
-
     table = new_table("group", "outcome", "replicas", "compared now", "verified up to", "findings", "")
     groups = sorted(summary.groups, key=lambda group: (_WORST_FIRST.index(group.outcome), group.group))
     for group in groups[:_GROUPS_MAX]:
-        table.add_row(
+        plain_row(
+            table,
             group.group,
             str(group.outcome),
             str(len(group.replicas)),
             f"{group.new_bytes + group.scrubbed_bytes:,}",
             f"{group.watermark:,}",
             f"{group.findings:,}",
-            Text(_problem(group)),
+            _problem(group),
         )
     if len(groups) > _GROUPS_MAX:
-        table.add_row(f"{len(groups) - _GROUPS_MAX:,} more", "", "", "", "", "", "")
+        plain_row(table, f"{len(groups) - _GROUPS_MAX:,} more", "", "", "", "", "", "")
     return table
 
 
@@ -84,18 +77,15 @@ def _problem(group: GroupSummary) -> str:
 
 
 def _findings(summary: RunSummary) -> Table:
-    from rich.text import Text
-
-    from tandemmq.core.audit.findings import KINDS
-
     table = new_table("wrong", "what", "message", "evidence", "detail")
     for finding in summary.findings[:_FINDINGS_MAX]:
-        table.add_row(
+        plain_row(
+            table,
             f"{finding.group}:{finding.broker_id}" if finding.broker_id is not None else f"{finding.group}:?",
             KINDS[finding.kind].title,
-            Text(_message(finding)),
+            _message(finding),
             str(finding.verdict),
-            Text(finding.detail),
+            finding.detail,
         )
     return table
 
@@ -282,8 +272,6 @@ def _run(settings: Sequence[str]) -> int:
 
 def _latest(place: str) -> RunSummary | None:
     """The newest run in a folder; None if there is none, or if the results are no folder."""
-    from tandemmq.core.audit.run_summary import RunSummary
-
     if "://" in place:
         return None
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tandemmq.admin.cluster_state import BrokerState, ClusterState, Severity, diagnose
+from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState, Severity, diagnose
 from tandemmq.core.routing.values import parse_address
 
 
@@ -70,18 +70,6 @@ class PeerLook:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskLook:
-    """Room on the disk of a broker's store."""
-
-    path: str
-    total_bytes: int
-    free_bytes: int
-    # 0 to 1, as the broker judges it; above `warning_ratio` it refuses sends.
-    used_ratio: float
-    warning_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
 class BrokerLook:
     """One broker: what is known of it, and what it sees itself."""
 
@@ -93,7 +81,7 @@ class BrokerLook:
     probe_error: str = ""
     # Its wall clock less ours, in ms; None if unknown.
     clock_offset_ms: int | None = None
-    disk: DiskLook | None = None
+    disk: DiskState | None = None
     # In its own words.
     problems: tuple[str, ...] = ()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState, Severity
 from tandemmq.cli import ending
 from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, ClusterTarget, KubernetesPlace
 from tandemmq.cli.connection import ClusterChoice, certificates_of, with_cluster
@@ -20,7 +21,6 @@ from tandemmq.cli.doctor.checks import (
     Check,
     ClusterLook,
     Dial,
-    DiskLook,
     Memory,
     PeerLook,
     Verdict,
@@ -40,16 +40,16 @@ from tandemmq.cli.kube.release import (
     way_to_pods,
 )
 from tandemmq.cli.options import JsonOption, OutputOption
-from tandemmq.cli.output import OutputFormat, emit, new_table
+from tandemmq.cli.output import OutputFormat, Shown, emit, new_table, plain_row, styled
+from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import parse_address
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.text import Text
 
-    from tandemmq.admin.cluster_state import BrokerState, ClusterState
     from tandemmq.admin.rpc import Channels
-    from tandemmq.core.clock import Clock
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 _DIAL_LIMIT_S: Final = 2.0
@@ -82,6 +82,7 @@ async def _memories(channels: Channels, state: ClusterState) -> tuple[Memory, ..
     import grpc.aio
 
     from tandemmq.admin.rpc import NameServerCalls
+    from tandemmq.service.protobuf import as_value
 
     groups = sorted({(broker.cluster, broker.broker_name) for broker in state.brokers})
     servers = [server.address for server in state.name_servers if server.error is None]
@@ -93,10 +94,7 @@ async def _memories(channels: Channels, state: ClusterState) -> tuple[Memory, ..
                 reply = await NameServerCalls(channels, address).group_memory(cluster=cluster, broker_name=broker_name)
         except grpc.aio.AioRpcError:
             return []
-        return [
-            Memory(address, broker_name, one.broker_id, one.disk_id, one.epoch, one.end_offset)
-            for one in reply.replicas
-        ]
+        return [as_value(Memory, one, name_server=address, broker_name=broker_name) for one in reply.replicas]
 
     found = await _all(ask(address, *group) for address in servers for group in groups)
     return tuple(memory for memories in found for memory in memories)
@@ -129,6 +127,8 @@ async def dial(plane: str, address: str) -> Dial:
 async def _look_at_broker(
     channels: Channels, broker: BrokerState, clock: Clock, at_once: asyncio.Semaphore, dial_from_here: bool
 ) -> BrokerLook:
+    from tandemmq.service.protobuf import as_value
+
     planes = [("client", broker.client_endpoint), ("metadata", broker.metadata_endpoint), ("ha", broker.ha_endpoint)]
     dials, (reply, failure, answered_ms) = await asyncio.gather(
         _dial_all(planes if dial_from_here else [], at_once), _probe(channels, broker, clock)
@@ -139,19 +139,12 @@ async def _look_at_broker(
         broker,
         dials,
         peers=tuple(
-            PeerLook(
-                peer=probe.peer,
-                plane=probe.plane,
-                address=probe.address,
-                resolved_ip=probe.resolved_ip,
-                connect_ms=probe.connect_ms,
-                error="" if probe.reachable else probe.error or "not reachable",
-            )
+            as_value(PeerLook, probe, error="" if probe.reachable else probe.error or "not reachable")
             for probe in reply.probes
         ),
         # The broker reads its clock when it answers, so this is too small by the way of the answer: milliseconds.
         clock_offset_ms=reply.wall_clock_ms - answered_ms,
-        disk=_disk(reply.disk) if reply.HasField("disk") else None,
+        disk=as_value(DiskState, reply.disk) if reply.HasField("disk") else None,
         problems=tuple(reply.problems),
     )
 
@@ -187,16 +180,6 @@ async def _all(calls: Iterable[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
     return [task.result() for task in started]
 
 
-def _disk(disk: admin_pb.DiskState) -> DiskLook:
-    return DiskLook(
-        path=disk.path,
-        total_bytes=disk.total_bytes,
-        free_bytes=disk.free_bytes,
-        used_ratio=disk.used_ratio,
-        warning_ratio=disk.warning_ratio,
-    )
-
-
 # Shows what the doctor found: a table for people, the remedies below it; one document for programs.
 
 _STYLES: Final = {
@@ -207,15 +190,12 @@ _STYLES: Final = {
 }
 
 
-def doctor_table(checks: Sequence[Check]) -> RenderableType:
+def doctor_table(checks: Sequence[Check]) -> Shown:
     """All checks in their order, then those that want something done, the worst first, and a last line with the sum."""
-    from rich.console import Group
-    from rich.text import Text
-
     table = new_table("area", "subject", "", "what was found")
     for check in checks:
-        table.add_row(check.area, check.subject, Text(check.verdict, style=_STYLES[check.verdict]), check.fact)
-    return Group(table, "", _to_do(checks))
+        plain_row(table, check.area, check.subject, styled(check.verdict, _STYLES[check.verdict]), check.fact)
+    return [table, "", _to_do(checks)]
 
 
 def doctor_document(checks: Sequence[Check]) -> dict[str, object]:
@@ -227,9 +207,7 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, object]:
 
 
 def _to_do(checks: Sequence[Check]) -> Text:
-    from rich.text import Text
-
-    text = Text()
+    text = styled("")
     for verdict in (Verdict.PROBLEM, Verdict.WARNING, Verdict.NOTE):
         for check in checks:
             if check.verdict is verdict:
@@ -298,7 +276,6 @@ async def _without_kubernetes(cluster: ClusterAddress, target: ClusterTarget) ->
 
 async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> list[Check]:
     from tandemmq.admin.rpc import Channels
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
     kubernetes = await connect(place)
     try:
@@ -322,7 +299,6 @@ async def _with_kubernetes(cluster: ClusterChoice, place: KubernetesPlace) -> li
 async def audit_checks(target: ClusterTarget) -> list[Check]:
     """What the consistency job found last. Nothing where nobody says where it leaves that, or where it has never run
     in a data folder: it need not."""
-    from tandemmq.admin.cluster_state import Severity
     from tandemmq.admin.consistency_runs import ConsistencyReading, diagnose_consistency, standings
     from tandemmq.cli.commands.checks import consistency_runs
 
@@ -361,8 +337,6 @@ def _is_named(cluster: ClusterChoice) -> bool:
 
 
 async def _look(channels: Channels, cluster: ClusterAddress, *, dial_from_here: bool) -> ClusterLook:
-    from tandemmq.service.event_loop import SystemClock
-
     try:
         return await look_at_cluster(channels, cluster, SystemClock(), dial_from_here=dial_from_here)
     finally:

@@ -23,9 +23,11 @@ from tandemmq.service.kubernetes_api import (
     INSTANCE_LABEL,
     NAME_LABEL,
     ROLE_LABEL,
+    AccessDenied,
     Document,
     Kind,
     KubernetesApi,
+    KubernetesUnavailable,
     PodStream,
     api_of_user,
 )
@@ -73,8 +75,6 @@ def place_of(
 
 async def connect(place: KubernetesPlace) -> ApiServerCluster:
     """CommandError when there is no way to a Kubernetes."""
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     try:
         return await open_cluster(place.namespace or None, context=place.context or None)
     except KubernetesUnavailable as error:
@@ -87,8 +87,6 @@ async def connect(place: KubernetesPlace) -> ApiServerCluster:
 
 async def find_release(cluster: KubernetesCluster, release: str | None) -> str:
     """The release's name. CommandError when none is named and there is not exactly one, or nothing may be asked."""
-    from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
-
     if named := release or os.environ.get(_RELEASE_VARIABLE):
         return named
     try:
@@ -128,8 +126,6 @@ async def runs_of_release(place: KubernetesPlace, config_map: str = "") -> Seque
 
 async def config_map_data(kubernetes: ApiServerCluster, name: str, *, remedy: str) -> dict[str, str]:
     """What it holds. CommandError with `remedy` when it cannot be read."""
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     try:
         return await kubernetes.config_map(name)
     except KubernetesUnavailable as error:
@@ -209,8 +205,6 @@ class PodAddresses:
         return f"{host}:{local_port}"
 
     async def _relay(self, pod: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
         try:
             stream = await self._cluster.open_stream(pod, port)
         except KubernetesUnavailable:
@@ -264,8 +258,6 @@ class ReleaseWay:
 @contextlib.asynccontextmanager
 async def way_to_place(place: KubernetesPlace) -> AsyncIterator[ReleaseWay]:
     """Finds the release and its pods. CommandError when Kubernetes cannot be asked or no NameServer pod is there."""
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     kubernetes = await connect(place)
     release = await find_release(kubernetes, place.release or None)
     try:
@@ -286,8 +278,6 @@ async def way_to_place(place: KubernetesPlace) -> AsyncIterator[ReleaseWay]:
 async def certificate_of(kubernetes: ApiServerCluster, pods: Sequence[PodState]) -> AsyncIterator[None]:
     """Calls within the block show the release's certificate for people, if its services take nobody without one and
     the environment names no other. CommandError when its Secret cannot be read."""
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     secrets = (pod.certificate_secret for pod in pods if pod.component == "nameserver")
     server_secret = next((secret for secret in secrets if secret.endswith(_NAME_SERVER_SUFFIX)), "")
     if not server_secret or os.environ.get("TANDEMMQ_SERVICE_TLS_PATH"):

@@ -36,18 +36,22 @@ from tandemmq.cli.ending import CommandError, Refused
 from tandemmq.cli.kube.release import (
     METADATA_PORT_NAME,
     KubeContextOption,
+    KubernetesCluster,
     NamespaceOption,
     PodAddresses,
+    PodState,
     ReleaseOption,
+    StatefulSetState,
     certificate_of,
     connect,
     find_release,
     place_of,
 )
 from tandemmq.cli.options import ContextOption, parse_duration_s
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
 
 if TYPE_CHECKING:
-    from tandemmq.cli.kube.release import KubernetesCluster, PodState, StatefulSetState
     from tandemmq.core.clock import Clock
     from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
@@ -451,8 +455,6 @@ class Rollout:
 
     async def _until(self, goal: str, look: Callable[[], Awaitable[str]], remedy: str) -> None:
         """Returns once `look` finds nothing missing. It may be called any number of times."""
-        from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
-
         started_ms = self._clock.monotonic_ms()
         say_at_ms = started_ms
         while True:
@@ -620,8 +622,6 @@ def rollout(
 
 
 async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, dry_run: bool) -> None:
-    from tandemmq.service.event_loop import SystemClock
-
     cluster = await connect(place)
     name = await find_release(cluster, place.release or None)
     async with certificate_of(cluster, await _pods(cluster, name)), PodAddresses(cluster) as addresses:
@@ -643,8 +643,6 @@ async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, d
 
 async def _pods(cluster: KubernetesCluster, release: str) -> list[PodState]:
     """None while Kubernetes does not tell: whoever waits for it asks again, and says so."""
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     try:
         return await cluster.pods(release)
     except KubernetesUnavailable:
@@ -652,8 +650,6 @@ async def _pods(cluster: KubernetesCluster, release: str) -> list[PodState]:
 
 
 async def _print_plan(running: Rollout) -> None:
-    from tandemmq.service.kubernetes_api import KubernetesUnavailable
-
     try:
         steps = await running.plan()
     except KubernetesUnavailable as error:
@@ -707,23 +703,10 @@ class _BrokerInPod:
 
 
 def _copies(reply: admin_pb.GetBrokerStatusResponse) -> MasterCopies:
-    return MasterCopies(
-        error="",
-        broker_id=reply.broker_id,
-        # Slaves tell of their master, whatever their settings say.
-        is_master=not reply.HasField("master_link"),
-        write_refusal=reply.write_refusal,
-        end_offset=reply.end_offset,
-        slaves=tuple(
-            CopyState(
-                broker_id=slave.broker_id,
-                acked_offset=slave.acked_offset,
-                lag_bytes=slave.lag_bytes,
-                in_sync=slave.in_sync,
-            )
-            for slave in reply.slaves
-        ),
-    )
+    from tandemmq.service.protobuf import as_value
+
+    # Slaves tell of their master, whatever their settings say.
+    return as_value(MasterCopies, reply, error="", is_master=not reply.HasField("master_link"))
 
 
 def _say(line: str) -> None:

@@ -82,8 +82,6 @@ def authority_in(folder: Path, *, name: str) -> CertificateAuthority:
 
 
 class ClusterCertificates:
-    """The certificates of a data folder."""
-
     def __init__(self, folder: ClusterFolder) -> None:
         self.root = folder.certs
         self._folder = folder

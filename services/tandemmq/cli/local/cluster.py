@@ -220,7 +220,7 @@ class ClusterSupervisor:
         """Runs the cluster until `stop` is set. CommandError when a member does not come up; all are stopped then."""
         async with asyncio.TaskGroup() as tasks:
             try:
-                for wave in (self._of(_is_name_server), self._of(_follows_name_servers)):
+                for wave in (self._of(MemberKind.NAME_SERVER), self._of(MemberKind.BROKER, MemberKind.ADMIN)):
                     for supervised in wave:
                         tasks.create_task(supervised.run(), name=supervised.member.name)
                     await self._until_serving(wave, stop)
@@ -246,41 +246,18 @@ class ClusterSupervisor:
             await asyncio.sleep(_READY_POLL_S)
 
     async def _stop_in_order(self) -> None:
-        last = [each for each in self._of(_fails_over) if await each.is_acting_master()]
-        brokers = [each for each in self._of(_is_broker) if each not in last]
-        first = [each for each in brokers if _fails_over(each.member) or _is_master(each.member)]
-        rest = [each for each in brokers if each not in first]
-        for wave in (self._of(_is_admin), first, [*rest, *last], self._of(_is_name_server)):
+        brokers = self._of(MemberKind.BROKER)
+        last = [each for each in brokers if each.member.authority and await each.is_acting_master()]
+        others = [each for each in brokers if each not in last]
+        first = [each for each in others if each.member.authority or each.member.role != "SLAVE"]
+        rest = [each for each in others if each not in first]
+        for wave in (self._of(MemberKind.ADMIN), first, [*rest, *last], self._of(MemberKind.NAME_SERVER)):
             async with asyncio.TaskGroup() as tasks:
                 for supervised in wave:
                     tasks.create_task(supervised.stop(limit_s=_STOP_LIMIT_S))
 
-    def _of(self, belongs: Callable[[Member], bool]) -> list[SupervisedMember]:
-        return [supervised for supervised in self.members if belongs(supervised.member)]
-
-
-def _is_name_server(member: Member) -> bool:
-    return member.kind is MemberKind.NAME_SERVER
-
-
-def _follows_name_servers(member: Member) -> bool:
-    return not _is_name_server(member)
-
-
-def _is_broker(member: Member) -> bool:
-    return member.kind is MemberKind.BROKER
-
-
-def _is_admin(member: Member) -> bool:
-    return member.kind is MemberKind.ADMIN
-
-
-def _is_master(member: Member) -> bool:
-    return _is_broker(member) and member.role != "SLAVE"
-
-
-def _fails_over(member: Member) -> bool:
-    return _is_broker(member) and bool(member.authority)
+    def _of(self, *kinds: MemberKind) -> list[SupervisedMember]:
+        return [supervised for supervised in self.members if supervised.member.kind in kinds]
 
 
 def _start_failure(supervised: SupervisedMember, cause: str) -> CommandError:

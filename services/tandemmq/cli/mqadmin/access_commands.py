@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from tandemmq.cli.commands.access import acl_rows, entry_of, password_of
+from tandemmq.cli.commands.access import acl_rows, entry_of, parts_of, password_of
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import Refused
@@ -160,7 +160,7 @@ def copy_user(
 
     Example: mqadmin copyUser -f broker-a -t broker-b -u billing
     """
-    names = _parts(usernames)
+    names = parts_of(usernames)
     _copy(
         cluster,
         from_broker,
@@ -185,7 +185,7 @@ def create_acl(
 
     Example: mqadmin createAcl -c DefaultCluster -s User:billing -r Topic:orders,Group:billing -a Sub -d Allow
     """
-    entries = [entry_of(resource, actions, decision, source_ip) for resource in _parts(resources)]
+    entries = [entry_of(resource, actions, decision, source_ip) for resource in parts_of(resources)]
     _change(
         cluster, (broker_addr, cluster_name), "create acl", lambda to: to.put_acl(subject, entries, dry_run=dry_run)
     )
@@ -207,7 +207,7 @@ def update_acl(
 
     Example: mqadmin updateAcl -c DefaultCluster -s User:billing -r Topic:orders -a Pub,Sub -d Deny
     """
-    entries = [entry_of(resource, actions, decision, source_ip) for resource in _parts(resources)]
+    entries = [entry_of(resource, actions, decision, source_ip) for resource in parts_of(resources)]
     _change(
         cluster, (broker_addr, cluster_name), "update acl", lambda to: to.put_acl(subject, entries, dry_run=dry_run)
     )
@@ -227,7 +227,7 @@ def delete_acl(
 
     Example: mqadmin deleteAcl -c DefaultCluster -s User:billing -r Topic:orders --yes
     """
-    chosen = _parts(resources)
+    chosen = parts_of(resources)
     _delete(
         cluster,
         (broker_addr, cluster_name),
@@ -283,7 +283,7 @@ def copy_acl(
 
     Example: mqadmin copyAcl -f broker-a -t broker-b -s User:billing
     """
-    names = tuple(subject.removeprefix("User:") for subject in _parts(subjects))
+    names = tuple(subject.removeprefix("User:") for subject in parts_of(subjects))
     _copy(
         cluster,
         from_broker,
@@ -398,7 +398,3 @@ def _tell_done(done: str, result: ChangeResult) -> None:
     for change in result.changes:
         typer.echo(f"{done} to {change.subject} success.")
     tell_warnings(result.warnings)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -26,6 +26,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, complete_broker_group
 from tandemmq.cli.output import OutputFormat, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveState
@@ -71,14 +72,12 @@ def cluster_list(
 
     Example: mqadmin clusterList -n 127.0.0.1:9876
     """
-    from tandemmq.service.event_loop import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
-        clock = SystemClock()
-        state, rates = await read_with_rates(connection, clock, interval_s=_RATE_INTERVAL_S)
+        state, rates = await read_with_rates(connection, SystemClock(), interval_s=_RATE_INTERVAL_S)
         check_cluster_name(state, cluster_name)
         found = [broker for broker in state.brokers if cluster_name in (None, broker.cluster)]
-        lines = _more_lines(found) if more_stats else _LIST.lines(_row(each, rates, clock) for each in found)
+        lines = _more_lines(found) if more_stats else _LIST.lines(_row(each, rates) for each in found)
         emit_lines(output, found, lines)
 
     cluster.run(lambda connection: repeat(lambda: once(connection), interval_s=interval))
@@ -99,8 +98,6 @@ def broker_status(
 
       mqadmin brokerStatus -c DefaultCluster
     """
-    from tandemmq.service.event_loop import SystemClock
-
     if (broker_addr is None) == (cluster_name is None):
         raise Refused("which broker?", remedy="give -b for one, or -c for all")
 
@@ -121,7 +118,7 @@ def broker_status(
     emit_lines(output, found, lines)
 
 
-def _row(broker: BrokerState, rates: Mapping[str, BrokerRates], clock: Clock) -> Sequence[object]:
+def _row(broker: BrokerState, rates: Mapping[str, BrokerRates]) -> Sequence[object]:
     status, rate = broker.status, rates.get(broker.key)
     head = (broker.cluster, broker.broker_name, broker.broker_id, broker.metadata_endpoint)
     if status is None:
@@ -488,7 +485,6 @@ def ha_status(
 
       mqadmin haStatus -b 127.0.0.1:10911 -i 5
     """
-    from tandemmq.service.event_loop import SystemClock
 
     async def once(connection: ClusterConnection) -> None:
         state, rates = await read_with_rates(connection, SystemClock(), interval_s=_RATE_INTERVAL_S)

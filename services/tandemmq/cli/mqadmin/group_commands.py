@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
+from tandemmq.cli.commands.brokers import check_cluster_name, find_broker, operations_in
 from tandemmq.cli.commands.groups import reset_table
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import Refused
@@ -26,6 +26,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, emit, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
@@ -38,27 +39,16 @@ if TYPE_CHECKING:
         ResetTarget,
     )
 
-_QUEUES: Final = Columns(
+_OFFSETS: Final = (
     ("#Topic", 64),
     ("#Broker Name", 32),
     ("#QID", 4),
     ("#Broker Offset", 20),
     ("#Consumer Offset", 20),
-    ("#Diff", 20),
-    ("#Inflight", 20),
-    ("#LastTime", 0),
 )
-_QUEUES_WITH_CLIENT: Final = Columns(
-    ("#Topic", 64),
-    ("#Broker Name", 32),
-    ("#QID", 4),
-    ("#Broker Offset", 20),
-    ("#Consumer Offset", 20),
-    ("#Client IP", 20),
-    ("#Diff", 20),
-    ("#Inflight", 20),
-    ("#LastTime", 0),
-)
+_LAGS: Final = (("#Diff", 20), ("#Inflight", 20), ("#LastTime", 0))
+_QUEUES: Final = Columns(*_OFFSETS, *_LAGS)
+_QUEUES_WITH_CLIENT: Final = Columns(*_OFFSETS, ("#Client IP", 20), *_LAGS)
 _GROUPS: Final = Columns(
     ("#Group", 64),
     ("#Count", 6),
@@ -128,9 +118,7 @@ def update_sub_group(
     )
 
     async def put(connection: ClusterConnection) -> tuple[ChangeResult, GroupSummary | None]:
-        if cluster_name:
-            check_cluster_name(await connection.read_state(), cluster_name)
-        operations = await connection.operations()
+        operations = await operations_in(connection, cluster_name)
         result = await operations.put_group(change, dry_run=dry_run)
         return result, None if dry_run else (await operations.group(group)).summary
 
@@ -168,9 +156,7 @@ def delete_sub_group(
     note_ignored([("-r", remove_offset)], "progress goes with the group")
 
     async def delete(connection: ClusterConnection, dry: bool) -> ChangeResult:
-        if cluster_name:
-            check_cluster_name(await connection.read_state(), cluster_name)
-        operations = await connection.operations()
+        operations = await operations_in(connection, cluster_name)
         return await operations.delete_group(group, even_with_members=with_members, dry_run=dry)
 
     question = f"Delete group {group} with its progress?"
@@ -205,15 +191,9 @@ def consumer_progress(
 
       mqadmin consumerProgress -g billing -t orders
     """
-    from tandemmq.service.event_loop import SystemClock
-
-    async def check(connection: ClusterConnection) -> Operations:
-        if cluster_name:
-            check_cluster_name(await connection.read_state(), cluster_name)
-        return await connection.operations()
 
     async def one(connection: ClusterConnection, name: str) -> tuple[GroupDetail, float]:
-        operations, clock = await check(connection), SystemClock()
+        operations, clock = await operations_in(connection, cluster_name), SystemClock()
         before, started_ms = await operations.group(name), clock.monotonic_ms()
         await asyncio.sleep(_RATE_INTERVAL_S)
         now = await operations.group(name)
@@ -221,7 +201,7 @@ def consumer_progress(
         return now, max(0, _committed(now, topic) - _committed(before, topic)) / seconds
 
     async def all_of(connection: ClusterConnection) -> list[GroupDetail]:
-        operations = await check(connection)
+        operations = await operations_in(connection, cluster_name)
         page = await collect(lambda request: operations.groups(page=request))
         tell_unseen(page.unseen)
         return await read_groups(operations, [summary.name for summary in page.items])
@@ -272,7 +252,6 @@ def reset_offset_by_time(
       mqadmin resetOffsetByTime -g billing -t orders -s now --yes
     """
     from tandemmq.admin.operations.values import ResetTarget
-    from tandemmq.service.event_loop import SystemClock
 
     if (broker_addr is None) != (queue_id is None) or (offset is not None and queue_id is None):
         raise Refused("which queue?", remedy="-b and -q belong together, and -o needs both")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.commands.brokers import check_cluster_name
+from tandemmq.admin.operations.bodies import BodyForm, body_view
+from tandemmq.cli.commands.brokers import operations_in
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import CommandError, Refused, one_line
 from tandemmq.cli.mqadmin.options import (
@@ -21,6 +23,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import OutputOption, parse_moment_ms
 from tandemmq.cli.output import OutputFormat, printable_text, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
@@ -137,9 +140,7 @@ def query_msg_by_key(
     start_ms, end_ms = _moment(begin), _moment(end)
 
     async def read(connection: ClusterConnection) -> list[MessageSummary]:
-        if cluster_name:
-            check_cluster_name(await connection.read_state(), cluster_name)
-        operations = await connection.operations()
+        operations = await operations_in(connection, cluster_name)
         query = MessageQuery(topic, key=key, start_ms=start_ms, end_ms=end_ms, limit=limit)
         page = await operations.search(query)
         tell_unseen(page.unseen)
@@ -229,9 +230,7 @@ async def _by_id(
     *,
     all_of_them: bool = False,
 ) -> list[MessageDetail]:
-    if cluster_name:
-        check_cluster_name(await connection.read_state(), cluster_name)
-    operations = await connection.operations()
+    operations = await operations_in(connection, cluster_name)
     found = await operations.find_message(message_id, topic=topic)
     if not found:
         raise CommandError("Message not found!", cause=f"no broker that answers has {message_id} in topic {topic}")
@@ -241,13 +240,9 @@ async def _by_id(
 
 async def _all_of(operations: Operations, query: MessageQuery, extent: Extent) -> AsyncIterator[MessageSummary]:
     """What the query finds below the queue's end as it was, page after page."""
-    from tandemmq.admin.operations.values import MessageQuery
-
     token = ""
     while True:
-        page = await operations.search(
-            MessageQuery(**{name: getattr(query, name) for name in query.__slots__} | {"page_token": token})
-        )
+        page = await operations.search(replace(query, page_token=token))
         for message in page.messages:
             if message.queue_offset >= extent.max_offset:
                 return
@@ -301,8 +296,6 @@ def _printed(message: MessageSummary, body: str) -> str:
 
 def _text(body: bytes, charset: str) -> str:
     """The text, or hex lines for what is none or would move a terminal's cursor."""
-    from tandemmq.admin.operations.bodies import BodyForm, body_view
-
     try:
         text = body.decode(charset)
     except LookupError:
@@ -315,6 +308,4 @@ def _text(body: bytes, charset: str) -> str:
 
 
 def _moment(text: str) -> int:
-    from tandemmq.service.event_loop import SystemClock
-
     return parse_moment_ms(text, now_ms=SystemClock().wall_ms()) if text else -1

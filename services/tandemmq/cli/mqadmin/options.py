@@ -64,7 +64,6 @@ class Columns:
         self._widths = tuple(width for _, width in columns)
 
     def header(self) -> str:
-        """The first line."""
         return self.line(*self._names)
 
     def line(self, *cells: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
+from tandemmq.cli.commands.brokers import check_cluster_name, find_broker, operations_in
 from tandemmq.cli.commands.topics import TOPIC_TYPES, permission_text
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.ending import CommandError, Refused
@@ -26,6 +26,7 @@ from tandemmq.cli.mqadmin.options import (
 )
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, tell_unseen
+from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
     from tandemmq.admin.cluster_state import ClusterState
@@ -135,12 +136,9 @@ def topic_status(
 
     Example: mqadmin topicStatus -t orders
     """
-    from tandemmq.service.event_loop import SystemClock
 
     async def read(connection: ClusterConnection) -> tuple[TopicDetail, float]:
-        if cluster_name:
-            check_cluster_name(await connection.read_state(), cluster_name)
-        operations, clock = await connection.operations(), SystemClock()
+        operations, clock = await operations_in(connection, cluster_name), SystemClock()
         before, started_ms = await operations.topic(topic), clock.monotonic_ms()
         await asyncio.sleep(_RATE_INTERVAL_S)
         now = await operations.topic(topic)
@@ -198,23 +196,14 @@ def update_topic(
         )
     note_ignored([("-u", unit), ("-s", has_unit_sub)], "there are no units here")
     message_type, others = _attributes(attributes)
-    change = TopicChange(topic, read_queues, write_queues, permission, message_type, attributes=others)
 
     async def put(connection: ClusterConnection) -> tuple[ChangeResult, TopicSummary | None]:
         state = await connection.read_state()
         check_cluster_name(state, cluster_name)
         names = (find_broker(state, broker_addr).broker_name,) if broker_addr else ()
         operations = await connection.operations()
-        made = TopicChange(
-            change.name,
-            change.read_queue_count,
-            change.write_queue_count,
-            change.permission,
-            change.message_type,
-            names,
-            change.attributes,
-        )
-        result = await operations.put_topic(made, dry_run=dry_run)
+        change = TopicChange(topic, read_queues, write_queues, permission, message_type, names, others)
+        result = await operations.put_topic(change, dry_run=dry_run)
         return result, None if dry_run else (await operations.topic(topic)).summary
 
     result, summary = cluster.run(put)
@@ -247,9 +236,7 @@ def delete_topic(
     """
 
     async def delete(connection: ClusterConnection, dry: bool) -> ChangeResult:
-        if cluster_name:
-            check_cluster_name(await connection.read_state(), cluster_name)
-        return await (await connection.operations()).delete_topic(topic, dry_run=dry)
+        return await (await operations_in(connection, cluster_name)).delete_topic(topic, dry_run=dry)
 
     question = f"Delete topic {topic} with all its messages?"
     result = confirmed(

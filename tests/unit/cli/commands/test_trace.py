@@ -23,13 +23,14 @@ from support.trace_samples import (
 )
 from tandemmq.admin.trace_reader import TraceFindings, TracingState, trace_id_of
 from tandemmq.cli.commands.trace import list_view, trace_view
+from tandemmq.cli.output import drawing
 
 _DOWN = TracingState(SLAVE, error="UNAVAILABLE: connection refused")
 
 
 def _printed(found: TraceFindings, *, width: int = 140) -> str:
     console = Console(file=StringIO(), width=width)
-    console.print(trace_view(found, console), highlight=False)
+    console.print(drawing(trace_view(found, console)), highlight=False)
     output = console.file
     assert isinstance(output, StringIO)
     return "\n".join(line.rstrip() for line in output.getvalue().splitlines())
@@ -137,7 +138,7 @@ def test_a_client_whose_clock_is_ahead_is_not_taken_at_its_word() -> None:
 def test_the_list_keeps_ids_whole_at_any_width() -> None:
     for width in (80, 140):
         console = Console(file=StringIO(), width=width)
-        console.print(list_view(trace_list(), console), highlight=False)
+        console.print(drawing(list_view(trace_list(), console)), highlight=False)
         output = console.file
         assert isinstance(output, StringIO)
         lines = output.getvalue().splitlines()
@@ -150,7 +151,7 @@ def test_what_clients_chose_is_printed_as_it_is_but_for_control_characters() -> 
     lines = (replace(trace_list().lines[0], topic="a[/b]", message_ids=("[bold]\x1b[2J1",)),)
     found = replace(trace_list(), lines=lines)
     console = Console(file=StringIO(), width=140)
-    console.print(list_view(found, console), highlight=False)
+    console.print(drawing(list_view(found, console)), highlight=False)
     output = console.file
     assert isinstance(output, StringIO)
     assert "a[/b]" in output.getvalue()
@@ -159,7 +160,9 @@ def test_what_clients_chose_is_printed_as_it_is_but_for_control_characters() -> 
 
 def test_an_empty_list_says_how_to_get_one() -> None:
     console = Console(file=StringIO(), width=140)
-    console.print(list_view(trace_list(lines=False, brokers=(TracingState(MASTER),)), console), highlight=False)
+    console.print(
+        drawing(list_view(trace_list(lines=False, brokers=(TracingState(MASTER),)), console)), highlight=False
+    )
     output = console.file
     assert isinstance(output, StringIO)
     assert "no broker keeps traces: see traceEnable" in output.getvalue()

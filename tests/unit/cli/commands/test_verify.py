@@ -16,13 +16,14 @@ from tandemmq.cli.app import app
 from tandemmq.cli.commands import verify
 from tandemmq.cli.commands.verify import run_view
 from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord
+from tandemmq.cli.output import drawing
 from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
 
 def _printed(summary: RunSummary) -> str:
     console = Console(width=300)
     with console.capture() as captured:
-        console.print(run_view(summary))
+        console.print(drawing(run_view(summary)))
     return captured.get()
 
 

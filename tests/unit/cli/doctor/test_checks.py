@@ -10,13 +10,12 @@ import pytest
 from rich.console import Console
 
 from support.cluster_states import healthy_cluster, master, slave, with_broker
-from tandemmq.admin.cluster_state import BrokerState, ClusterState
+from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState
 from tandemmq.cli.doctor.checks import (
     BrokerLook,
     Check,
     ClusterLook,
     Dial,
-    DiskLook,
     Memory,
     PeerLook,
     Verdict,
@@ -24,9 +23,10 @@ from tandemmq.cli.doctor.checks import (
     is_bad,
 )
 from tandemmq.cli.doctor.command import doctor_document, doctor_table
+from tandemmq.cli.output import drawing
 
 _GIB = 1 << 30
-_DISK = DiskLook("/var/lib/tandemmq/store", 50 * _GIB, 40 * _GIB, used_ratio=0.2, warning_ratio=0.9)
+_DISK = DiskState("/var/lib/tandemmq/store", 50 * _GIB, 40 * _GIB, used_ratio=0.2, warning_ratio=0.9)
 
 
 def _somewhere(broker: BrokerState) -> BrokerState:
@@ -231,7 +231,7 @@ def test_what_a_broker_says_of_itself_is_passed_on() -> None:
 def test_views_name_every_check_and_every_remedy() -> None:
     checks = check_cluster(_look(_changed(0, disk=replace(_DISK, used_ratio=0.95))))
     console = Console(width=300, record=True, file=io.StringIO())
-    console.print(doctor_table(checks))
+    console.print(drawing(doctor_table(checks)))
     text = console.export_text()
     assert "problem: broker-a:0" in text
     assert "remedy: enlarge the volume" in text

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.running_time import PATIENCE_S
@@ -27,7 +27,7 @@ from tandemmq.cli.local.cluster import (
     up_picture,
 )
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, ClusterRecord
-from tandemmq.cli.output import status_document, status_tables
+from tandemmq.cli.output import Shown, drawing, status_document, status_tables
 
 _RECORD = ClusterRecord(
     preset="2m-2s-sync",
@@ -50,9 +50,9 @@ _LINE = MemberLine(
 )
 
 
-def _text(renderable: RenderableType) -> str:
+def _text(shown: Shown) -> str:
     out = io.StringIO()
-    Console(file=out, width=200).print(renderable)
+    Console(file=out, width=200).print(drawing(shown))
     return out.getvalue()
 
 
