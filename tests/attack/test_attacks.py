@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 
 from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
 from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
@@ -19,6 +20,9 @@ from tandemmq.http2.connection import Connection
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.http2.server import Server
 from tandemmq.http2.stream import Stream
+from tandemmq.service.event_loop import SystemClock
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 LIMITS: Final = Limits(
     message_bytes=20_000,
@@ -233,6 +237,120 @@ async def test_whoever_connects_and_says_nothing_keeps_nobody_else_out_of_a_port
     await until_empty(server)
     assert not server._counts
     await server.stop(limit_s=0.1)
+
+
+# What one address may have of what all share.
+
+
+@asynccontextmanager
+async def opened(port: int, host: str, count: int, says: bytes) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """Connections of one address."""
+    pairs = [
+        await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0), limit=1 << 16) for _ in range(count)
+    ]
+    try:
+        for _, writer in pairs:
+            writer.write(says)
+        yield [reader for reader, _ in pairs]
+    finally:
+        for _, writer in pairs:
+            writer.transport.abort()
+        await asyncio.wait([asyncio.ensure_future(writer.wait_closed()) for _, writer in pairs])
+
+
+async def answered(reader: asyncio.StreamReader, size: int) -> bool:
+    """Whether an answer of so many bytes comes, rather than a refusal or the connection's end."""
+    received = 0
+    with suppress(ConnectionError, asyncio.IncompleteReadError):
+        while received < size:
+            head, _, _ = frames.FRAME_HEAD.unpack(await reader.readexactly(frames.FRAME_HEAD_BYTES))
+            payload = await reader.readexactly(head >> 8)
+            if head & 0xFF in (frames.GOAWAY, frames.RST_STREAM):
+                return False
+            if head & 0xFF == frames.DATA:
+                received += len(payload)
+            elif head & 0xFF == frames.HEADERS and received == 0 and len(payload) > 20:
+                return False
+    return received >= size
+
+
+WIDE: Final = frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
+
+
+async def test_whoever_opens_all_calls_leaves_others_theirs() -> None:
+    limits = dataclasses.replace(PATIENT, connections=1_000, server_streams=60)
+    async with serving(limits) as (server, port):
+        halves = GREETING + b"".join(open_request(stream) for stream in range(1, 2 * limits.concurrent_streams, 2))
+        async with opened(port, "127.0.0.2", 10, halves):
+            await until(lambda: server.counters["stream_refused"] >= 140)
+            assert server.usage.streams == 60
+            for host in ("127.0.0.3", "127.0.0.4"):
+                async with opened(port, host, 3, GREETING + WIDE + unary_request(1)) as readers:
+                    assert all([await asyncio.wait_for(answered(each, len(ANSWER)), PATIENCE_S) for each in readers])
+            # The others' have ended: there is none for whoever has all of them.
+            refused = server.counters["stream_refused"]
+            async with opened(port, "127.0.0.2", 1, GREETING + unary_request(1)) as readers:
+                assert not await asyncio.wait_for(answered(readers[0], len(ANSWER)), PATIENCE_S)
+            assert server.counters["stream_refused"] == refused + 1
+        await until_empty(server)
+
+
+_HALF_MESSAGE: Final = open_request(1) + data(1, message(bytes(19_000))[:-1])
+_HALF_FRAME: Final = data(1, bytes(16_000))[:-1]
+_HALF_HEAD: Final = frames.frame(frames.HEADERS, 0, 1, bytes(16_000))
+_UNREAD: Final = frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0}) + unary_request(1)
+
+
+@pytest.mark.parametrize(
+    "says", [_HALF_MESSAGE, _HALF_FRAME, _HALF_HEAD, _UNREAD], ids=["message", "frame", "header block", "answer"]
+)
+async def test_whoever_has_all_kept_that_may_be_leaves_others_theirs(says: bytes) -> None:
+    """Each of its connections has little."""
+    limits = dataclasses.replace(PATIENT, connections=1_000)
+    count = 2 * limits.server_buffer_bytes // (len(ANSWER) if says is _UNREAD else 15_000)
+    async with serving(limits) as (server, port), opened(port, "127.0.0.2", count, GREETING + says):
+        await until(lambda: server.counters["buffers_full"] >= count // 4)
+        assert limits.server_buffer_bytes * 0.8 <= server.usage.buffered_bytes <= limits.server_buffer_bytes * 1.2
+        for host in ("127.0.0.3", "127.0.0.4"):
+            whole = GREETING + WIDE + open_request(1) + data(1, message(bytes(19_000))[:10_000])
+            async with opened(port, host, 3, whole) as readers:
+                await until(lambda: server.usage.streams >= 3)
+                refused = server.counters["buffers_full"]
+                assert not any(reader.at_eof() for reader in readers)
+            async with opened(port, host, 3, GREETING + WIDE + unary_request(1, bytes(15_000))) as readers:
+                assert all([await asyncio.wait_for(answered(each, len(ANSWER)), PATIENCE_S) for each in readers])
+            # It reads slowly, as clients far away do.
+            async with opened(port, host, 1, GREETING + _UNREAD + WIDE) as readers:
+                assert await asyncio.wait_for(answered(readers[0], len(ANSWER)), PATIENCE_S)
+            assert server.counters["buffers_full"] == refused
+    assert server.usage.buffered_bytes == 0
+
+
+async def test_whole_requests_whose_end_does_not_come_are_bounded() -> None:
+    """Each of them is of the largest size there may be, and its handler has not seen it."""
+    seen: list[int] = []
+
+    def answer(request: StringValue, call: Call) -> None:
+        seen.append(len(request.value))
+        call.send(StringValue(value="y" * 1_000))
+        call.finish()
+
+    front = Http2Front("127.0.0.1", 0, clock=SystemClock(), limits=dataclasses.replace(PATIENT, connections=1_000))
+    front.add(MethodTable("a.B", {"C": UnaryMethod(answer, StringValue)}))
+    port, server = await front.start(), front._server
+    encoded, path = StringValue(value="x" * 15_000).SerializeToString(), (":path", "/a.B/C")
+    says = b"".join(open_request(stream, path) + data(stream, message(encoded)) for stream in range(1, 41, 2))
+    async with opened(port, "127.0.0.2", 20, GREETING + says):
+        await until(lambda: server.usage.streams >= 400 or server.counters["buffers_full"] >= 40)
+        assert LIMITS.server_buffer_bytes * 0.8 <= server.usage.buffered_bytes <= LIMITS.server_buffer_bytes * 1.2
+        assert server.usage.streams <= 60
+        rest = open_request(1, path) + data(1, message(encoded)[:1_000]) + data(1, message(encoded)[1_000:])
+        for host in ("127.0.0.3", "127.0.0.4"):
+            async with opened(port, host, 2, GREETING + rest + data(1, b"", end=True)) as readers:
+                assert all([await asyncio.wait_for(answered(each, 1_000), PATIENCE_S) for each in readers])
+        assert seen == [15_000] * 4
+    await until(lambda: not server.usage.buffered_bytes)
+    await front.stop(limit_ms=0)
 
 
 async def test_a_half_closed_socket_is_closed_and_its_calls_end() -> None:

@@ -176,10 +176,20 @@ class AccessChanges:
                 log.info("user_created", by="authSeedPath", user=seed.username, user_type=seed.user_type.value)
         for acl in seeds.acls:
             subject = acl.subject
-            is_new = self._tables.acls.get(subject) is None and not self._tables.acls.was_removed(subject)
-            if is_new and self._tables.users.get(user_of_subject(subject)) is not None:
+            username = user_of_subject(subject)
+            if self._tables.acls.get(subject) is not None or self._tables.acls.was_removed(subject):
+                continue
+            if self._tables.users.get(username) is not None:
                 self._put_entries(subject, acl.entries)
                 log.info("acl_created", by="authSeedPath", subject=subject, entries=len(acl.entries))
+            elif not self._tables.users.was_removed(username):
+                log.warning(
+                    "acl_not_created",
+                    by="authSeedPath",
+                    subject=subject,
+                    reason=f"there is no user {username}",
+                    remedy="name the user in the file, or make it and start this broker again",
+                )
 
     # Inside
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 from tandemmq.broker.audit.range_repair import OwnFile
-from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder
+from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, by_address
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
@@ -124,7 +124,7 @@ class Broker:
             vouch=parts.access.vouch if parts.access is not None else None,
             is_changing=self._is_changing,
             brokers=parts.broker_channels,
-            is_known=parts.access.is_known if parts.access is not None else lambda _: True,
+            whose=parts.access.known_user if parts.access is not None else by_address,
             unread_here=parts.client_api.passed_on_unread,
         )
         self._audit = self._new_audit()

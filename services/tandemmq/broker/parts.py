@@ -20,7 +20,7 @@ from tandemmq.broker.access_changes import AccessChanges, read_keys, read_seeds
 from tandemmq.broker.client_api.access import ClientAccess, SignatureZones
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.forward_tls import broker_channels_of
-from tandemmq.broker.client_api.forwarding import GroupCalls
+from tandemmq.broker.client_api.forwarding import GroupCalls, by_address
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import READS_ONLY, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions, client_id_of
@@ -41,7 +41,7 @@ from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import LogDamage, LogEndMark, ReplicaIdentity
 from tandemmq.broker.runtime_settings import api_options
-from tandemmq.broker.send_room import SendRoom
+from tandemmq.broker.send_room import HELD_BYTES_MAX, SendRoom
 from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.slave.follower import MasterLeft
 from tandemmq.broker.tracing.observability import BrokerObservability
@@ -360,7 +360,12 @@ class BrokerParts:
         self.links: Final = links
         self.loop_meter: Final = loop_meter
         self.timers: Final[Timers] = loop_meter.turns
-        self.send_room: Final = SendRoom(loop_meter.turns.call_later, messages_max=settings.unacknowledged_sends_max)
+        self.send_room: Final = SendRoom(
+            loop_meter.turns.call_later,
+            messages_max=settings.unacknowledged_sends_max,
+            # They are there twice, as they came and as they were read.
+            held_bytes_max=min(HELD_BYTES_MAX, max(64 << 20, memory_bytes() // 16)),
+        )
         self.incarnation: Final = clock.wall_ms()
         """Of the process: its start."""
         self.identity: Final = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)
@@ -501,6 +506,7 @@ class BrokerParts:
             now_ms=self.clock.monotonic_ms,
             vouch=self.access.vouch if self.access is not None else None,
             brokers=self.broker_channels,
+            whose=self.access.user_of if self.access is not None else by_address,
         )
         self.client_api = ClientApi(self, self.observability.tracing, self.access)
         self.client_api.change_quotas(settings.quota_rules())

@@ -13,8 +13,10 @@ The share is start-time fair queueing: a send starts where the last one of its a
 weight later; the send that starts first goes first, and `now` is its start. An address that had nothing to send has
 saved nothing up.
 
-The bound is there for the sake of order alone. If nothing was acknowledged for a while, order helps nobody: a slave is
-gone or very slow, and all that waits goes to the log, to be answered there as if there were no bound.
+What waits is memory: beyond a bound in bytes an address waits with no more than an equal share of it, and is refused.
+
+The bound on the log is there for the sake of order alone. If nothing was acknowledged for a while, order helps nobody:
+a slave is gone or very slow, and all that waits goes to the log, to be answered there as if there were no bound.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ MESSAGES_MAX: Final = 64
 MESSAGE_WEIGHT_BITS: Final = 14
 """A message weighs its bytes and 16 KiB: a short one takes about as long as storing and sending so many. So one send of
 1 MiB fills the room as 64 short messages do, in one request or in many."""
+HELD_BYTES_MAX: Final = 512 << 20
 STALLED_S: Final = 0.2
 """Slaves report many times in it while they follow."""
 # Addresses that have taken more than their share; beyond, those that have not are forgotten.
@@ -41,18 +44,20 @@ class _Address:
     """What one address has waiting, by connection."""
 
     def __init__(self) -> None:
-        self._connections: dict[str, deque[tuple[int, Callable[[], object]]]] = {}
+        self.held_bytes = 0
+        self._connections: dict[str, deque[tuple[int, int, Callable[[], object]]]] = {}
         # Connections in the order in which they are served next.
         self._turns: deque[str] = deque()
 
-    def add(self, connection: str, weight: int, send: Callable[[], object]) -> None:
+    def add(self, connection: str, weight: int, body_bytes: int, send: Callable[[], object]) -> None:
         waiting = self._connections.get(connection)
         if waiting is None:
             waiting = self._connections[connection] = deque()
             self._turns.append(connection)
-        waiting.append((weight, send))
+        waiting.append((weight, body_bytes, send))
+        self.held_bytes += body_bytes
 
-    def take(self) -> tuple[int, Callable[[], object]]:
+    def take(self) -> tuple[int, int, Callable[[], object]]:
         connection = self._turns.popleft()
         waiting = self._connections[connection]
         taken = waiting.popleft()
@@ -60,6 +65,7 @@ class _Address:
             self._turns.append(connection)
         else:
             del self._connections[connection]
+        self.held_bytes -= taken[1]
         return taken
 
     def is_empty(self) -> bool:
@@ -74,7 +80,11 @@ class SendRoom:
     """
 
     def __init__(
-        self, call_later: Callable[[float, Callable[[], object]], object], *, messages_max: int = MESSAGES_MAX
+        self,
+        call_later: Callable[[float, Callable[[], object]], object],
+        *,
+        messages_max: int = MESSAGES_MAX,
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         """`call_later` calls back after so many seconds."""
         self.weight_max = messages_max << MESSAGE_WEIGHT_BITS
@@ -82,6 +92,9 @@ class SendRoom:
         self.is_full = False
         self.held_count = 0
         """Sends that wait now."""
+        self.held_bytes = 0
+        """Their bodies."""
+        self._held_bytes_max = held_bytes_max
         self._call_later = call_later
         self._addresses: dict[str, _Address] = {}
         # Where the next send of each of them starts, and the number it got then.
@@ -96,6 +109,15 @@ class SendRoom:
     def change(self, messages_max: int) -> None:
         self.weight_max = messages_max << MESSAGE_WEIGHT_BITS
 
+    def has_too_much(self, peer: str, body_bytes: int) -> bool:
+        """There is no room, and so many bytes more of `peer` may not wait."""
+        held = self.held_bytes + body_bytes
+        if held <= self._held_bytes_max or not self.held_bytes:
+            return False
+        waiting = self._addresses.get(address_of_peer(peer))
+        own = body_bytes if waiting is None else waiting.held_bytes + body_bytes
+        return held > 2 * self._held_bytes_max or own > self._held_bytes_max // (len(self._addresses) + 1)
+
     def holds(self, peer: str, messages: int, body_bytes: int, send: Callable[[], object]) -> bool:
         """There is no room, and `peer`, an address and a port, brings messages. True: they wait, and `send` is called
         when their turn has come, which must not raise. False: they go on at once."""
@@ -109,8 +131,9 @@ class SendRoom:
                 return False
             waiting = self._addresses[address] = _Address()
             self._push(start, address)
-        waiting.add(peer, weight, send)
+        waiting.add(peer, weight, body_bytes, send)
         self.held_count += 1
+        self.held_bytes += body_bytes
         if not self._is_watched:
             self._is_watched = True
             self._has_moved = True  # For a whole pause from now on.
@@ -135,7 +158,7 @@ class SendRoom:
     def _send_next(self) -> None:
         start, _, address = heappop(self._starts)
         waiting = self._addresses[address]
-        weight, send = waiting.take()
+        weight, body_bytes, send = waiting.take()
         self._now = start
         if waiting.is_empty():
             del self._addresses[address]
@@ -143,6 +166,7 @@ class SendRoom:
             self._push(start + weight, address)
         self._note_end(address, start + weight)
         self.held_count -= 1
+        self.held_bytes -= body_bytes
         send()
 
     def _push(self, start: int, address: str) -> None:

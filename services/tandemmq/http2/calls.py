@@ -325,8 +325,10 @@ class Answers:
         self._calls.blocked[stream.stream_id] = stream
         self._calls.sendable[stream.stream_id] = stream
         self._pump_stream(stream)
-        # The only message that a connection waits with always passes: what piles up behind a slow reader is refused.
-        if stream.queue is not None and self._kept.count > size and self._kept.is_over:
+        # The only message that a connection waits with passes: what piles up behind a slow reader is refused. Of an
+        # address with many connections it is not the only one.
+        kept = self._kept
+        if stream.queue is not None and (kept.is_over if kept.count > size else kept.are_all_over):
             self._counters["buffers_full"] += 1
             self.refuse(stream, RESOURCE_EXHAUSTED, _SLOW_READER)
 

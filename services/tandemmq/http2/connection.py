@@ -41,6 +41,7 @@ from tandemmq.http2.frames import (
     FRAME_HEAD_BYTES,
     HEADERS,
     PREFACE,
+    RESOURCE_EXHAUSTED,
     U32,
     RequestShape,
 )
@@ -51,6 +52,8 @@ from tandemmq.http2.stream import KeptBytes, Stream, StreamMaker, Timers
 
 # Settings that one SETTINGS frame may make us walk through.
 _SETTINGS_PER_CHARGE: Final = 32
+# So much of an unfinished frame ends no connection.
+_UNFINISHED_FREE_BYTES: Final = 1_024
 _KEEPALIVE_PING: Final = b"mq-alive"
 _DRAIN_PING: Final = b"mq-drain"
 _READ_PING: Final = b"mq-read?"
@@ -81,7 +84,7 @@ class Connection:
         self.is_broken = False
         """It ends out of order, so that the peer may not have read what was written last. The owner knows it, too."""
         self._timers = Timers(limits, now)
-        self._kept = KeptBytes(limits, self.usage)
+        self._kept = KeptBytes(limits, self.usage, self)
         self._budget = IdleBudget(limits, now)
         self._output = Output(on_output, on_waiting_output or on_output)
         self._calls = Calls(
@@ -106,6 +109,7 @@ class Connection:
         self._needs_preface = True
         self._needs_settings = True
         self._socket_bytes = 0  # in the socket's buffer when it was found full
+        self._unfinished_bytes = 0  # of a frame and a header block that are not whole
         self._is_draining = False
         self._requests = Requests(
             self,
@@ -162,9 +166,12 @@ class Connection:
         calls = self._calls
         requests = self._requests
         limits = self.limits
-        requests.calls_max = min(
-            limits.concurrent_streams, len(calls.open) + limits.server_streams - self.usage.streams
-        )
+        calls_max = len(calls.open) + limits.server_streams - self.usage.streams
+        if calls_max < limits.concurrent_streams:
+            calls_max = self._share_of_calls(calls_max)
+        else:
+            calls_max = limits.concurrent_streams
+        requests.calls_max = calls_max
         try:
             rest = self._unparsed = self._parse(data)
         except ConnectionFailure as failure:
@@ -177,9 +184,32 @@ class Connection:
         if rest or is_in_block:
             if (not is_in_block and len(rest) < len(data)) or timers.unfinished_since == inf:
                 timers.unfinished_since = now
-        else:
+            self._keep_unfinished(len(rest) + (requests.block.size if is_in_block else 0))
+        elif timers.unfinished_since != inf:
             timers.unfinished_since = inf
+            self._keep_unfinished(0)
         calls.count()
+
+    def _share_of_calls(self, calls_max: int) -> int:
+        """How many calls this connection may have where all together may have no more than `calls_max` of them here."""
+        judge = self.usage.calls_left
+        if judge is not None and self.usage.streams < 2 * self.limits.server_streams:
+            calls_max = max(calls_max, len(self._calls.open) + judge(self))
+        return min(calls_max, self.limits.concurrent_streams)
+
+    def _keep_unfinished(self, size: int) -> None:
+        """What came of a frame or a header block that is not whole: of very many connections it is much."""
+        if size == self._unfinished_bytes:
+            return
+        self._kept.add(size - self._unfinished_bytes)
+        self._unfinished_bytes = size
+        is_much = size > _UNFINISHED_FREE_BYTES and self.usage.buffered_bytes > self.limits.server_buffer_bytes
+        if is_much and self._kept.is_greedy:
+            self._fail(
+                ConnectionFailure(
+                    ErrorCode.ENHANCE_YOUR_CALM, "buffers_full", "the server keeps too many unfinished requests"
+                )
+            )
 
     def _parse(self, data: bytes) -> bytes:
         """Handles the whole frames in `data` and gives the rest."""
@@ -239,6 +269,14 @@ class Connection:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "preface_invalid", "the first frame is not SETTINGS")
         self._needs_settings = False
         self._timers.preface_ends_at = inf
+
+    def keep(self, stream: Stream, size: int) -> None:
+        """A stream's owner keeps so much of a request that has not ended, or, below 0, less. It may end the call."""
+        stream.header_bytes += size
+        self._kept.add(size)
+        if size > 0 and self._kept.is_over:
+            self.counters["buffers_full"] += 1
+            self.answers.refuse(stream, RESOURCE_EXHAUSTED, "the server keeps too many unfinished requests")
 
     # Frames beside the requests' own
 
@@ -371,6 +409,7 @@ class Connection:
         # Hooks may have ended other calls of this connection meanwhile: what they had to say is dropped here.
         unconfirmed = self._output.lost()
         self._keep_in_socket(0)
+        self._keep_unfinished(0)
         self._calls.count()
         for stream in unconfirmed:
             stream.undelivered()
@@ -496,6 +535,7 @@ class Connection:
         self._calls.drop_all()
         self._unparsed = b""
         self._requests.block.clear()
+        self._keep_unfinished(0)
         self._output.put(frames.goaway(self._calls.last_stream_id, failure.code, failure.detail))
         self.is_closed = self.is_broken = True
 

@@ -3,8 +3,13 @@ it takes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tandemmq.http2.connection import Connection
 
 
 class ErrorCode(IntEnum):
@@ -64,7 +69,8 @@ class Limits:
     message_bytes: int = 130 << 20
     # Open calls of one connection. More: REFUSED_STREAM, which gRPC clients retry ("stream_refused").
     concurrent_streams: int = 4_000
-    # Open calls of all connections together; more are refused the same way.
+    # Open calls of all connections together; more are refused the same way, but for those of an address that has less
+    # than its share, with which there may be twice as many.
     server_streams: int = 200_000
     # Connections of one server. More are closed at once ("connection_refused"), but for those of an address that has
     # less than its share: one of an address that has more ends for it ("connection_gave_way").
@@ -80,8 +86,9 @@ class Limits:
     # What a peer may send ahead of our WINDOW_UPDATEs: large, so that few of them are needed.
     stream_window_bytes: int = 4 << 20
     connection_window_bytes: int = 16 << 20
-    # Unfinished request messages, large headers and unsent responses, of one connection and of all together. Over it,
-    # the stream that asks for more ends with RESOURCE_EXHAUSTED ("buffers_full").
+    # Unfinished request messages and frames, large headers and unsent responses, of one connection and of all together.
+    # Over it, the stream that asks for more ends with RESOURCE_EXHAUSTED ("buffers_full"), or, of a frame, the
+    # connection; of all together, one of an address that has more than its share, and beyond twice as much any.
     connection_buffer_bytes: int = 192 << 20
     server_buffer_bytes: int = 1 << 30
     # Frames that ask for work and bring nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM, empty DATA, and
@@ -114,3 +121,7 @@ class Usage:
 
     buffered_bytes: int = 0
     streams: int = 0
+    calls_left: Callable[[Connection], int] | None = None
+    """When there is no room for more calls: how many more this connection may have of its address's share."""
+    is_greedy: Callable[[Connection], bool] | None = None
+    """When too much is kept: its address has more than its share. None: nobody has a share."""

@@ -369,6 +369,11 @@ class HeaderBlock:
         if self._frame_count > self._limits.continuation_frames:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood", "too many CONTINUATION frames")
 
+    @property
+    def size(self) -> int:
+        """Of what there is of a block."""
+        return len(self._data)
+
     def finish(self) -> bytes:
         block = bytes(self._data)
         self.clear()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
+from time import monotonic
 from typing import Final, Protocol
 
 from tandemmq.core.quotas import address_of_peer
@@ -43,6 +44,7 @@ _ACCEPTS_PER_TURN: Final = 64
 _TLS_HANDSHAKE: Final = 0x16
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
 _SETTLE_LOOK_S: Final = 0.005
+_SHARES_FOR_S: Final = 0.1
 
 
 class ConnectionGate(Protocol):
@@ -81,7 +83,7 @@ class Server:
         """
         assert tls is not None or tls_mode is TlsMode.DISABLED, "TLS needs a context"
         self.limits: Final = limits or Limits()
-        self.usage: Final = Usage()
+        self.usage: Final = Usage(calls_left=self._calls_left, is_greedy=self._is_greedy)
         self.counters: Final[Counter[str]] = Counter()
         self._new_stream: Final = new_stream
         self._gate: Final = gate
@@ -95,6 +97,10 @@ class Server:
         # By what address each connection is counted, and how many each address has.
         self._address_of: dict[Connection, str] = {}
         self._counts: Counter[str] = Counter()
+        # What each address has, by address, as it was a moment ago.
+        self._calls_of: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()
+        self._looked_at = -inf
         # Those whose first byte has not come, with their peers; they count like the others.
         self._undecided: dict[socket.socket, tuple[asyncio.TimerHandle, str]] = {}
         self._turns_away = False
@@ -328,6 +334,32 @@ class Server:
     def _disconnected(self, connection: Connection) -> None:
         del self._address_of[connection]
         self._count_out(connection.peer)
+
+    # Shares, where all is taken
+
+    def _calls_left(self, connection: Connection) -> int:
+        self._look()
+        own = self._calls_of[self._address_of.get(connection, "")]
+        return max(0, self.limits.server_streams // (len(self._calls_of) + 1) - own)
+
+    def _is_greedy(self, connection: Connection) -> bool:
+        self._look()
+        own = max(self._bytes_of[self._address_of.get(connection, "")], connection.buffered_bytes)
+        return own > self.limits.server_buffer_bytes // (len(self._bytes_of) + 1)
+
+    def _look(self) -> None:
+        """Counts anew what each address has: not with every call, so that whoever takes everything does not make
+        others pay for the counting."""
+        now = monotonic()
+        if now - self._looked_at < _SHARES_FOR_S:
+            return
+        self._looked_at = now
+        self._calls_of, self._bytes_of = Counter(), Counter()
+        for each, address in self._address_of.items():
+            if each.open_streams:
+                self._calls_of[address] += each.open_streams
+            if each.buffered_bytes:
+                self._bytes_of[address] += each.buffered_bytes
 
     def _count_in(self, peer: str) -> str:
         """One more of that peer's address, which it tells."""

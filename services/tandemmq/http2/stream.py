@@ -57,7 +57,7 @@ class Stream:
     headers_sent = False
     window_used = 0  # sent minus what the peer's WINDOW_UPDATEs for this stream gave
     unacknowledged = 0  # received and not yet given back by our WINDOW_UPDATE
-    header_bytes = 0  # memory of unusually large headers
+    header_bytes = 0  # memory of unusually large headers, and of what the owner keeps
     assembly: MessageAssembly | None = None  # request messages that do not come in one frame; None: none did yet
     content_length = -1  # what is still to come of it; -1: it was not given
     queue: deque[memoryview] | None = None  # encoded messages that wait for the peer's windows
@@ -164,10 +164,11 @@ class KeptBytes:
     Nothing is refused here. The caller asks `is_over` when it keeps more, and ends the call that asked for too much.
     """
 
-    def __init__(self, limits: Limits, usage: Usage) -> None:
+    def __init__(self, limits: Limits, usage: Usage, connection: Connection | None = None) -> None:
         self.count = 0
         self._limits = limits
         self._usage = usage
+        self._connection = connection
 
     def add(self, size: int) -> None:
         """So many more, or, below 0, fewer."""
@@ -177,8 +178,20 @@ class KeptBytes:
     @property
     def is_over(self) -> bool:
         """This connection, or all together, keep more than they may."""
-        limits = self._limits
-        return self.count > limits.connection_buffer_bytes or self._usage.buffered_bytes > limits.server_buffer_bytes
+        return self.count > self._limits.connection_buffer_bytes or self.are_all_over
+
+    @property
+    def are_all_over(self) -> bool:
+        """All connections together keep more than they may, and this one's address more than its share of that."""
+        total = self._usage.buffered_bytes
+        limit = self._limits.server_buffer_bytes
+        return total > limit and (total > 2 * limit or self.is_greedy)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Of all that keep something this one's address has more than its share."""
+        connection, judge = self._connection, self._usage.is_greedy
+        return connection is None or judge is None or judge(connection)
 
 
 # Request messages out of DATA that is cut anywhere.

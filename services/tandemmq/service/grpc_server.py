@@ -22,10 +22,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tandemmq.core.clock import Clock
+from tandemmq.core.quotas import counted_host
 from tandemmq.http2 import server as http2
 from tandemmq.http2.errors import Limits, TlsMode
 from tandemmq.service.grpc_front import generic_handler
 from tandemmq.service.http2_call import MethodIndex
+from tandemmq.service.newcomers import Newcomers
 from tandemmq.service.rpc import MESSAGE_BYTES_MAX, Call, ListenError, MethodTable, UnaryMethod
 from tandemmq.service.service_tls import PermissionInterceptor, ServerTls
 from tandemmq.service.settings import service_connections_max
@@ -59,6 +61,8 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     # Whoever connects and says nothing, or not all of a handshake, would be kept for two minutes; each costs a
     # descriptor and memory, before anybody knows who it is.
     ("grpc.server_handshake_timeout_ms", 20_000),
+    # Nobody of ours compresses. A hundred kilobytes would be unpacked to the largest message there may be.
+    ("grpc.compression_enabled_algorithms_bitset", 1 << grpc.Compression.NoCompression),
     # Otherwise a second process could bind the same port and get half of the connections without an error.
     ("grpc.so_reuseport", 0),
 )
@@ -107,11 +111,14 @@ class GrpcServer:
         self._clock = clock
         self._tls = tls
         self._front: TlsFront | None = None
-        interceptors = (PermissionInterceptor(tls, clock=clock),) if tls is not None or records_changes else ()
-        self.refused: Final[Counter[str]] = interceptors[0].refused if interceptors else Counter()
+        permissions = PermissionInterceptor(tls, clock=clock) if tls is not None or records_changes else None
+        interceptors = () if permissions is None else (permissions,)
+        self._permissions = permissions
+        self._watch: asyncio.Task[None] | None = None
+        self.refused: Final[Counter[str]] = Counter() if permissions is None else permissions.refused
         """Calls that the table of permissions refused, by reason; `PermissionInterceptor.refused`."""
         # Whoever connects costs a descriptor and memory before anybody knows who it is.
-        bound = connections_max or service_connections_max()
+        bound = self._connections_max = connections_max or service_connections_max()
         options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", bound))
         self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self._open_port = open_port
@@ -162,6 +169,10 @@ class GrpcServer:
         if self._tls is not None and self._tls.mode is TlsMode.PERMISSIVE:
             return await self._start_permissive(self._tls)
         port = self._bind(self._server, self._port, None if self._tls is None else self._tls.credentials())
+        if self._tls is not None and self._permissions is not None:
+            newcomers = Newcomers(port, self._connections_max, clock=self._clock)
+            self._permissions.came_in = newcomers.came_in
+            self._watch = asyncio.get_running_loop().create_task(newcomers.watch())
         await self._server.start()
         return port
 
@@ -201,6 +212,8 @@ class GrpcServer:
 
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
+        if self._watch is not None:
+            self._watch.cancel()
         await self._health.enter_graceful_shutdown()
         if self._front is not None:
             self._front.stop_listening()
@@ -303,7 +316,8 @@ class TlsFront:
         self._server: asyncio.Server | None = None
         # Each is three descriptors.
         self._connections_max = min(_CONNECTIONS_MAX, service_connections_max())
-        self._connections: set[asyncio.Task[None]] = set()
+        # With the address each is counted by, the oldest first.
+        self._connections: dict[asyncio.Task[None], str] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listens; the port. OSError when it is taken."""
@@ -324,12 +338,31 @@ class TlsFront:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= self._connections_max:
+        caller = writer.get_extra_info("peername")
+        address = counted_host(str(caller[0])) if caller else ""
+        if len(self._connections) >= self._connections_max and not self._makes_room(address):
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._connections[task] = address
+
+        def ended(_: object) -> None:
+            self._connections.pop(task, None)
+            writer.close()  # Of one that gave way before it began, too.
+
+        task.add_done_callback(ended)
+
+    def _makes_room(self, address: str) -> bool:
+        """Ends the oldest connection of the address with most, for one of an address that has less than its share."""
+        counts = Counter(self._connections.values())
+        share = self._connections_max // (len(counts) + 1)
+        [(greedy, its_count)] = counts.most_common(1)
+        if counts[address] >= share or its_count <= share:
+            return False
+        oldest = next(task for task, its in self._connections.items() if its == greedy)
+        del self._connections[oldest]
+        oldest.cancel()
+        return True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner: asyncio.StreamWriter | None = None

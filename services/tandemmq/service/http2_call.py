@@ -106,6 +106,8 @@ class Http2Call(Stream):
     _is_forwarded = False
     # Of a request that is kept: when it was read.
     _kept_ns = 0
+    # Of a request that is whole, and whose end has not come.
+    _counted_bytes = 0
 
     def __init__(
         self, index: MethodIndex, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape
@@ -224,6 +226,9 @@ class Http2Call(Stream):
             self._pass_on(route, data)
         elif self._request is None:
             self._request = data
+            if not self.remote_closed:
+                self._counted_bytes = len(data)
+                self.connection.keep(self, len(data))
         else:
             self.end(StatusCode.UNIMPLEMENTED.value[0], "more than one request for a method that takes one")
 
@@ -238,6 +243,9 @@ class Http2Call(Stream):
             self.end(StatusCode.UNIMPLEMENTED.value[0], "the request has no message")
         else:
             data, self._request = self._request, None
+            if self._counted_bytes:
+                self.connection.keep(self, -self._counted_bytes)
+                self._counted_bytes = 0
             self._run(data)
 
     def request(self, data: bytes, /) -> None:

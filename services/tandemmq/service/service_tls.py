@@ -244,6 +244,8 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
         self._guarded: dict[str, tuple[Any, Any]] = {}
         self._told: set[tuple[str, str]] = set()
         self._refusals = LineRoom()
+        self.came_in: Callable[[str], object] = lambda peer: None
+        """Told of each call with a certificate that counts, and where from, as gRPC writes it."""
         self.refused: Counter[str] = Counter()
         """Calls since the start, by `no_certificate`, `unusable_certificate` and `not_permitted`."""
 
@@ -277,7 +279,9 @@ class PermissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-ar
             self.refused["unusable_certificate"] += 1
             await self._refuse(path, context, grpc.StatusCode.UNAUTHENTICATED, problem)
             return
-        if identity is None and self._tls.mode is TlsMode.PERMISSIVE:
+        if identity is not None:
+            self.came_in(context.peer())
+        elif self._tls.mode is TlsMode.PERMISSIVE:
             self._tell_plain(path, peer_of(context))
             return
         reason = refusal(path, identity, cluster=self._tls.cluster, group=self._tls.group)

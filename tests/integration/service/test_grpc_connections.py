@@ -10,11 +10,13 @@ import sys
 
 import grpc
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support.cluster_processes import lasting_port
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.grpc_server import GrpcServer
+from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 _FILES = 256
 _LIMIT_S = 120.0
@@ -118,3 +120,32 @@ async def test_the_open_port_tells_the_health_as_the_other_one_does() -> None:
             await _status(each, "nobody's")
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
     await server.stop(limit_ms=0)
+
+
+async def test_a_port_between_services_unpacks_nothing() -> None:
+    """A hundred kilobytes would be a hundred megabytes, from whoever has some certificate: of many at once a broker
+    would die."""
+    asked: list[int] = []
+
+    def answer(request: StringValue, call: Call) -> None:
+        asked.append(len(request.value))
+        call.send(StringValue(value="here"))
+        call.finish()
+
+    server = GrpcServer("127.0.0.1", 0, clock=SystemClock())
+    server.add(MethodTable("a.B", {"C": UnaryMethod(answer, StringValue)}))
+    port = await server.start()
+    codes = []
+    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate, grpc.Compression.NoCompression):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", compression=compression) as channel:
+            call = channel.unary_unary(
+                "/a.B/C", request_serializer=StringValue.SerializeToString, response_deserializer=StringValue.FromString
+            )
+            try:
+                await call(StringValue(value="x" * 1_000_000), timeout=_LIMIT_S)
+                codes.append(grpc.StatusCode.OK)
+            except grpc.aio.AioRpcError as error:
+                codes.append(error.code())
+    await server.stop(limit_ms=0)
+    assert codes == [grpc.StatusCode.UNIMPLEMENTED] * 2 + [grpc.StatusCode.OK]
+    assert asked == [1_000_000]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +61,10 @@ def test_what_a_file_says_is_made_or_the_file_is_refused(
             _changes(tmp_path / "seeds.json", document)
         assert "secret" not in str(refused.value)
         return
-    changes = _changes(tmp_path / "seeds.json", document)
+    with structlog.testing.capture_logs() as lines:
+        changes = _changes(tmp_path / "seeds.json", document)
+    told = {line["subject"] for line in lines if line["event"] == "acl_not_created"}
+    assert told == {f"User:{name}" for name in of_subject if name not in users}
     assert {user.username for user in changes.users()} == set(users)
     made = {acl.subject: {one.resource.key: one.decision.value for one in acl.entries} for acl in changes.acls()}
     assert made == {f"User:{name}": said for name, said in of_subject.items() if name in users}

@@ -163,3 +163,34 @@ def test_a_host_with_many_ipv6_addresses_waits_as_one() -> None:
         log.confirm(1)
     place = [peer.startswith(MODEST) for peer, _ in log.sent].index(True)
     assert place <= log.messages_max + 2, log.sent
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([GREEDY, MODEST, "ipv4:10.0.0.3"]), st.integers(1, 400), st.integers(0, 3)),
+        max_size=120,
+    )
+)
+def test_what_waits_is_bounded_and_whoever_has_less_than_a_share_waits(steps: list[tuple[str, int, int]]) -> None:
+    """While slaves take less than is sent, it would be as much as senders can send."""
+    most = 1_000
+    log = Log(messages_max=1)
+    log.room = SendRoom(log.time.call_later, messages_max=1, held_bytes_max=most)
+    log.send(GREEDY)
+    held: Counter[str] = Counter()
+    for host, size, confirmed in steps:
+        total = sum(held.values())
+        has_too_much = log.room.has_too_much(f"{host}:1", size)
+        share = most // (sum(1 for each in held.values() if each) + 1)
+        if total + size <= most or not total:
+            assert not has_too_much
+        else:
+            assert has_too_much == (held[host] + size > share or total + size > 2 * most)
+        if not has_too_much and not log.send(f"{host}:1", size):
+            held[host] += size
+        before = log.bytes.copy()
+        log.confirm(confirmed)
+        held -= log.bytes - before
+        assert log.room.held_bytes == sum(held.values()) <= 2 * most + 400
+    log.room.open()
+    assert log.room.held_bytes == 0

@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -336,7 +336,7 @@ OPERATOR_ONLY: Final[Any] = Depends(operator_only)
 # Sessions of browsers that logged in with a token: a random id in a cookie, and who it stands for here.
 
 SESSION_LIFE_S: Final = 12 * 3_600
-# People, not programs, log in. Whoever opens more ends the oldest.
+# People, not programs, log in. Beyond, whoever has most ends his oldest.
 _SESSIONS_MAX: Final = 1_000
 _ID_BYTES: Final = 32
 
@@ -348,13 +348,17 @@ class SessionTable:
         self._clock = clock
         # In the order they were opened, which is the order they end in.
         self._sessions: OrderedDict[bytes, tuple[Actor, int]] = OrderedDict()
+        # Who opened each, and where.
+        self._whose: dict[bytes, tuple[str, str]] = {}
 
     def open(self, actor: Actor) -> str:
         """A new session's id."""
         session_id = secrets.token_urlsafe(_ID_BYTES)
-        while len(self._sessions) >= _SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+        if len(self._sessions) >= _SESSIONS_MAX:
+            [(most, _)] = Counter(self._whose.values()).most_common(1)
+            self._end(next(found for found, each in self._whose.items() if each == most))
         self._sessions[_digest(session_id)] = (actor, self._clock.monotonic_ms() + SESSION_LIFE_S * 1_000)
+        self._whose[_digest(session_id)] = actor.name, counted_host(actor.address)
         return session_id
 
     def actor_of(self, session_id: str) -> Actor | None:
@@ -366,7 +370,11 @@ class SessionTable:
         return actor if self._clock.monotonic_ms() < ends_at_ms else None
 
     def close(self, session_id: str) -> None:
-        self._sessions.pop(_digest(session_id), None)
+        self._end(_digest(session_id))
+
+    def _end(self, digest: bytes) -> None:
+        self._sessions.pop(digest, None)
+        self._whose.pop(digest, None)
 
 
 def _digest(session_id: str) -> bytes:

@@ -389,14 +389,15 @@ class ClientAccess:
                 return self._forbidden("Telemetry", username, kind, name, actions, source, ruling)
         return None
 
-    def is_known(self, call: Call) -> bool:
-        """Whether the caller signs as a user of this broker's, at little cost and with nothing counted: not yet that it
-        is let in."""
+    def known_user(self, call: Call) -> str:
+        """The user of this broker's that the caller signs as, at little cost and with nothing counted: not yet that it
+        is let in. Empty: it does not."""
         credential = parse_authorization(call.header(_AUTHORIZATION))
         if isinstance(credential, str):
-            return False
+            return ""
         secret = self.secret_of(credential.username)
-        return secret is not None and is_signed(secret, call.header(_DATE), credential.signature)
+        is_its = secret is not None and is_signed(secret, call.header(_DATE), credential.signature)
+        return credential.username if is_its else ""
 
     def client_id_of(self, call: Call) -> str:
         """The client that made a call which was let in: the same id of another user is another client."""

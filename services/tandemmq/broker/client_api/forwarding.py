@@ -24,6 +24,7 @@ make (`CALLER_HEADER`).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from functools import partial
@@ -34,6 +35,7 @@ import structlog
 
 from tandemmq.broker.client_api.forward_tls import BrokerChannels, PlainChannels
 from tandemmq.broker.client_api.validation import Code, Outcome
+from tandemmq.core.quotas import address_of_peer
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.rpc import (
     CALLER_HEADER,
@@ -103,6 +105,38 @@ Vouch: TypeAlias = Callable[[Call], str]
 """What tells another broker where a call, which is passed on to it, came from."""
 
 
+def by_address(call: Call) -> str:
+    """Whom a call is counted for where nobody signs."""
+    return address_of_peer(call.peer)
+
+
+class _Room:
+    """How much is under way, in calls or in bytes, and whose it is. One caller may have all of it; whoever has less
+    than an equal share finds room beside, in which all together have as much again. Callers that nobody knows, the
+    empty name, have half."""
+
+    def __init__(self) -> None:
+        self._of: Counter[str] = Counter()
+        self.total = 0
+
+    def has(self, whose: str, size: int, limit: int) -> bool:
+        """Whether `size` more is within `limit`."""
+        total = self.total + size
+        if not whose:
+            return total <= limit // 2
+        return total <= limit or (total <= 2 * limit and self._of[whose] + size <= limit // (len(self._of) + 1))
+
+    def take(self, whose: str, size: int) -> None:
+        self.total += size
+        self._of[whose] += size
+
+    def give_back(self, whose: str, size: int) -> None:
+        self.total -= size
+        self._of[whose] -= size
+        if not self._of[whose]:
+            del self._of[whose]
+
+
 class _Calls:
     """Calls under way to other brokers, and one channel for each of these. Event loop only."""
 
@@ -119,6 +153,7 @@ class _Calls:
         self._tasks: set[asyncio.Task[None]] = set()
         # Those of them that tell a giver of messages that they may be unread.
         self._tells: set[asyncio.Task[None]] = set()
+        self.room = _Room()
 
     def __len__(self) -> int:
         return len(self._tasks) - len(self._tells)
@@ -140,11 +175,17 @@ class _Calls:
         self._channels[endpoint] = channel
         return channel
 
-    def spawn(self, work: Coroutine[Any, Any, None], call: Call | None = None) -> asyncio.Task[None]:
-        """Runs `work`; the end of `call` ends it. Should it fail, the call alone ends: nothing else depends on it."""
+    def spawn(
+        self, work: Coroutine[Any, Any, None], call: Call | None = None, whose: str | None = None
+    ) -> asyncio.Task[None]:
+        """Runs `work`, which counts in `room` if somebody's it is; the end of `call` ends it. Should it fail, the call
+        alone ends: nothing else depends on it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, call=call))
+        if whose is not None:
+            self.room.take(whose, 1)
+            task.add_done_callback(lambda _: self.room.give_back(whose, 1))
         if call is not None:
             call.on_cancel(lambda: _cancel(task))
         return task
@@ -324,9 +365,12 @@ class HeldOutcome(StrEnum):
 class _HeldCall:
     """A call that waits for the end of a change of master."""
 
-    __slots__ = ("again", "data", "deadline_ms", "earliest_ms", "is_gone")
+    __slots__ = ("again", "data", "deadline_ms", "earliest_ms", "is_gone", "whose")
 
-    def __init__(self, data: bytes, again: Callable[[bytes], None], *, earliest_ms: int, deadline_ms: int) -> None:
+    def __init__(
+        self, whose: str, data: bytes, again: Callable[[bytes], None], *, earliest_ms: int, deadline_ms: int
+    ) -> None:
+        self.whose = whose
         self.data = data
         self.again = again
         self.earliest_ms = earliest_ms
@@ -354,23 +398,24 @@ class CallForwarder:
         vouch: Vouch | None = None,
         is_changing: Callable[[], bool] = lambda: False,
         brokers: BrokerChannels | None = None,
-        is_known: Callable[[Call], bool] = lambda _: True,
+        whose: Callable[[Call], str] = by_address,
         unread_here: Callable[[Call, str], bool] = lambda _call, _name: False,
     ) -> None:
-        """`brokers`: how they are reached; None: without TLS. `is_known`: whether a call's caller could sign in here;
-        others get half of the room. `unread_here`: the client of a call may not have read the answer to the receive of
+        """`brokers`: how they are reached; None: without TLS. `whose`: whom a call is counted for; empty: its caller
+        could not sign in here. `unread_here`: the client of a call may not have read the answer to the receive of
         that name; False: another broker is the master."""
         self._master = master
         self._unread_here = unread_here
-        self._is_known = is_known
+        self._whose = whose
         self._names = names
         self._now_ms = now_ms
         self._is_changing = is_changing
         self._calls = _Calls(now_ms, channels_max=1, vouch=vouch, brokers=brokers)
         # Of the requests under way to the master.
-        self._bytes = 0
+        self._bytes = _Room()
         self._held: list[_HeldCall] = []
-        self._held_bytes = 0
+        self._held_room = _Room()
+        self._held_bytes = _Room()
         self._look: asyncio.TimerHandle | None = None
         self._holds = True
         self.forwarded_count = 0
@@ -393,12 +438,17 @@ class CallForwarder:
             if self._holds and self._holds_back(call, data, again, pause_ms=0):
                 return True
         channel = self._channel_for(path, call)
-        if channel is None or not self._has_room(call, data):
+        if channel is None:
+            return False
+        whose = self._whose(call)
+        # A single request always passes: the port's own limit judges its size.
+        has_room = self._bytes.total == 0 or self._bytes.has(whose, len(data), _BYTES_MAX)
+        if not (has_room and self._calls.room.has(whose, 1, _IN_FLIGHT_MAX)):
             return False
         self.forwarded_count += 1
-        self._bytes += len(data)
-        passing = self._calls.spawn(self._pass_on(channel, path, call, data, again), call)
-        passing.add_done_callback(lambda _: self._passed(len(data)))
+        self._bytes.take(whose, len(data))
+        passing = self._calls.spawn(self._pass_on(channel, path, call, data, again), call, whose)
+        passing.add_done_callback(lambda _: self._bytes.give_back(whose, len(data)))
         return True
 
     def opened(self, path: str, call: Call) -> StreamHandler[Any] | None:
@@ -406,8 +456,11 @@ class CallForwarder:
         channel = self._channel_for(path, call)
         if channel is None:
             return None
+        whose = self._whose(call)
+        if not self._calls.room.has(whose, 1, _IN_FLIGHT_MAX):
+            return None
         self.forwarded_count += 1
-        return _ForwardedStream(self._calls, channel, path, call)
+        return _ForwardedStream(self._calls, channel, path, call, whose)
 
     def let_go(self) -> None:
         """Has all that is held back taken anew now: this broker is the master."""
@@ -420,16 +473,6 @@ class CallForwarder:
 
     # Inside
 
-    def _has_room(self, call: Call, data: bytes) -> bool:
-        """Requests that are under way stay in memory until the master has answered. A single one always passes: the
-        port's own limit judges its size."""
-        if not self._bytes or self._bytes + len(data) <= _BYTES_MAX // 2:
-            return True
-        return self._bytes + len(data) <= _BYTES_MAX and self._is_known(call)
-
-    def _passed(self, byte_count: int) -> None:
-        self._bytes -= byte_count
-
     def _holds_back(self, call: Call, data: bytes, again: Callable[[bytes], None], *, pause_ms: int) -> bool:
         """For `pause_ms` at least. False: there is no room, or no time."""
         now_ms = self._now_ms()
@@ -438,14 +481,15 @@ class CallForwarder:
             deadline_ms = min(deadline_ms, call.deadline_ms - _HELD_MARGIN_MS)
         if deadline_ms <= now_ms + pause_ms:
             return False
-        is_full = len(self._held) >= _HELD_MAX or self._held_bytes + len(data) > _HELD_BYTES_MAX
-        is_half_full = len(self._held) >= _HELD_MAX // 2 or self._held_bytes + len(data) > _HELD_BYTES_MAX // 2
-        if is_full or (is_half_full and not self._is_known(call)):
+        whose = self._whose(call)
+        has_room = self._held_room.has(whose, 1, _HELD_MAX) and self._held_bytes.has(whose, len(data), _HELD_BYTES_MAX)
+        if not has_room:
             self.held_counts[HeldOutcome.NO_ROOM] += 1
             return False
-        held = _HeldCall(data, again, earliest_ms=now_ms + pause_ms, deadline_ms=deadline_ms)
+        held = _HeldCall(whose, data, again, earliest_ms=now_ms + pause_ms, deadline_ms=deadline_ms)
         self._held.append(held)
-        self._held_bytes += len(data)
+        self._held_room.take(whose, 1)
+        self._held_bytes.take(whose, len(data))
         call.on_cancel(held.gone)
         if self._look is None:
             self._look = asyncio.get_running_loop().call_later(_HELD_LOOK_S, self._look_again)
@@ -472,7 +516,8 @@ class CallForwarder:
         self._holds = False
         try:
             for held in calls:
-                self._held_bytes -= len(held.data)
+                self._held_room.give_back(held.whose, 1)
+                self._held_bytes.give_back(held.whose, len(held.data))
                 self.held_counts[HeldOutcome.CALLER_GONE if held.is_gone else outcome] += 1
                 if not held.is_gone:
                     held.again(held.data)
@@ -485,9 +530,7 @@ class CallForwarder:
             return None  # Health and reflection are each broker's own.
         if self._names is not None and name not in self._names:
             return None
-        if len(self._calls) >= _IN_FLIGHT_MAX or _BY_MEMBER in call.header(FORWARDED_HEADER):
-            return None
-        if len(self._calls) >= _IN_FLIGHT_MAX // 2 and not self._is_known(call):
+        if _BY_MEMBER in call.header(FORWARDED_HEADER):
             return None
         return self._channel_now()
 
@@ -528,12 +571,12 @@ class CallForwarder:
 class _ForwardedStream:
     """One bidirectional call. Implements `StreamHandler[bytes]`."""
 
-    def __init__(self, calls: _Calls, channel: grpc.aio.Channel, path: str, call: Call) -> None:
+    def __init__(self, calls: _Calls, channel: grpc.aio.Channel, path: str, call: Call, whose: str) -> None:
         self._call = call
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue(_UNREAD_MAX)
         self._stream = channel.stream_stream(path, None, None)(None, metadata=calls.metadata_of(call, _BY_MEMBER))
-        calls.spawn(self._read(), call)
-        calls.spawn(self._write())
+        calls.spawn(self._read(), call, whose)
+        calls.spawn(self._write(), None, whose)
 
     def message(self, message: bytes, /) -> None:
         """Passes a request on; a client that sends faster than the master reads is refused."""
@@ -606,13 +649,15 @@ class GroupCalls:
         now_ms: Callable[[], int],
         vouch: Vouch | None = None,
         brokers: BrokerChannels | None = None,
+        whose: Callable[[Call], str] = by_address,
     ) -> None:
-        """`brokers`: how they are reached; None: without TLS."""
+        """`brokers`: how they are reached; None: without TLS. `whose`: whom a call is counted for."""
         self._address = address
+        self._whose = whose
         self._calls = _Calls(now_ms, channels_max=_GROUPS_MAX, vouch=vouch, brokers=brokers)
         # By broker group, and whether it waits for messages.
-        self._under_way: dict[tuple[str, bool], int] = {}
-        self._bytes = 0
+        self._under_way: dict[tuple[str, bool], _Room] = {}
+        self._bytes = _Room()
         self.forwarded_counts: Final[dict[str, int]] = {}
         """By method."""
         self.failed_counts: Final[dict[str, int]] = {}
@@ -644,10 +689,11 @@ class GroupCalls:
         await self._calls.close(is_stopping=True)
 
     def _is_full(self, method: str, call: Call, broker_name: str) -> bool:
-        under_way = self._under_way.get((broker_name, method in _STREAMED), 0)
+        whose, size = self._whose(call), len(call.request_data)
+        room = self._under_way.get((broker_name, method in _STREAMED))
         # A single request always passes: the port's own limit judges its size.
-        is_long = self._bytes > 0 and self._bytes + len(call.request_data) > _BYTES_MAX
-        return under_way >= _PER_GROUP_MAX or is_long
+        is_long = self._bytes.total > 0 and not self._bytes.has(whose, size, _BYTES_MAX)
+        return is_long or (room is not None and not room.has(whose, 1, _PER_GROUP_MAX))
 
     def _failed(self, method: str) -> None:
         self.failed_counts[method] = self.failed_counts.get(method, 0) + 1
@@ -655,14 +701,15 @@ class GroupCalls:
     def _start(
         self, method: str, call: Call, broker_name: str, channel: grpc.aio.Channel, refused: Callable[[Outcome], object]
     ) -> None:
-        data, key = call.request_data, (broker_name, method in _STREAMED)
-        self._under_way[key] = self._under_way.get(key, 0) + 1
-        self._bytes += len(data)
+        data, key, whose = call.request_data, (broker_name, method in _STREAMED), self._whose(call)
+        room = self._under_way.setdefault(key, _Room())
+        room.take(whose, 1)
+        self._bytes.take(whose, len(data))
 
         def ended(_: object) -> None:
-            self._bytes -= len(data)
-            self._under_way[key] -= 1
-            if not self._under_way[key]:
+            self._bytes.give_back(whose, len(data))
+            room.give_back(whose, 1)
+            if not room.total and self._under_way.get(key) is room:
                 del self._under_way[key]
 
         work = self._pass_on(channel, method, call, data, broker_name, refused)

@@ -26,6 +26,7 @@ from tandemmq.broker.client_api.validation import (
     admit_group,
     check_client_id,
     check_group,
+    check_namespace,
     check_topic,
     moment_ms,
     parsed_filter,
@@ -157,7 +158,12 @@ class OffsetHandler:
 
     def _refused_queue(self, queue: definition.MessageQueue, call: Call) -> Outcome | None:
         topic = queue.topic.name
-        refused = check_client_id(call) or check_topic(topic) or self._receive.refused_topic(topic)
+        refused = (
+            check_client_id(call)
+            or check_topic(topic)
+            or check_namespace(queue.topic.resource_namespace)
+            or self._receive.refused_topic(topic)
+        )
         config = self._services.topics.get(topic)
         if refused is None and config is not None and not 0 <= queue.id < config.read_queue_count:
             return Outcome(
@@ -182,7 +188,7 @@ class OffsetHandler:
 
     def look(self, pull: _Pull) -> None:
         """Answers the pull with what is there, or lets it wait."""
-        queue = pull.request.message_queue
+        queue = pull.queue
         topic, offset = queue.topic.name, pull.offset
         refused = self._refused_queue(queue, pull.call)
         if refused is not None:
@@ -192,7 +198,7 @@ class OffsetHandler:
         if not begin <= offset <= end:
             _end_pull(pull.call, _outside(queue, offset, begin, end), begin if offset < begin else end)
             return
-        wanted = pull.request.batch_size
+        wanted = pull.batch_size
         pulled = self._services.leases.pull(
             topic=topic,
             queue_id=queue.id,
@@ -260,7 +266,11 @@ class _Pull(WaitingPull):
     ) -> None:
         super().__init__(topic=request.message_queue.topic.name, name=name, until_ms=until_ms)
         self._handler = handler
-        self.request = request
+        # A copy: a part of a request keeps all of it, up to 2 MiB.
+        queue = request.message_queue
+        topic = definition.Resource(name=queue.topic.name, resource_namespace=queue.topic.resource_namespace)
+        self.queue = definition.MessageQueue(id=queue.id, topic=topic)
+        self.batch_size: int = request.batch_size
         self.call = call
         self.message_filter = message_filter
         self.offset: int = request.offset

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
 from tandemmq.broker.access_changes import read_keys, read_seeds
+from tandemmq.broker.far_reads import memory_bytes
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
 from tandemmq.http2.errors import Limits, TlsMode
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from tandemmq.broker.client_api.client_api import ClientApi
 
 log = structlog.get_logger(__name__)
+
+_BUFFER_BYTES_MIN: Final = 256 << 20
+"""Of strangers' unfinished requests and unread answers: one request may have 130 MiB."""
+_STREAMS_MIN: Final = 20_000
+_STREAM_BYTES: Final = 2_500
+"""A call that has begun, with headers of a kilobyte; measured."""
 
 # Which server answers clients, by the settings; both run the same handlers.
 
@@ -69,7 +76,14 @@ def _limits(settings: BrokerSettings) -> Limits:
             connections=room,
             remedy="let this process open more files (ulimit -n, LimitNOFILE), or lower clientConnectionsMax",
         )
-    return replace(limits, connections=room)
+    # There may be two ports, and each takes twice as much, if very many addresses ask: three quarters of the memory.
+    memory = memory_bytes()
+    return replace(
+        limits,
+        connections=room,
+        server_buffer_bytes=min(limits.server_buffer_bytes, max(_BUFFER_BYTES_MIN, memory // 8)),
+        server_streams=min(limits.server_streams, max(_STREAMS_MIN, memory // 16 // _STREAM_BYTES)),
+    )
 
 
 def _tls_files(settings: BrokerSettings, clock: Clock) -> TlsFiles:

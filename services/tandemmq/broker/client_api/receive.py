@@ -32,6 +32,7 @@ from tandemmq.broker.client_api.validation import (
     check_client_id,
     check_group,
     check_lease,
+    check_namespace,
     check_topic,
     ok_status,
     parsed_filter,
@@ -697,7 +698,12 @@ class ReceiveHandler:
 
     def _wait(self, receive: _Receive, *, look_again: bool) -> None:
         refused: Outcome | None = None
-        if receive.share is not None and not receive.is_counted:
+        # A copy: a part of a request keeps all of it, up to 2 MiB.
+        namespace = receive.topic_resource.resource_namespace
+        receive.topic_resource = definition.Resource(name=receive.topic, resource_namespace=namespace)
+        if (long := check_namespace(namespace)) is not None:
+            refused = long
+        elif receive.share is not None and not receive.is_counted:
             refused = self.quotas.refused_poll(receive.share)
             receive.is_counted = refused is None
         if refused is None and not self._polls.add(receive.waits_on, receive.group, receive.poll_until_ms, receive):

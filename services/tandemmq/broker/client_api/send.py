@@ -84,6 +84,16 @@ _NORMAL: Final[int] = definition.NORMAL
 _TRANSACTION: Final[int] = definition.TRANSACTION
 # Topics remembered; it forgets everything when it is full.
 _DESTINATIONS_MAX: Final = 16_384
+_TOO_MUCH_WAITS: Final = Outcome(
+    Code.TOO_MANY_REQUESTS,
+    "more is sent from this address than the log takes just now; send it again later",
+    retryable=True,
+    pause_ms=200,
+)
+_WAITING_BYTES_MAX: Final = 32 << 20
+"""Messages that came again while the first of their id was on its way. A first one that waits is in the log."""
+_WAITING_MESSAGE_BYTES: Final = 1_024
+"""Of each, beside its body and properties."""
 # How a `traceparent` of the one version there is begins; other texts have the field of the API, too.
 _TRACEPARENT_START: Final = "00-"
 
@@ -112,11 +122,15 @@ class SendHandler:
         self.deduplication = Deduplication(services.topics)
         # Messages of topics with a window that wait for their first answer, by topic, where they are held, and id.
         self._pending: dict[tuple[str, str, str], _FirstAnswer] = {}
+        self._waiting_bytes = 0
 
     def send_message(self, messages: list[SentMessage], call: Call) -> None:
         """Stores the request's messages, when it is their turn."""
         if self._room.is_full:
             body_bytes = sum([len(sent.body) for sent in messages])
+            if self._room.has_too_much(call.peer, body_bytes):
+                self._refused(messages, call, _TOO_MUCH_WAITS)
+                return
             if self._room.holds(call.peer, len(messages), body_bytes, partial(self._send_held, messages, call)):
                 call.keep_request()
                 return
@@ -164,7 +178,7 @@ class SendHandler:
         pending = [one for one in map(self._pending.get, request.keys) if one is not None]
         if pending:
             # The first of them is on its way: whatever becomes of it decides.
-            pending[0].waiting.append(partial(self._put_once, request, call, traceparents))
+            self._await_first(pending[0], request, call, traceparents)
             return
         found = self._known(request)
         values = [value for value in found if value is not None]
@@ -177,6 +191,20 @@ class SendHandler:
             self._put_mark(request, values, call)
         else:
             self._answer_duplicates(request, values, call, PutStatus.PUT_OK)
+
+    def _await_first(self, first: _FirstAnswer, request: _StoredOnce, call: Call, traceparents: Sequence[str]) -> None:
+        size = sum(len(each.body) + len(each.properties) + _WAITING_MESSAGE_BYTES for each in request.outgoing)
+        if self._waiting_bytes + size > _WAITING_BYTES_MAX and self._waiting_bytes:
+            text = "too many messages wait here for the first of their id; send them again later"
+            self._refused(request.messages, call, Outcome(Code.TOO_MANY_REQUESTS, text, retryable=True))
+            return
+        self._waiting_bytes += size
+
+        def again() -> None:
+            self._waiting_bytes -= size
+            self._put_once(request, call, traceparents)
+
+        first.waiting.append(again)
 
     def _known(self, request: _StoredOnce) -> list[int | None]:
         """What the window has of each message. A half that was rolled back, or whose end is forgotten, is sent anew."""

@@ -6,7 +6,7 @@ those that clients repeat every few minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tandemmq.broker.client_api.sessions import GroupPolicy, group_policy, merged_settings
@@ -60,6 +60,8 @@ class TelemetryHandler:
         self._streams: set[TelemetryStream] = set()
         # Of producers, by the topics that they publish.
         self._publishers: dict[str, dict[TelemetryStream, None]] = {}
+        # The topics of all of them.
+        self._published_count = 0
         # By nonce.
         self._asked: dict[str, Answered] = {}
 
@@ -89,7 +91,12 @@ class TelemetryHandler:
 
     def telemetry(self, call: Call) -> TelemetryStream:
         stream = TelemetryStream(
-            self._services, call, published=self._published, answered=self._answered, ended=self._stream_ended
+            self._services,
+            call,
+            published=self._published,
+            has_room=self._has_room,
+            answered=self._answered,
+            ended=self._stream_ended,
         )
         self._streams.add(stream)
         if refused := check_client_id(call):
@@ -125,8 +132,14 @@ class TelemetryHandler:
         if done is not None:
             done(command)
 
-    def _published(self, stream: TelemetryStream, before: Iterable[str], now: Iterable[str]) -> None:
+    def _has_room(self, stream: TelemetryStream, count: int) -> bool:
+        """Whether a producer may say that it publishes so many topics: of very many producers it is much memory."""
+        others = self._published_count - len(stream.topics)
+        return count <= _PUBLISHED_ALWAYS or others + count <= _PUBLISHED_MAX
+
+    def _published(self, stream: TelemetryStream, before: Collection[str], now: Collection[str]) -> None:
         """The topics that a stream's producer publishes are others."""
+        self._published_count += len(now) - len(before)
         for topic in before:
             streams = self._publishers.get(topic)
             if streams is not None:
@@ -138,7 +151,9 @@ class TelemetryHandler:
 
     def _stream_ended(self, stream: TelemetryStream) -> None:
         self._streams.discard(stream)
-        self._published(stream, stream.topics, ())
+        # It may be told twice.
+        topics, stream.topics = stream.topics, {}
+        self._published(stream, topics, ())
 
     def _beat(self, request: pb.HeartbeatRequest, call: Call) -> Outcome | None:
         if request.client_type not in _CLIENT_TYPES_OFFERED:
@@ -155,6 +170,16 @@ class TelemetryHandler:
         return None
 
 
+_PUBLISHED_MAX: Final = 1 << 18
+"""Topics that all producers say that they publish; some 500 bytes each."""
+_PUBLISHED_ALWAYS: Final = 64
+"""So many a producer may have in any case."""
+_TOO_MUCH_PUBLISHED: Final = Outcome(
+    Code.TOO_MANY_REQUESTS,
+    f"producers here publish {_PUBLISHED_MAX} topics already; name {_PUBLISHED_ALWAYS} at most, or use fewer clients",
+)
+
+
 class TelemetryStream:
     """One client's stream, a `tandemmq.service.rpc.StreamHandler`. `published` is told of the topics of a producer,
     those before and those now."""
@@ -164,13 +189,15 @@ class TelemetryStream:
         services: BrokerServices,
         call: Call,
         *,
-        published: Callable[[TelemetryStream, Iterable[str], Iterable[str]], None],
+        published: Callable[[TelemetryStream, Collection[str], Collection[str]], None],
+        has_room: Callable[[TelemetryStream, int], bool],
         answered: Callable[[str, pb.TelemetryCommand], None],
         ended: Callable[[TelemetryStream], None],
     ) -> None:
         self._services = services
         self._call = call
         self._published = published
+        self._has_room = has_room
         self._answered = answered
         self._ended = ended
         self.client_id: Final = services.client_id_of(call)
@@ -235,6 +262,8 @@ class TelemetryStream:
         )
         if refused is None and not is_producer and not _hears_of_filters_later(settings):
             refused = self._check_filters(settings.subscription)
+        if refused is None and remembers and not self._has_room(self, len(settings.publishing.topics)):
+            refused = _TOO_MUCH_PUBLISHED
         if refused:
             # Node reads no end of a stream, only a command that says what is wrong; others pass over such a one.
             self._call.send(pb.TelemetryCommand(status=status_of(refused)))
@@ -265,7 +294,8 @@ class TelemetryStream:
         self.fails_after_reconnect = settings.user_agent.language == definition.NODE_JS
         session.version = settings.user_agent.version[:_VERSION_CHARACTERS_MAX]
         session.peer = self._call.peer
-        topics = {topic.name: topic for topic in settings.publishing.topics} if is_producer else {}
+        # Copies: a part of a request keeps all of it, up to 2 MiB.
+        topics = {topic.name: _copied(topic) for topic in settings.publishing.topics} if is_producer else {}
         if topics or self.topics:
             # Who says now that it consumes publishes nothing any more, and is shown no half messages.
             self._published(self, self.topics, topics)
@@ -278,6 +308,10 @@ class TelemetryStream:
                 (entry.topic.name, _shown_filter(entry.expression)) for entry in settings.subscription.subscriptions
             )
         self._services.sessions.describe(session, said)
+
+
+def _copied(topic: definition.Resource) -> definition.Resource:
+    return definition.Resource(name=topic.name, resource_namespace=topic.resource_namespace)
 
 
 def _shown_filter(expression: definition.FilterExpression) -> str:

@@ -121,6 +121,17 @@ def common_status(outcomes: Iterable[Outcome]) -> definition.Status:
     return status_of(first)
 
 
+def check_namespace(namespace: str) -> Outcome | None:
+    """Of a topic that a receive waits for: it is kept, and repeated with each message."""
+    if len(namespace) <= _NAMESPACE_CHARACTERS_MAX:
+        return None
+    text = f"topic: its namespace has {len(namespace)} characters, the limit is {_NAMESPACE_CHARACTERS_MAX}"
+    return Outcome(Code.BAD_REQUEST, text)
+
+
+_NAMESPACE_CHARACTERS_MAX: Final = 512
+
+
 def check_settings_size(settings: definition.Settings) -> Outcome | None:
     """Before anything else is looked at."""
     subscriptions = settings.subscription.subscriptions
@@ -226,7 +237,7 @@ def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
 
 
 class NewFilters:
-    """SQL92 filters of one address that were not read lately: the longest takes the event loop 20 ms, and whoever named
+    """Long filters of one address that were not read lately: the longest takes the event loop 20 ms, and whoever named
     fifty others a second would have all of it. Event loop only."""
 
     def __init__(self) -> None:
@@ -240,7 +251,7 @@ class NewFilters:
         if paid_until_ms - now_ms > _NEW_FILTERS_AHEAD_MS:
             return Outcome(
                 Code.TOO_MANY_REQUESTS,
-                f"SQL92 filters: {address} names more than {_NEW_FILTER_CHARACTERS_PER_S} characters a second of "
+                f"filters: {address} names more than {_NEW_FILTER_CHARACTERS_PER_S} characters a second of "
                 "filters that were not used lately; use the same filter again",
                 retryable=True,
             )
@@ -273,18 +284,42 @@ def parsed_filter(
                 Code.ILLEGAL_FILTER_EXPRESSION, f"SQL92 filter {expression.expression[:200]!r}: {parsed.problem}"
             )
         return parsed
-    if len(expression.expression) > TAGS_CHARACTERS_MAX:
-        return Outcome(
-            Code.ILLEGAL_FILTER_EXPRESSION,
-            f"filter: {len(expression.expression)} characters, the limit is {TAGS_CHARACTERS_MAX}",
-        )
-    tag_filter = TagFilter.parse(expression.expression)
+    text = expression.expression
+    tag_filter = TagFilter.parse(text) if len(text) <= _SHORT_TAGS_CHARACTERS else _long_tags(services, text, call)
+    if isinstance(tag_filter, Outcome):
+        return tag_filter
     if tag_filter is None:
         return Outcome(
             Code.ILLEGAL_FILTER_EXPRESSION,
             f"filter {expression.expression[:200]!r} is neither * nor tags joined by ||",
         )
     return tag_filter
+
+
+def _long_tags(services: BrokerServices, text: str, call: Call) -> TagFilter | Outcome | None:
+    """Of twenty thousand tags a filter is megabytes, and each receive that waits has one: those of one text share it,
+    and new ones come as slowly as SQL92's."""
+    if len(text) > TAGS_CHARACTERS_MAX:
+        return Outcome(
+            Code.ILLEGAL_FILTER_EXPRESSION, f"filter: {len(text)} characters, the limit is {TAGS_CHARACTERS_MAX}"
+        )
+    found = _long_filters.pop(text, None)
+    if found is None:
+        if refused := services.new_filters.refusal(len(text), call, now_ms=services.clock.monotonic_ms()):
+            return refused
+        found = TagFilter.parse(text)
+        if found is None:
+            return None
+        while sum(map(len, _long_filters)) + len(text) > _LONG_FILTERS_CHARACTERS_MAX:
+            _long_filters.popitem(last=False)
+    _long_filters[text] = found
+    return found
+
+
+_SHORT_TAGS_CHARACTERS: Final = 256
+_LONG_FILTERS_CHARACTERS_MAX: Final = 1 << 20
+_long_filters: Final[OrderedDict[str, TagFilter]] = OrderedDict()
+"""The one used last at the end."""
 
 
 def check_message(sent: SentMessage, max_body_bytes: int, max_delay_ms: int, clock: Clock) -> Outcome | None:

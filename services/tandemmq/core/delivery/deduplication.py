@@ -11,12 +11,14 @@ into the topic later is a copy, and is passed over here.
 
 Ids are kept in slices of time, and leave with their slice. Beyond `ids_max` of all topics together the oldest slice of
 the topic with the most ids goes before its time: memory is bounded, and the window of that topic is shorter then.
-About 200 bytes for each id. One thread only; times are of the wall clock, as records have them.
+About 200 bytes for each id: of a long one its digest is kept. One thread only; times are of the wall clock, as records
+have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Final
 
 from tandemmq.core.delivery.queue_reader import QueueReader
@@ -35,6 +37,7 @@ from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, deduplic
 from tandemmq.core.storage.consume_queue import first_false
 
 _SLICES: Final = 8
+_ID_CHARACTERS_MAX: Final = 128
 _READ_AT_ONCE: Final = 64
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
 _REAL_TOPIC: Final = PROPERTY_REAL_TOPIC.encode()
@@ -60,6 +63,7 @@ class Window:
     def find(self, message_id: str, now_ms: int) -> int | None:
         """The value of an id; None: no message of the id was stored within the window."""
         self.let_go(now_ms)
+        message_id = _kept(message_id)
         for ids in reversed(self._slices.values()):
             value = ids.get(message_id)
             if value is not None:
@@ -73,12 +77,14 @@ class Window:
             ids = self._slices[begin] = {}
             if len(self._slices) > 1 and next(reversed(self._slices)) != max(self._slices):
                 self._slices = dict(sorted(self._slices.items()))
+        message_id = _kept(message_id)
         if message_id not in ids:
             self.count += 1
         ids[message_id] = value
 
     def confirm(self, message_id: str, queue_offset: int) -> None:
         """The first message with the id outlives a failure."""
+        message_id = _kept(message_id)
         for ids in self._slices.values():
             if ids.get(message_id) == -1 - queue_offset:
                 ids[message_id] = queue_offset
@@ -94,6 +100,13 @@ class Window:
     def forget_oldest(self) -> None:
         begin = next(iter(self._slices))
         self.count -= len(self._slices.pop(begin))
+
+
+def _kept(message_id: str) -> str:
+    """Ids are a sender's own, of up to 32 KiB: a million of them would be as many gigabytes."""
+    if len(message_id) <= _ID_CHARACTERS_MAX:
+        return message_id
+    return sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Deduplication:

@@ -165,3 +165,17 @@ def test_sessions_end_when_they_are_closed_or_too_many() -> None:
     for _ in range(1_000):
         sessions.open(actor)
     assert sessions.actor_of(first) is None
+
+
+def test_whoever_logs_in_without_end_logs_out_nobody_but_himself() -> None:
+    sessions = SessionTable(clock=ManualTime())
+    others = [
+        Actor("adminToken", Role.OPERATOR, "10.0.0.7"),
+        Actor("viewerToken", Role.VIEWER, "10.0.0.8"),
+        Actor("viewerToken", Role.VIEWER, "2001:db8:1::8"),
+    ]
+    opened = {sessions.open(actor): actor for actor in others}
+    for number in range(1_200):
+        sessions.open(Actor("viewerToken", Role.VIEWER, f"2001:db8::{number:x}"))
+    assert {found: sessions.actor_of(found) for found in opened} == opened
+    assert len(sessions._sessions) == 1_000

@@ -244,12 +244,12 @@ def test_who_may_send_to_a_topic_gets_its_route_whatever_else_is_denied(guarded:
 
 
 def test_who_signs_as_a_user_is_known_and_nothing_is_counted(guarded: GuardedBroker) -> None:
-    def is_known(headers: dict[str, str]) -> bool:
-        return guarded.access.is_known(FakeCall(metadata=headers))
+    def known_user(headers: dict[str, str]) -> str:
+        return guarded.access.known_user(FakeCall(metadata=headers))
 
-    assert is_known(guarded.headers())
+    assert known_user(guarded.headers()) == "ann"
     for headers in ({}, guarded.headers("bob"), guarded.headers(secret="guessed"), {"authorization": "x"}):
-        assert not is_known(headers)
+        assert known_user(headers) == ""
     assert not guarded.access.refused
 
 

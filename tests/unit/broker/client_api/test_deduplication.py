@@ -80,6 +80,25 @@ def test_duplicate_of_a_message_on_its_way_is_answered_with_it(once: BrokerAssem
     assert stored(once) == 1
 
 
+def test_duplicates_of_a_message_on_its_way_are_bounded_in_bytes(once: BrokerAssembly) -> None:
+    """While no slave answers, one message with an id of its own, sent again and again, would fill the memory."""
+    once.puts_held = True
+    request = send_request(message("once", message_id="x", body=b"x" * (4 << 20)))
+    calls = [call(once, "SendMessage", request) for _ in range(30)]
+    waiting = [fake for fake in calls if fake.code is None]
+    assert 2 <= len(waiting) <= 9
+    refused = [fake.only(pb.SendMessageResponse) for fake in calls if fake not in waiting]
+    assert {answer.status.code for answer in refused} == {Code.TOO_MANY_REQUESTS}
+    once.puts_held = False
+    once.release_puts()
+    assert {fake.only(pb.SendMessageResponse).status.code for fake in waiting} == {Code.OK}
+    assert stored(once) == 1
+    # What has been answered takes no room any more.
+    once.puts_held = True
+    request = send_request(message("once", message_id="y", body=b"y" * (4 << 20)))
+    assert [call(once, "SendMessage", request).code for _ in range(len(waiting))] == [None] * len(waiting)
+
+
 def test_duplicate_of_a_message_that_no_slave_confirmed_is_ok_once_a_record_behind_it_is(once: BrokerAssembly) -> None:
     once.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT
     first = send(once, "x")
@@ -135,6 +154,25 @@ def test_ids_are_bounded(once: BrokerAssembly, time: ManualTime) -> None:
     assert once.api.deduplication.count <= 10
     send(once, "id-39")
     assert stored(once) == 40
+
+
+def test_long_ids_take_no_more_memory_than_short_ones(once: BrokerAssembly, time: ManualTime) -> None:
+    long_ids = [f"{number}".rjust(20_000, "x") for number in range(20)]
+    for message_id in long_ids * 2:
+        assert send(once, message_id).status.code == Code.OK
+    assert stored(once) == len(long_ids)
+    config = once.topics.get("once")
+    assert config is not None
+    window = once.api.deduplication.window(config)
+    assert window is not None
+    assert sum(len(message_id) for ids in window._slices.values() for message_id in ids) <= 128 * len(long_ids)
+    # One that no slave has confirmed, and what a new master reads from its log.
+    for _ in once.api.deduplication.restore(once.queues, now_ms=time.wall_ms(), ids_max=1_000):
+        pass
+    for message_id in long_ids * 2:
+        assert send(once, message_id).status.code == Code.OK
+    assert stored(once) == len(long_ids)
+    assert once.store.queue_max_offset(DEDUPLICATION_TOPIC, 0) == len(long_ids)
 
 
 def test_fifo_message_is_stored_once(broker: BrokerAssembly) -> None:

@@ -15,12 +15,21 @@ from unittest.mock import patch
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.http2_peer import unary_request
 from support.manual_time import ManualTime
 from support.running_time import PATIENCE_S, until
 from tandemmq.broker.client_api import forwarding
-from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, GroupCalls, HeldOutcome
+from tandemmq.broker.client_api.forwarding import (
+    SETTLING,
+    CallForwarder,
+    GroupCalls,
+    HeldOutcome,
+    _Room,
+    by_address,
+)
 from tandemmq.broker.client_api.validation import Code, Outcome, status_of
 from tandemmq.core.clock import Clock
 from tandemmq.http2 import frames
@@ -35,6 +44,7 @@ from tandemmq.service.rpc import (
     UNREAD,
     BidiMethod,
     Call,
+    Method,
     MethodTable,
     ServerStreamMethod,
     StreamHandler,
@@ -551,14 +561,17 @@ async def test_an_owner_that_is_gone_is_refused_in_the_body() -> None:
 
 
 @asynccontextmanager
-async def silent_owner() -> AsyncIterator[str]:
+async def silent_owner(*, hears_beats: bool = False) -> AsyncIterator[str]:
     """It takes calls and answers none."""
 
-    def acknowledge(request: pb.AckMessageRequest, call: Call) -> None:
+    def acknowledge(request: pb.AckMessageRequest | pb.HeartbeatRequest, call: Call) -> None:
         """Never."""
 
     server = Http2Front("127.0.0.1", 0, clock=ManualTime())
-    server.add(MethodTable(SERVICE, {"AckMessage": UnaryMethod(acknowledge, pb.AckMessageRequest)}))
+    methods: dict[str, Method] = {"AckMessage": UnaryMethod(acknowledge, pb.AckMessageRequest)}
+    if hears_beats:
+        methods["Heartbeat"] = UnaryMethod(acknowledge, pb.HeartbeatRequest)
+    server.add(MethodTable(SERVICE, methods))
     try:
         yield f"127.0.0.1:{await server.start()}"
     finally:
@@ -614,12 +627,10 @@ class Change:
 
 @asynccontextmanager
 async def changing_member(
-    change: Change, seen: list[dict[str, str]], is_known: Callable[[Call], bool] = lambda _: True
+    change: Change, seen: list[dict[str, str]], whose: Callable[[Call], str] = by_address
 ) -> AsyncIterator[tuple[grpc.aio.Channel, CallForwarder, Http2Front]]:
     clock = SystemClock()
-    forwarder = CallForwarder(
-        lambda: change.master, now_ms=clock.monotonic_ms, is_changing=change.ask, is_known=is_known
-    )
+    forwarder = CallForwarder(lambda: change.master, now_ms=clock.monotonic_ms, is_changing=change.ask, whose=whose)
     server = Http2Front("127.0.0.1", 0, clock=clock)
     server.add(table("member", seen))
     server.forward(forwarder)
@@ -660,10 +671,10 @@ async def test_strangers_leave_room_for_callers_that_are_known(monkeypatch: pyte
     monkeypatch.setattr(forwarding, "_IN_FLIGHT_MAX", 10)
     change = Change()
 
-    def is_known(call: Call) -> bool:
-        return call.header("x-known") == "1"
+    def whose(call: Call) -> str:
+        return "app" if call.header("x-known") == "1" else ""
 
-    async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
+    async with changing_member(change, [], whose) as (channel, forwarder, _), silent_owner() as silent:
         strangers = [asyncio.create_task(heartbeat(channel)) for _ in range(30)]
         await until_held(forwarder, 5)
         await until(lambda: forwarder.held_counts[HeldOutcome.NO_ROOM] >= 25)
@@ -693,8 +704,8 @@ async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch
     monkeypatch.setattr(forwarding, "_BYTES_MAX", 10 << 10)
     change = Change(is_under_way=False)
 
-    def is_known(call: Call) -> bool:
-        return call.header("x-known") == "1"
+    def whose(call: Call) -> str:
+        return "app" if call.header("x-known") == "1" else ""
 
     async def acknowledged(channel: grpc.aio.Channel, *, known: str = "", size: int = 1_000) -> str:
         call = MessagingServiceStub(channel).AckMessage
@@ -702,13 +713,13 @@ async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch
         answer = await call(request, timeout=PATIENCE_S, metadata=(("x-known", known),))
         return str(answer.status.message)
 
-    async with changing_member(change, [], is_known) as (channel, forwarder, _), silent_owner() as silent:
+    async with changing_member(change, [], whose) as (channel, forwarder, _), silent_owner() as silent:
         change.master = silent
         waiting = [asyncio.create_task(acknowledged(channel, size=20_000))]
         await until(lambda: forwarder.forwarded_count >= 1)
         assert await acknowledged(channel, known="1") == "member", "a large one passes alone"
         waiting[0].cancel()
-        await until(lambda: not forwarder._bytes)
+        await until(lambda: not forwarder._bytes.total)
         waiting += [asyncio.create_task(acknowledged(channel)) for _ in range(5)]
         await until(lambda: forwarder.forwarded_count >= 6)
         assert await acknowledged(channel) == "member"
@@ -718,7 +729,7 @@ async def test_requests_under_way_to_the_master_are_bounded_in_bytes(monkeypatch
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        await until(lambda: not forwarder._bytes)
+        await until(lambda: not forwarder._bytes.total)
 
 
 async def test_a_call_is_refused_when_a_change_ends_without_a_master() -> None:
@@ -838,3 +849,100 @@ async def test_a_caller_that_went_away_is_not_answered_later() -> None:
         assert len(seen) == 1
         await until(lambda: not forwarder.held_count)
         assert ended(forwarder) == {HeldOutcome.CALLER_GONE: 1}
+
+
+# Who has how much of the room
+
+
+def _sender_of_users(endpoints: dict[str, str]) -> Sender:
+    sender = Sender(endpoints)
+    sender.calls = GroupCalls(endpoints.get, now_ms=ManualTime().monotonic_ms, whose=lambda call: call.header("x-user"))
+    return sender
+
+
+@pytest.mark.parametrize("room", ["calls", "bytes"])
+async def test_who_has_all_calls_to_another_group_leaves_room_to_other_users(
+    room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A request has five bytes.
+    monkeypatch.setattr(
+        forwarding, "_PER_GROUP_MAX" if room == "calls" else "_BYTES_MAX", 12 if room == "calls" else 60
+    )
+    async with silent_owner() as silent, other_group(_sender_of_users({"broker-b": silent})) as channel:
+
+        def waiting(user: str, count: int) -> list[asyncio.Task[definition.Status]]:
+            return [asyncio.create_task(acknowledge(channel, x_user=user)) for _ in range(count)]
+
+        greedy = waiting("greedy", 30)
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(task.done() for task in greedy) < 18:
+                await asyncio.sleep(0.01)
+        others = [*waiting("ann", 3), *waiting("bob", 2)]
+        done, _ = await asyncio.wait([*greedy, *others], timeout=1)
+        refused = [task for task in others if task in done]
+        assert refused == []
+        again = await acknowledge(channel, x_user="greedy")
+        assert again.code == definition.TOO_MANY_REQUESTS
+        for task in (*greedy, *others):
+            task.cancel()
+        await asyncio.wait((*greedy, *others))
+
+
+async def test_who_has_all_calls_to_the_master_leaves_room_to_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "_HELD_MAX", 12)
+    monkeypatch.setattr(forwarding, "_IN_FLIGHT_MAX", 12)
+    change = Change()
+
+    def whose(call: Call) -> str:
+        return call.header("x-user")
+
+    async with (
+        changing_member(change, [], whose) as (channel, forwarder, _),
+        silent_owner(hears_beats=True) as silent,
+    ):
+        greedy = [asyncio.create_task(heartbeat(channel, x_user="greedy")) for _ in range(30)]
+        await until_held(forwarder, 12)
+        await until(lambda: forwarder.held_counts[HeldOutcome.NO_ROOM] >= 18)
+        ann = [asyncio.create_task(heartbeat(channel, x_user="ann")) for _ in range(3)]
+        await until_held(forwarder, 15)
+        assert await heartbeat(channel, x_user="greedy") == "member"
+        # The same on the way to a master that does not answer.
+        change.master, change.is_under_way = silent, False
+        await until(lambda: forwarder.forwarded_count >= 15)
+        bob = [asyncio.create_task(heartbeat(channel, x_user="bob")) for _ in range(2)]
+        await until(lambda: forwarder.forwarded_count >= 17)
+        assert await heartbeat(channel, x_user="greedy") == "member"
+        for task in (*greedy, *ann, *bob):
+            task.cancel()
+        await asyncio.wait((*greedy, *ann, *bob))
+        await until(lambda: not forwarder._calls.room.total and not forwarder._bytes.total)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "ann", "bob", "eve"]), st.integers(1, 9), st.booleans()), max_size=80),
+    st.integers(1, 60),
+)
+def test_a_room_holds_twice_its_limit_at_most_and_whoever_has_less_than_a_share_gets_in(
+    steps: list[tuple[str, int, bool]], limit: int
+) -> None:
+    room, taken = _Room(), list[tuple[str, int]]()
+    for whose, size, is_end in steps:
+        if is_end and taken:
+            room.give_back(*taken.pop())
+            continue
+        total, own = sum(each for _, each in taken), sum(each for name, each in taken if name == whose)
+        has_room = room.has(whose, size, limit)
+        if not whose:
+            assert has_room == (total + size <= limit // 2)
+        elif total + size <= limit:
+            assert has_room
+        else:
+            share = limit // (len({name for name, _ in taken}) + 1)
+            assert has_room == (own + size <= share and total + size <= 2 * limit)
+        if has_room:
+            room.take(whose, size)
+            taken.append((whose, size))
+    for each in taken:
+        room.give_back(*each)
+    assert room.total == 0
+    assert not room._of

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +25,7 @@ from tandemmq.core.delivery.sql_filter import (
 )
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
-from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD
+from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, StatusCode
 
 Code = definition.Code
 
@@ -733,3 +736,57 @@ def test_filters_that_let_nothing_pass_take_a_bounded_part_of_each_turn(
     send_with(broker, b"at last", x="4")
     time.end_turn()
     assert [Answer.of(fake).bodies for fake in waiting] == [[b"at last"]] * 6
+
+
+# What waits, and what it keeps
+
+
+def test_receives_that_wait_with_one_long_filter_share_it_and_new_ones_come_slowly(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    """Twenty thousand tags are megabytes, of each receive that waits."""
+    broker.add_group("group")
+
+    def waits(number: int, *, host: str = "10.0.0.7") -> bool:
+        tags = f"{number}|| " + "||".join(f"{tag}" for tag in range(number, number + 7_500))
+        request = receive_request(expression=tags)
+        return call(broker, "ReceiveMessage", request, FakeCall(peer=f"ipv4:{host}:1")).code is None
+
+    first = sum(waits(number) for number in range(100_000, 100_040))
+    assert 1 <= first <= 4
+    assert all(waits(100_000) for _ in range(40)), "one that is known costs nothing"
+    assert waits(100_039, host="10.0.0.8"), "others are read"
+    waiting = [one for one in gc.get_objects() if type(one).__name__ == "_Receive" and one.call.code is None]
+    filters = [one.tag_filter for one in waiting if len(getattr(one.tag_filter, "tags", None) or ()) > 1_000]
+    assert len(filters) >= 41
+    assert len(set(map(id, filters))) <= first + 1
+
+
+@pytest.mark.parametrize("method", ["ReceiveMessage", "PullMessage"])
+def test_what_waits_keeps_nothing_else_of_its_request(broker: BrokerAssembly, method: str) -> None:
+    """A part of a protobuf message keeps the memory of all of it, and whatever may stand in it."""
+    broker.add_group("group")
+    wanted: Any = receive_request() if method == "ReceiveMessage" else pull_request("a = 1")
+    if method == "PullMessage":
+        wanted.filter_expression.type = definition.TAG
+        wanted.filter_expression.expression = "*"
+        wanted.long_polling_timeout.FromSeconds(20)
+    padding = (1 << 21) - 512
+    # A field that nobody knows: number 1,000, bytes.
+    encoded = wanted.SerializeToString() + b"\xc2\x3e" + b"\x80\xfc\x7f" + bytes(padding)
+
+    def resident_bytes() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident_bytes()
+    for _ in range(100):
+        request = type(wanted).FromString(encoded)
+        assert call(broker, method, request).code is None, "it waits"
+        del request
+    assert resident_bytes() - before < 40 * padding
+    wanted.message_queue.topic.resource_namespace = "x" * 513
+    refused = call(broker, method, wanted)
+    assert refused.code is StatusCode.OK
+    answer: Any = refused.sent[0]
+    assert answer.status.code == definition.BAD_REQUEST

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from support.api_requests import ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
+from support.manual_time import ManualTime
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.record import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_OP_TOPIC, TIMER_TOPIC
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
@@ -320,3 +321,17 @@ def test_no_method_reaches_a_topic_that_is_the_brokers_own(broker: BrokerAssembl
             answer = call(broker, method, request).sent[0]
             assert answer.status.code == Code.ILLEGAL_TOPIC, (method, name)  # type: ignore[attr-defined]
     assert broker.store.end_offset == begun_at
+
+
+def test_what_waits_before_the_log_is_refused_beyond_its_bound(broker: BrokerAssembly, time: ManualTime) -> None:
+    broker.send_room._held_bytes_max = 1_000
+    broker.send_room.is_full = True
+    request = send_request(message(body=b"x" * 900))
+    calls = [call(broker, "SendMessage", request) for _ in range(4)]
+    # The first of an address does not wait.
+    assert [each.code for each in calls[:2]] == [StatusCode.OK, None]
+    broker.send_room.made()
+    answers = [each.only(pb.SendMessageResponse).status.code for each in calls[:2]]
+    assert answers == [Code.OK] * 2
+    time.advance(1_000)
+    assert [each.only(pb.SendMessageResponse).status.code for each in calls[2:]] == [Code.TOO_MANY_REQUESTS] * 2

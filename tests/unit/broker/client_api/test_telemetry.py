@@ -8,6 +8,7 @@ from support.api_requests import ack_request, call, message, receive, receive_re
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api import telemetry
 from tandemmq.core.metadata.metadata_store import InvalidGroup, JavaValue
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
@@ -327,3 +328,36 @@ def test_broker_that_stops_tells_clients_to_reconnect_but_none_that_would_die_of
     kinds = [command.WhichOneof("command") for command in fake.sent if isinstance(command, pb.TelemetryCommand)]
     assert kinds == ["settings"] + ["reconnect_endpoints_command"] * (language != definition.NODE_JS)
     assert fake.code is StatusCode.UNAVAILABLE
+
+
+def test_what_producers_say_that_they_publish_is_bounded(
+    broker: BrokerAssembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "_PUBLISHED_MAX", 1_000)
+
+    def says(number: int, count: int) -> tuple[StreamHandler[pb.TelemetryCommand], FakeCall]:
+        fake = FakeCall(metadata={"x-mq-client-id": f"client@{number}"})
+        stream = open_stream(broker, fake)
+        stream.message(producer_settings(*(f"topic-{place}" for place in range(count))))
+        return stream, fake
+
+    greedy = [says(number, 300) for number in range(20)]
+    refused = [fake for _, fake in greedy if fake.code is not None]
+    assert len(refused) == 17
+    answer = refused[0].sent[0]
+    assert isinstance(answer, pb.TelemetryCommand)
+    assert answer.status.code == Code.TOO_MANY_REQUESTS
+    others = [says(100 + number, 64) for number in range(5)]
+    assert all(fake.code is None for _, fake in others), "usual producers are heard in any case"
+    # Who says less, or ends, makes room; who says the same again needs none.
+    greedy[0][0].message(producer_settings("topic-1"))
+    for stream, _ in [greedy[1], *others]:
+        stream.half_closed()
+    greedy[2][0].message(producer_settings(*(f"topic-{place}" for place in range(300))))
+    assert greedy[2][1].code is None
+    last, fake = says(200, 300)
+    assert fake.code is None
+    for stream, _ in [*greedy, *others, (last, fake)]:
+        stream.half_closed()
+        stream.cancelled()
+    assert broker.api._telemetry._published_count == 0
