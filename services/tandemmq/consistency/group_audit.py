@@ -14,7 +14,7 @@ Whatever one replica does, the others are compared; whatever happens to a group,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -86,6 +86,7 @@ _LOST: Final = frozenset(
         FindingKind.TAIL_MISSING,
     }
 )
+_OF_LOGS: Final = (Severity.LOSS, Severity.DAMAGE)
 _LOST_ENDS: Final = frozenset({FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS})
 _OF_TABLES: Final = frozenset(
     {
@@ -745,7 +746,7 @@ class GroupAudit:
                 deep_findings=deep_only if self._is_deep else memory.deep_findings,
                 deep_run_id=self._run_id if self._is_deep else memory.deep_run_id,
             ),
-            reading.table.table(),
+            reading.table.table(damaged=ranges_of(None, [own for own in findings if own.severity in _OF_LOGS])),
             start=memory,
             keep_answers=not is_through,
         )
@@ -809,7 +810,7 @@ class GroupAudit:
         """By replica: what it holds. What it lost since an earlier run is remembered until it is there again."""
         seen = dict(memory.seen)
         lost = [finding for finding in findings if finding.verdict is Verdict.STORED_DIGEST]
-        doubted = {finding.file for finding in findings if finding.severity is Severity.METADATA}
+        in_doubt = [finding for finding in findings if finding.severity is Severity.METADATA]
         for broker_id, found in described.items():
             facts = found.replica.facts
             before = memory.seen.get(broker_id)
@@ -821,7 +822,11 @@ class GroupAudit:
                 found.side.run,
                 found.side.epochs,
                 table_marks(found.metadata),
-                _kept_since(before.kept if before is not None else {}, self._kept.get(broker_id)),
+                _kept_since(
+                    before.kept if before is not None else {},
+                    self._kept.get(broker_id),
+                    damaged={own.file for own in findings if own.kind is FindingKind.KEPT_BYTES_DAMAGED},
+                ),
                 found.side.homes_digest,
             )
             if any(
@@ -832,8 +837,13 @@ class GroupAudit:
             ):
                 # The mark of a file's end lies over its last records: it never was longer than these.
                 own = replace(own, end_offset=self._common.end_offset)
-            if before is not None:
-                own = _with_evidence_kept(own, before, doubted)
+            doubted = {
+                path
+                for finding in in_doubt
+                if finding.broker_id in (None, broker_id)
+                for path in (finding.file, *finding.files)
+            }
+            own = _with_evidence_kept(own, before or SeenReplica(0, 0), doubted)
             kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
             if before is not None and FindingKind.SEGMENT_MISSING in kinds:
                 own = replace(own, min_offset=min(before.min_offset, own.min_offset))
@@ -905,21 +915,28 @@ _OF_MASTERS: Final = frozenset(
 
 
 def _with_evidence_kept(own: SeenReplica, before: SeenReplica, doubted: set[str | None]) -> SeenReplica:
-    """What a run found to be wrong does not become what the next one compares with."""
-    doubted_tables = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
-    own = replace(own, tables=own.tables | doubted_tables)
+    """What a run found to be wrong does not become what the next one compares with: that has what was known before, or
+    nothing."""
+    tables = {name: mark for name, mark in own.tables.items() if f"config/{name}" not in doubted}
+    known = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
+    own = replace(own, tables=tables | known)
     if any(path and path.endswith("messageGroupHomes.json") for path in doubted):
         own = replace(own, homes=before.homes)
-    if EPOCH_FILE in doubted and before.epochs:
+    if EPOCH_FILE in doubted:
         own = replace(own, epochs=before.epochs)
-    if REPLICA_FILE in doubted and before.disk_id:
+    if REPLICA_FILE in doubted:
         own = replace(own, disk_id=before.disk_id, run=before.run)
     return own
 
 
-def _kept_since(before: Mapping[str, str], now: Mapping[str, str] | None) -> dict[str, str]:
-    """Digests as they were when a file was first seen; those of files that are gone go as well. None: nobody looked."""
-    return dict(before) if now is None else {path: before.get(path, digest) for path, digest in now.items()}
+def _kept_since(
+    before: Mapping[str, str], now: Mapping[str, str] | None, *, damaged: Set[str | None]
+) -> dict[str, str]:
+    """Digests as they were when a file was first seen, and sound; those of files that are gone go as well. None: nobody
+    looked."""
+    if now is None:
+        return dict(before)
+    return {path: before.get(path, digest) for path, digest in now.items() if path in before or path not in damaged}
 
 
 def _tables_gone(

@@ -39,6 +39,7 @@ from tandemmq.core.audit.replica_store import (
 )
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
+from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
 _COMPARED_TAIL_BYTES: Final = 4 << 10
 _COUNTED_BYTES_MAX: Final = 4 << 30
@@ -251,6 +252,8 @@ class _Bounds:
         best_end = master.facts.end_offset if master is not None and has_master else max(others, default=0)
         seen = self._seen_on_disk(broker_id, store)
         seen_end = self._seen_end(seen, broker_id) if seen is not None else 0
+        if seen is not None and seen_end > facts.end_offset and broker_id != self._rules.master_id:
+            seen_end = min([seen_end, *_kept_from(store, seen_end, verified_offset=seen.verified_offset)])
         if seen_end > facts.end_offset:
             is_verified = seen is not None and seen.verified_offset >= seen_end
             told = f"verified it up to {seen_end}" if is_verified else f"saw it end at {seen_end}"
@@ -430,6 +433,16 @@ def _messages(store: ReplicaStore, log_range: LogRange) -> tuple[RecordName | No
 
 def _name(store: ReplicaStore, place: tuple[int, int] | None) -> RecordName | None:
     return None if place is None else read_name(store.read_log(*place), 0, place[0])
+
+
+def _kept_from(store: ReplicaStore, end: int, *, verified_offset: int) -> Iterator[int]:
+    """Where tails begin that a slave cut off up to `end`, as its master's log asks for, and keeps: nothing is lost.
+    Below `verified_offset` nobody may cut."""
+    for entry in store.files.list_folder(KEPT_TAILS_FOLDER):
+        start, dash, _ = entry.name.partition("-")
+        is_tail = bool(dash) and entry.name.endswith(".log") and is_number(start)
+        if is_tail and verified_offset <= int(start) < end <= int(start) + entry.size:
+            yield int(start)
 
 
 def _first_time_ms(store: ReplicaStore) -> int | None:
