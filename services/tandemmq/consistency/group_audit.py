@@ -219,7 +219,7 @@ class GroupAudit:
         compared += self._compare_between_some(holding, memory)
         compared = _by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
-        compared += self._compare_metadata(described, memory, compared)
+        compared += self._compare_metadata(described, memory, compared, checked)
         compared = _of_older_copies(compared, replicas, self._master_id)
         known = set(compared)
         checked = [finding for finding in checked if finding not in known]
@@ -611,12 +611,16 @@ class GroupAudit:
     # Metadata
 
     def _compare_metadata(
-        self, described: Mapping[int, _Described], memory: GroupMemory, compared: Sequence[Finding]
+        self,
+        described: Mapping[int, _Described],
+        memory: GroupMemory,
+        compared: Sequence[Finding],
+        checked: Sequence[Finding],
     ) -> list[Finding]:
         """Tables and what lies beside them. A running slave copies its master's tables now and then: what it lacks is a
         finding only if its copy stood still over a pause in which it was not equal before and is not equal after.
         """
-        findings = self._metadata_findings(described, memory, compared)
+        findings = self._metadata_findings(described, memory, compared, checked)
         running = [found.replica.spec for found in described.values() if found.replica.facts.is_running]
         if not findings or not running:
             return findings
@@ -625,12 +629,16 @@ class GroupAudit:
         known = {_table_place(finding) for finding in findings}
         return [
             finding
-            for finding in self._metadata_findings(later, memory, compared)
+            for finding in self._metadata_findings(later, memory, compared, checked)
             if _table_place(finding) in known and _stood_still(finding, described, later)
         ]
 
     def _metadata_findings(
-        self, described: Mapping[int, _Described], memory: GroupMemory, compared: Sequence[Finding]
+        self,
+        described: Mapping[int, _Described],
+        memory: GroupMemory,
+        compared: Sequence[Finding],
+        checked: Sequence[Finding],
     ) -> list[Finding]:
         texts = {broker_id: found.metadata for broker_id, found in described.items()}
         seen = {broker_id: own.tables for broker_id, own in memory.seen.items() if broker_id in described}
@@ -655,6 +663,10 @@ class GroupAudit:
                 settled=True,
                 master_id=self._master_id,
                 seen=seen.values(),
+                unknown_topics={
+                    broker_id: {own.topic or "" for own in checked if _lacks_topic(own, broker_id)}
+                    for broker_id in described
+                },
             )
             differing = compare()
             queues = {(own.topic, own.queue_id) for own in differing if own.kind in OF_OFFSETS}
@@ -845,6 +857,11 @@ class GroupAudit:
             }
             own = _with_evidence_kept(own, before or SeenReplica(0, 0), doubted)
             kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
+            is_renamed = is_empty(facts) and any(
+                finding.kind is FindingKind.SEGMENT_EXTRA and finding.broker_id == broker_id for finding in findings
+            )
+            if before is not None and is_renamed:
+                own = before
             if before is not None and FindingKind.SEGMENT_MISSING in kinds:
                 own = replace(own, min_offset=min(before.min_offset, own.min_offset))
                 if is_empty(facts):
@@ -1062,6 +1079,10 @@ def _other_files(described: Iterable[_Described]) -> list[LogRange]:
         for offset, head in found.heads.items():
             heads.setdefault(offset, set()).add(head)
     return [LogRange(offset, offset + size) for offset, versions in heads.items() if len(versions) > 1]
+
+
+def _lacks_topic(finding: Finding, broker_id: int) -> bool:
+    return finding.kind is FindingKind.TOPIC_MISSING and finding.broker_id == broker_id
 
 
 def _table_place(finding: Finding) -> tuple[FindingKind, int | None, str | None, int | None]:

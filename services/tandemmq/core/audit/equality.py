@@ -151,7 +151,7 @@ class _Bounds:
     def findings(self) -> Iterator[Finding]:
         for broker_id, store in self._stores.items():
             if is_empty(store.facts):
-                yield from self._nothing_left(broker_id, store)
+                yield from _renamed_segments(store) or self._nothing_left(broker_id, store)
                 continue
             if not store.facts.is_running:
                 yield from odd_segments(store)
@@ -511,6 +511,19 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
             yield replace(_of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail), cause=cause)
         elif start >= facts.end_offset - facts.end_offset % length:
             due = start + length
+
+
+def _renamed_segments(store: ReplicaStore) -> list[Finding]:
+    """Of a log none of whose files has the name that it was written for: it is all there, and nobody finds it."""
+    found = _segments(store)
+    own = written_for(store.files, found[0][0]) if found else None
+    if own is None or own == int(found[0][0]):
+        return []
+    detail = (
+        f"no CommitLog file, of {len(found)}, has the name that its records were written for: {found[0][0]} begins "
+        f"with the one of {own}. Give each its own, this one {own:020d}, with mv -n: none may be written over"
+    )
+    return [_of_file(FindingKind.SEGMENT_EXTRA, store.facts, found[0][0], detail)]
 
 
 def _weight_of_length(length: int, replicas: list[ReplicaStore]) -> tuple[int, bool, bool]:
