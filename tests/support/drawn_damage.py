@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
 from support.file_damage import FILE_DAMAGES
 from support.inline_audit import run_inline
+from support.inline_runner import InlineRunner
 from support.log_damage import LOG_DAMAGES
 from support.planted_damage import Planted, judge
 from support.replica_folders import open_replica
 from support.store_damage import DAMAGES, SIDE_DAMAGES, Damage, Expected, write_at
 from tandemmq.consistency.audit import AuditReport
-from tandemmq.core.audit.findings import KINDS, Finding, Severity, Verdict, is_of_deep_runs
+from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.repair_plan import RepairAction
 from tandemmq.core.audit.replica_store import extents_of
 from tandemmq.core.audit.run_summary import ExitCode
@@ -189,9 +190,64 @@ _TOLD_BY_ONE: Final = frozenset(
         "own-versions",
         "disk-of-another-group",
         "disk-set-back",
+        "earlier-day",
+        "same-topics-of-another-group",
+        "from-within-properties",
+        "many-fields",
     }
 )
 """What the one replica of a group says by itself, or with what an earlier run saw."""
+
+
+def _of_several(name: str, *, is_alike: bool) -> Damage:
+    """A kind that one replica tells by itself, on two or more of them at once: at one place, or each at its own."""
+
+    def apply(folders: Sequence[Path], chance: random.Random) -> Expected:
+        broker_ids = sorted(chance.sample(range(len(folders)), min(len(folders), chance.randrange(2, 4))))
+        seed = chance.random()
+        found = [
+            ALL_DAMAGES[name].apply([folders[broker_id]], random.Random(f"{seed}{'' if is_alike else broker_id}"))
+            for broker_id in broker_ids
+        ]
+        is_everywhere = len(broker_ids) == len(folders)
+        alike = {FindingKind.CHANGED_EVERYWHERE} if is_everywhere else set()
+        kinds = frozenset().union(*(own.kinds for own in found))
+        if FindingKind.OFFSET_BEYOND_END in kinds:
+            alike.add(FindingKind.CONSUMER_OFFSET_STALE)
+        return Expected(
+            kinds | alike,
+            also=frozenset(broker_ids),
+            ranges=found[0].ranges,
+            consequences=frozenset().union(*(own.consequences for own in found)),
+            everywhere=is_everywhere,
+            undecidable=not is_everywhere,
+            findings_max=sum(own.findings_max for own in found),
+            needs_memory=any(own.needs_memory for own in found),
+        )
+
+    return Damage(f"{name} {'alike' if is_alike else 'apart'}", "", apply)
+
+
+_OF_ALL: Final = frozenset(
+    {
+        "lengthened-alike",
+        "skipped-alike",
+        "exchanged-alike",
+        "first-index-gone-alike",
+        "other-file-everywhere",
+        "queue-of-unknown-topic",
+        "records-without-topic",
+        "too-few-queues",
+        "broken-end",
+    }
+)
+"""Kinds that are done to all replicas, or of which those that are sound say something else."""
+OF_SEVERAL: Final = {
+    damage.name: damage
+    for name in sorted(_TOLD_BY_ONE - _OF_ALL)
+    for damage in (_of_several(name, is_alike=True), _of_several(name, is_alike=False))
+}
+"""By name."""
 _NEVER_SEEN: Final = frozenset({"behind"})
 """Harmless only if no run saw more."""
 _SEEN_SOUND: Final = ("", "quick", "deep")
@@ -239,7 +295,7 @@ def problem_of(drawn: Drawn, originals: Sequence[Path], root: Path) -> str:
             report = run_inline(root / "results", f"path={root / 'groups'}", f"tier={drawn.seen_by}")
             assert report.summary.exit_code is ExitCode.EQUAL, report.findings
         chance = random.Random(f"{drawn.kind}/{drawn.seed}")
-        damage = ALL_DAMAGES.get(drawn.kind)
+        damage = ALL_DAMAGES.get(drawn.kind) or OF_SEVERAL.get(drawn.kind)
         expected = Expected()
         if damage is None:
             HARMLESS[drawn.kind](folders, chance)
@@ -333,3 +389,67 @@ def _problem_of_copies(
         if after.findings:
             return f"not equal after all copies: {after.findings[0]}"
     return ""
+
+
+NO_REPAIRS: Final = frozenset(
+    {"lengthened-alike", "skipped-alike", "extra-tail", "fork", "queue-of-unknown-topic", "truncated-everywhere"}
+)
+"""Kinds that nobody mends by putting back what was before: it would take messages away, or as many findings stand."""
+
+
+def problem_of_two_moments(drawn: Drawn, originals: Sequence[Path], root: Path, *, at: float, is_mended: bool) -> str:
+    """What is wrong with a run in whose middle the group is damaged, or its damage mended: somebody is blamed who never
+    was damaged, wrong bytes would be copied, or the next run says something else of what is there by then. `at`: of
+    the run's questions."""
+    try:
+        folders = copy_group(originals[: drawn.replicas], root / "groups" / "broker-a")
+        aside = root / "aside"
+        damaged = copy_group(folders, aside)
+        chance = random.Random(f"{drawn.kind}/{drawn.seed}")
+        expected = ALL_DAMAGES[drawn.kind].apply(damaged, chance)
+        if drawn.seen_by:
+            run_inline(root / "results", f"path={root / 'groups'}", f"tier={drawn.seen_by}")
+        if is_mended:
+            _exchange(folders, damaged)
+        counting = InlineRunner()
+        rounds: list[int] = []
+        counting.before_run = lambda tasks: rounds.append(len(tasks))
+        run_inline(root / "counted", f"path={root / 'groups'}", f"tier={drawn.tier}", runner=counting)
+        runner, moment = InlineRunner(), int(at * len(rounds))
+
+        def before_run(_: object) -> None:
+            nonlocal moment
+            if not moment:
+                _exchange(folders, damaged)
+            moment -= 1
+
+        runner.before_run = before_run
+        report = run_inline(root / "results", f"path={root / 'groups'}", f"tier={drawn.tier}", runner=runner)
+        if moment >= 0:
+            _exchange(folders, damaged)
+        told = "; ".join(f"{own.kind} {own.broker_id} {own.verdict}: {own.detail}" for own in report.findings[:6])
+        blamed = {own.broker_id for own in report.findings} - {None}
+        if not expected.everywhere and not blamed <= expected.victims:
+            return f"{blamed} are named instead of {expected.victims}: {told}"
+        right = open_replica(originals[0])
+        for step in report.plan.steps:
+            if step.action is RepairAction.COPY_RANGE:
+                start, end = step.start_offset or 0, step.end_offset or 0
+                held = open_replica(originals[0] if is_mended else folders[step.source_broker_id or 0])
+                if bytes(held.read_log(start, end)) != bytes(right.read_log(start, end)):
+                    return f"the plan copies [{start}, {end}) from {step.source_broker_id}: {told}"
+        after = run_inline(root / "results", f"path={root / 'groups'}", "tier=deep")
+        if not is_mended:
+            return _problem(replace(drawn, tier="deep", seen_by=""), ALL_DAMAGES[drawn.kind], expected, after)
+        # What nobody was told of may have been remembered as it was.
+        is_known = bool(report.findings) or not (expected.everywhere or drawn.replicas == 1)
+        return f"{after.findings[0]} after the repair; before: {told}" if after.findings and is_known else ""
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _exchange(folders: Sequence[Path], others: Sequence[Path]) -> None:
+    for folder, other in zip(folders, others):
+        folder.rename(folder.with_name("exchanged"))
+        other.rename(folder)
+        folder.with_name("exchanged").rename(other)

@@ -454,6 +454,75 @@ def _garbled_kept_tail(folders: Sequence[Path], chance: random.Random) -> Expect
     return Expected(frozenset({FindingKind.KEPT_BYTES_DAMAGED}), broker_id, findings_max=1)
 
 
+def _emptied_kept_tail(folders: Sequence[Path], chance: random.Random) -> Expected:
+    broker_id, folder = _any(folders, chance)
+    path = next((folder / "kept-tails").glob("*.log"))
+    _cut(path, chance.choice((0, chance.randrange(path.stat().st_size))))
+    return Expected(frozenset({FindingKind.KEPT_BYTES_DAMAGED}), broker_id, findings_max=1)
+
+
+def _emptied_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All files of ConsumeQueues, those of a topic or one of them, are there and hold nothing."""
+    broker_id, folder = _any(folders, chance)
+    pattern = chance.choice(("*/*/0*", "orders/*/0*", "logs/1/0*"))
+    for path in sorted((folder / "consumequeue").glob(pattern)):
+        _cut(path, 0)
+    return Expected(frozenset({FindingKind.QUEUE_ENTRY_MISSING}), broker_id, findings_max=1)
+
+
+def _renamed_files(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All CommitLog files have names that are as much too high."""
+    broker_id, folder = _any(folders, chance)
+    files = sorted((folder / "commitlog").iterdir(), reverse=True)
+    moved_bytes = chance.choice((1, files[0].stat().st_size, 3 * files[0].stat().st_size))
+    for path in files:
+        path.rename(path.with_name(f"{int(path.name) + moved_bytes:020d}"))
+    return Expected(frozenset({FindingKind.SEGMENT_EXTRA}), broker_id, findings_max=1)
+
+
+def _changed_name(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A letter of a topic's name, of a group's or a user's: where an entry begins, where it says it again, or both."""
+    broker_id, folder = _any(folders, chance)
+    kinds = {FindingKind.METADATA_UNREADABLE}
+    file, name, kind = chance.choice(
+        (
+            ("topics.json", "orders", FindingKind.TOPIC_MISSING),
+            ("topics.json", "logs", FindingKind.TOPIC_MISSING),
+            ("subscriptionGroup.json", "billing", FindingKind.GROUP_MISSING),
+            ("users.json", "shop", FindingKind.ACCESS_DIFFERS),
+        )
+    )
+    path = folder / "config" / file
+    # Of a single replica nothing else names groups and users.
+    is_one = chance.random() < 0.5 or (len(folders) == 1 and file != "topics.json")
+    text = path.read_text().replace(f'"{name}"', f'"{name[:-1]}~"', 1 if is_one else -1)
+    path.write_text(text)
+    kinds = kinds if is_one else {kind}
+    return Expected(frozenset(kinds), broker_id, undecidable=not is_one, findings_max=1)
+
+
+def _earlier_day(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Several tables of a slave are those of the day before: they lack what was made since."""
+    broker_id = chance.randrange(1, len(folders))
+    for name in ("topics.json", "subscriptionGroup.json"):
+        path = folders[broker_id] / "config" / name
+        document = json.loads(path.read_text())
+        document["dataVersion"]["timestamp"] -= 86_400_000
+        table = next(value for key, value in document.items() if key.endswith("Table") and value)
+        for entry in chance.sample(sorted(set(table) & {"orders", "logs", "billing"}), 1):
+            del table[entry]
+        path.write_text(json.dumps(document))
+    return Expected(frozenset({FindingKind.TOPIC_MISSING, FindingKind.GROUP_MISSING}), broker_id, findings_max=1)
+
+
+def _same_topics_of_another_group(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A table of topics is that of another broker group of the cluster, which has the same ones."""
+    broker_id, folder = _any(folders, chance)
+    path = folder / "config" / "topics.json"
+    path.write_text(path.read_text().replace("BROKER_MEMBER_broker-a", "BROKER_MEMBER_broker-z"))
+    return Expected(frozenset({FindingKind.TOPIC_DIFFERS}), broker_id, findings_max=1)
+
+
 _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] = {
     "short-file": _short_file,
     "emptied-first-file": _emptied_first_file,
@@ -486,6 +555,12 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "other-homes": _other_homes,
     "no-values": _no_values,
     "garbled-kept-tail": _garbled_kept_tail,
+    "emptied-kept-tail": _emptied_kept_tail,
+    "emptied-queues": _emptied_queues,
+    "renamed-files": _renamed_files,
+    "changed-name": _changed_name,
+    "earlier-day": _earlier_day,
+    "same-topics-of-another-group": _same_topics_of_another_group,
 }
 FILE_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}
 """By name."""

@@ -27,6 +27,7 @@ from tandemmq.core.message.record_layout import (
 )
 
 _FLAG_AT: Final = 16
+_QUEUE_ID_AT: Final = 12
 _QUEUE_OFFSET_AT: Final = 20
 _SYS_FLAG_AT: Final = 36
 _STORE_TIMESTAMP_AT: Final = 56
@@ -345,6 +346,50 @@ def _skipped_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
     )
 
 
+def _other_queue_id(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A record says that it is of another queue; its own ConsumeQueue knows better."""
+    broker_id = chance.randrange(len(folders))
+    store = open_replica(folders[broker_id])
+    # Parts of transactions are in no queue.
+    names = [own for own in _names(store) if own.topic == "orders" and own.queue_offset > 0]
+    name = chance.choice(names[3:-3])
+    place = name.start_offset + _QUEUE_ID_AT
+    data = ((name.queue_id + chance.randrange(1, 4)) % 4).to_bytes(4, "big")
+    write_at(folders[broker_id] / store.segment_path(place), place % store.facts.segment_bytes, data)
+    ranges = ((name.start_offset, name.end_offset),)
+    return Expected(frozenset({FindingKind.FIELD_DIFFERS}), broker_id, ranges=ranges, findings_max=1)
+
+
+def _from_within_properties(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Other bytes from the middle of a record's properties on: no checksum covers the first of them."""
+    broker_id = chance.randrange(len(folders))
+    store = open_replica(folders[broker_id])
+    names = _names(store)
+    at = chance.randrange(10, len(names) - 20)
+    start = names[at].end_offset - chance.randrange(4, 20)
+    end = min(names[at + chance.randrange(3, 9)].start_offset + 50, store.segment_end(start))
+    data = bytes(byte ^ 0x11 for byte in store.read_log(start, end))
+    write_at(folders[broker_id] / store.segment_path(start), start % store.facts.segment_bytes, data)
+    kinds = {FindingKind.TORN, FindingKind.FIELD_DIFFERS, FindingKind.BODY_CRC, FindingKind.ZEROED}
+    return Expected(frozenset(kinds), broker_id, ranges=((start, end),), findings_max=1)
+
+
+def _many_fields(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """The flag of many records, one behind the other: a tool that went over them, or a bit that sticks."""
+    broker_id = chance.randrange(len(folders))
+    store = open_replica(folders[broker_id])
+    names = _names(store)
+    at = chance.randrange(10, len(names) - 80)
+    chosen = [own for own in names[at : at + chance.randrange(30, 60)] if own.start_offset % 3]
+    for own in chosen:
+        place = own.start_offset + _FLAG_AT
+        write_at(folders[broker_id] / store.segment_path(place), place % store.facts.segment_bytes, b"\0\0\0\7")
+    ranges = ((chosen[0].start_offset, chosen[-1].end_offset),)
+    kinds = frozenset({FindingKind.FIELD_DIFFERS})
+    # Padding ends a stretch.
+    return Expected(kinds, broker_id, ranges=ranges, undecidable=True, findings_max=2)
+
+
 _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] = {
     "early-mark": _early_mark,
     "wrong-queue-offset": _wrong_queue_offset,
@@ -360,6 +405,9 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "own-versions": _own_versions,
     "lengthened-alike": _lengthened_alike,
     "skipped-alike": _skipped_alike,
+    "other-queue-id": _other_queue_id,
+    "from-within-properties": _from_within_properties,
+    "many-fields": _many_fields,
 }
 LOG_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}
 """By name."""

@@ -15,6 +15,7 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandemmq.consistency.planning import GroupMemory, chunks, in_waves, merged
 from tandemmq.consistency.progress import Progress
@@ -55,9 +56,16 @@ class ExtentTable:
         }
         self._parts.append(pa.table(columns))
 
-    def table(self) -> pa.Table | None:
-        """All of them; None if there are none."""
-        return pa.concat_tables(self._parts) if self._parts else None
+    def table(self, *, damaged: Iterable[LogRange] = ()) -> pa.Table | None:
+        """All of them, None if there are none; without what all replicas have alike in extents that are damaged: who
+        mends them would have changed what was verified."""
+        if not self._parts:
+            return None
+        whole = pa.concat_tables(self._parts)
+        size, limit = self._extent_bytes, pc.max(whole["end_offset"]).as_py()
+        numbers = {number for start, end in damaged for number in range(start // size, -(-min(end, limit) // size))}
+        is_damaged = pc.is_in(pc.divide(whole["start_offset"], size), value_set=pa.array(sorted(numbers), pa.int64()))
+        return whole.filter(pc.invert(pc.and_(is_damaged, whole["agreed"])))
 
 
 # A log as a line of letters, for a picture of it.

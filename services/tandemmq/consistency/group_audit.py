@@ -14,7 +14,7 @@ Whatever one replica does, the others are compared; whatever happens to a group,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -86,6 +86,7 @@ _LOST: Final = frozenset(
         FindingKind.TAIL_MISSING,
     }
 )
+_OF_LOGS: Final = (Severity.LOSS, Severity.DAMAGE)
 _LOST_ENDS: Final = frozenset({FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS})
 _OF_TABLES: Final = frozenset(
     {
@@ -218,7 +219,7 @@ class GroupAudit:
         compared += self._compare_between_some(holding, memory)
         compared = _by_epochs(compared, described)
         checked = self._check_all(described, compared, reading.checked) if self._is_deep else []
-        compared += self._compare_metadata(described, memory, compared)
+        compared += self._compare_metadata(described, memory, compared, checked)
         compared = _of_older_copies(compared, replicas, self._master_id)
         known = set(compared)
         checked = [finding for finding in checked if finding not in known]
@@ -610,12 +611,16 @@ class GroupAudit:
     # Metadata
 
     def _compare_metadata(
-        self, described: Mapping[int, _Described], memory: GroupMemory, compared: Sequence[Finding]
+        self,
+        described: Mapping[int, _Described],
+        memory: GroupMemory,
+        compared: Sequence[Finding],
+        checked: Sequence[Finding],
     ) -> list[Finding]:
         """Tables and what lies beside them. A running slave copies its master's tables now and then: what it lacks is a
         finding only if its copy stood still over a pause in which it was not equal before and is not equal after.
         """
-        findings = self._metadata_findings(described, memory, compared)
+        findings = self._metadata_findings(described, memory, compared, checked)
         running = [found.replica.spec for found in described.values() if found.replica.facts.is_running]
         if not findings or not running:
             return findings
@@ -624,12 +629,16 @@ class GroupAudit:
         known = {_table_place(finding) for finding in findings}
         return [
             finding
-            for finding in self._metadata_findings(later, memory, compared)
+            for finding in self._metadata_findings(later, memory, compared, checked)
             if _table_place(finding) in known and _stood_still(finding, described, later)
         ]
 
     def _metadata_findings(
-        self, described: Mapping[int, _Described], memory: GroupMemory, compared: Sequence[Finding]
+        self,
+        described: Mapping[int, _Described],
+        memory: GroupMemory,
+        compared: Sequence[Finding],
+        checked: Sequence[Finding],
     ) -> list[Finding]:
         texts = {broker_id: found.metadata for broker_id, found in described.items()}
         seen = {broker_id: own.tables for broker_id, own in memory.seen.items() if broker_id in described}
@@ -654,6 +663,10 @@ class GroupAudit:
                 settled=True,
                 master_id=self._master_id,
                 seen=seen.values(),
+                unknown_topics={
+                    broker_id: {own.topic or "" for own in checked if _lacks_topic(own, broker_id)}
+                    for broker_id in described
+                },
             )
             differing = compare()
             queues = {(own.topic, own.queue_id) for own in differing if own.kind in OF_OFFSETS}
@@ -745,7 +758,7 @@ class GroupAudit:
                 deep_findings=deep_only if self._is_deep else memory.deep_findings,
                 deep_run_id=self._run_id if self._is_deep else memory.deep_run_id,
             ),
-            reading.table.table(),
+            reading.table.table(damaged=ranges_of(None, [own for own in findings if own.severity in _OF_LOGS])),
             start=memory,
             keep_answers=not is_through,
         )
@@ -809,7 +822,7 @@ class GroupAudit:
         """By replica: what it holds. What it lost since an earlier run is remembered until it is there again."""
         seen = dict(memory.seen)
         lost = [finding for finding in findings if finding.verdict is Verdict.STORED_DIGEST]
-        doubted = {finding.file for finding in findings if finding.severity is Severity.METADATA}
+        in_doubt = [finding for finding in findings if finding.severity is Severity.METADATA]
         for broker_id, found in described.items():
             facts = found.replica.facts
             before = memory.seen.get(broker_id)
@@ -821,7 +834,11 @@ class GroupAudit:
                 found.side.run,
                 found.side.epochs,
                 table_marks(found.metadata),
-                _kept_since(before.kept if before is not None else {}, self._kept.get(broker_id)),
+                _kept_since(
+                    before.kept if before is not None else {},
+                    self._kept.get(broker_id),
+                    damaged={own.file for own in findings if own.kind is FindingKind.KEPT_BYTES_DAMAGED},
+                ),
                 found.side.homes_digest,
             )
             if any(
@@ -832,9 +849,19 @@ class GroupAudit:
             ):
                 # The mark of a file's end lies over its last records: it never was longer than these.
                 own = replace(own, end_offset=self._common.end_offset)
-            if before is not None:
-                own = _with_evidence_kept(own, before, doubted)
+            doubted = {
+                path
+                for finding in in_doubt
+                if finding.broker_id in (None, broker_id)
+                for path in (finding.file, *finding.files)
+            }
+            own = _with_evidence_kept(own, before or SeenReplica(0, 0), doubted)
             kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
+            is_renamed = is_empty(facts) and any(
+                finding.kind is FindingKind.SEGMENT_EXTRA and finding.broker_id == broker_id for finding in findings
+            )
+            if before is not None and is_renamed:
+                own = before
             if before is not None and FindingKind.SEGMENT_MISSING in kinds:
                 own = replace(own, min_offset=min(before.min_offset, own.min_offset))
                 if is_empty(facts):
@@ -905,21 +932,28 @@ _OF_MASTERS: Final = frozenset(
 
 
 def _with_evidence_kept(own: SeenReplica, before: SeenReplica, doubted: set[str | None]) -> SeenReplica:
-    """What a run found to be wrong does not become what the next one compares with."""
-    doubted_tables = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
-    own = replace(own, tables=own.tables | doubted_tables)
+    """What a run found to be wrong does not become what the next one compares with: that has what was known before, or
+    nothing."""
+    tables = {name: mark for name, mark in own.tables.items() if f"config/{name}" not in doubted}
+    known = {name: mark for name, mark in before.tables.items() if f"config/{name}" in doubted}
+    own = replace(own, tables=tables | known)
     if any(path and path.endswith("messageGroupHomes.json") for path in doubted):
         own = replace(own, homes=before.homes)
-    if EPOCH_FILE in doubted and before.epochs:
+    if EPOCH_FILE in doubted:
         own = replace(own, epochs=before.epochs)
-    if REPLICA_FILE in doubted and before.disk_id:
+    if REPLICA_FILE in doubted:
         own = replace(own, disk_id=before.disk_id, run=before.run)
     return own
 
 
-def _kept_since(before: Mapping[str, str], now: Mapping[str, str] | None) -> dict[str, str]:
-    """Digests as they were when a file was first seen; those of files that are gone go as well. None: nobody looked."""
-    return dict(before) if now is None else {path: before.get(path, digest) for path, digest in now.items()}
+def _kept_since(
+    before: Mapping[str, str], now: Mapping[str, str] | None, *, damaged: Set[str | None]
+) -> dict[str, str]:
+    """Digests as they were when a file was first seen, and sound; those of files that are gone go as well. None: nobody
+    looked."""
+    if now is None:
+        return dict(before)
+    return {path: before.get(path, digest) for path, digest in now.items() if path in before or path not in damaged}
 
 
 def _tables_gone(
@@ -1045,6 +1079,10 @@ def _other_files(described: Iterable[_Described]) -> list[LogRange]:
         for offset, head in found.heads.items():
             heads.setdefault(offset, set()).add(head)
     return [LogRange(offset, offset + size) for offset, versions in heads.items() if len(versions) > 1]
+
+
+def _lacks_topic(finding: Finding, broker_id: int) -> bool:
+    return finding.kind is FindingKind.TOPIC_MISSING and finding.broker_id == broker_id
 
 
 def _table_place(finding: Finding) -> tuple[FindingKind, int | None, str | None, int | None]:

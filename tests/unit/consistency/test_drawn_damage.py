@@ -8,11 +8,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from support.audit_stores import copy_group
-from support.drawn_damage import ALL_DAMAGES, HARMLESS, Drawn, drawn_cases, problem_of
+from support.drawn_damage import (
+    ALL_DAMAGES,
+    HARMLESS,
+    NO_REPAIRS,
+    OF_SEVERAL,
+    Drawn,
+    drawn_cases,
+    problem_of,
+    problem_of_two_moments,
+)
 from support.inline_audit import run_inline
 from support.replica_folders import open_replica
 from support.store_damage import DAMAGES, write_at
@@ -67,6 +76,37 @@ def test_wholes_that_are_replaced_and_damage_on_both_sides(
         )
     )
     assert problem_of(drawn, equal_group, tmp_path_factory.mktemp("drawn")) == ""
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=_CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(data=st.data())
+def test_one_kind_of_damage_on_several_replicas_at_once(
+    data: st.DataObject, equal_group: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """At one place, or each at its own."""
+    drawn = data.draw(
+        st.builds(
+            Drawn,
+            st.sampled_from(sorted(OF_SEVERAL)),
+            st.integers(0, 1 << 16),
+            st.sampled_from((2, 3)),
+            st.sampled_from(("", "quick", "deep")),
+            st.sampled_from(("deep", "deep", "quick")),
+        )
+    )
+    assert problem_of(drawn, equal_group, tmp_path_factory.mktemp("several")) == ""
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=_CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(drawn=drawn_cases(), at=st.sampled_from((0.2, 0.4, 0.6, 0.8, 1.0)), is_mended=st.booleans())
+def test_a_run_in_whose_middle_something_is_damaged_or_mended(
+    drawn: Drawn, at: float, is_mended: bool, equal_group: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assume(drawn.kind in ALL_DAMAGES and drawn.kind not in NO_REPAIRS)
+    root = tmp_path_factory.mktemp("moments")
+    assert problem_of_two_moments(drawn, equal_group, root, at=at, is_mended=is_mended) == ""
 
 
 @pytest.mark.timeout(900)
@@ -154,6 +194,30 @@ def test_a_damaged_record_makes_no_other_log_of_one_with_wrong_epochs(
         assert [own.broker_id for own in wrong if own.broker_id is not None] in ([], [epochs.broker_id]), told
         assert wrong, told
         assert any(own.kind in record.kinds for own in found), told
+
+
+@pytest.mark.parametrize("kind", ["wrong-queue-offset", "message-twice", "moved-epoch", "other-table-everywhere"])
+def test_what_a_run_found_to_be_wrong_is_no_evidence_for_the_next_one(
+    kind: str, equal_group: list[Path], tmp_path: Path
+) -> None:
+    """Whoever was mended first is right."""
+    folders = copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
+    arguments = (tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    seed = next(
+        seed
+        for seed in range(9)
+        if kind != "message-twice" or random.Random(seed).random() < 0.5  # Done to both.
+    )
+    ALL_DAMAGES[kind].apply(folders, random.Random(seed))
+    assert run_inline(*arguments).findings
+    shutil.rmtree(folders[0])
+    shutil.copytree(equal_group[0], folders[0])
+    again = run_inline(*arguments)
+    assert 0 not in {own.broker_id for own in again.findings}, again.findings
+    assert not [step for step in again.plan.steps if step.target_broker_id == 0 and step.source_broker_id == 1]
+    shutil.rmtree(folders[1])
+    shutil.copytree(equal_group[1], folders[1])
+    assert not run_inline(*arguments).findings
 
 
 def test_every_kind_has_its_own_name() -> None:

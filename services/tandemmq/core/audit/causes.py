@@ -15,6 +15,11 @@ from tandemmq.core.audit.replica_store import ReplicaFacts
 from tandemmq.core.replication.log_history import LogRange
 
 _LISTED_MAX: Final = 8
+_RECORDS_APART_MAX: Final = 3
+"""Near each other that differ alike, told apart."""
+_STRETCH_GAP_BYTES: Final = 64 << 10
+_STRETCH_BYTES_MAX: Final = 64 << 20
+"""Of such records as one: a broker holds what it copies in memory."""
 _TABLE_FINDINGS_MAX: Final = 3
 """Of one metadata file told apart; a table of another time differs in more."""
 _BOUNDS: Final = (FindingKind.SEGMENT_MISSING, FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS)
@@ -51,14 +56,16 @@ _SET_BACK: Final = (
 
 def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     """The same, joined. Raises nothing; what is joined says so in its detail."""
-    rest = _beneath_other_messages(_of_other_files(_beneath_changed_records(findings)))
+    rest = _of_many_records(_beneath_changed_records(findings))
+    rest = _beneath_other_messages(_of_other_files(rest))
     rest = _without_repeated_topics(_behind_other_messages(rest))
     rest = _neighbours(rest, _BOUNDS)
-    rest = _neighbours(rest, _LOST_AT_BYTES)
+    # What was overwritten may begin or end within the properties of a record, which no checksum covers.
+    rest = _neighbours(rest, (*_LOST_AT_BYTES, FindingKind.FIELD_DIFFERS))
     rest = _gaps_of_one_stretch(_without_empty_ends(rest))
     rest = _without_lost_ends(_of_other_length(rest))
     rest = _without_impossible_offsets(rest)
-    rest = _without_unreadable(rest)
+    rest = _without_lengths(_without_unreadable(rest))
     rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
     rest = _behind_all(_joined(rest, _OF_QUEUES, lambda own: own.topic if _is_of_whole_queue(own) else None))
     without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
@@ -79,11 +86,51 @@ def _beneath_changed_records(findings: Iterable[Finding]) -> list[Finding]:
             if own is not changed
             and own.broker_id == changed.broker_id
             and own.messages <= 1
-            and place_of(own)[0] == start
+            and (place_of(own)[0] == start or _is_second_of(own, changed))
             and (own.kind in (*_OF_QUEUES, *_OF_INDEX) or own.cause in (Cause.QUEUE_OFFSET, Cause.OTHER_RECORD))
             and (own.cause is not Cause.OTHER_RECORD or own.detail < changed.detail)
         ]
         rest = _without(rest, told) if changed in rest else rest
+    return rest
+
+
+def _is_second_of(finding: Finding, changed: Finding) -> bool:
+    """Whether a finding of the order in a queue is of the place to which the changed record came."""
+    place, other = ((own.topic, own.queue_id, own.queue_offset) for own in (finding, changed))
+    return finding.cause is Cause.QUEUE_OFFSET and place == other
+
+
+def _of_many_records(findings: list[Finding]) -> list[Finding]:
+    """Many records near each other that differ alike, and nothing else between them: the stretch was written again, and
+    is copied as one."""
+    stretches: list[list[Finding]] = []
+    of_log = (own for own in findings if own.kind in _LOG_KINDS and own.start_offset is not None)
+    for own in sorted(of_log, key=place_of):
+        last = stretches[-1] if stretches else []
+        start, end = place_of(own)
+        if (
+            last
+            and own.kind is last[-1].kind is FindingKind.FIELD_DIFFERS
+            and own.cause is last[-1].cause
+            and (own.broker_id, own.source_broker_id) == (last[-1].broker_id, last[-1].source_broker_id)
+            and start <= place_of(last[-1])[1] + _STRETCH_GAP_BYTES
+            and end <= place_of(last[0])[0] + _STRETCH_BYTES_MAX
+        ):
+            last.append(own)
+        else:
+            stretches.append([own])
+    many = [stretch for stretch in stretches if len(stretch) > _RECORDS_APART_MAX]
+    rest = _without(findings, [own for stretch in many for own in stretch])
+    for stretch in many:
+        first, end_one = stretch[0], stretch[-1]
+        whole = replace(
+            first,
+            detail=f"{len(stretch)} places up to {end_one.end_offset}, the first: {first.detail}",
+            end_offset=end_one.end_offset,
+            messages=sum(own.messages for own in stretch),
+            last_message_id=end_one.last_message_id or end_one.message_id,
+        )
+        rest.append(whole)
     return rest
 
 
@@ -338,6 +385,24 @@ def _queues_of_another(findings: list[Finding]) -> list[Finding]:
     return findings
 
 
+def _without_lengths(findings: list[Finding]) -> list[Finding]:
+    """Files of ConsumeQueues that are too short for their entries are told with what they lack."""
+    rest = list(findings)
+    for cut in [own for own in findings if own.kind is FindingKind.QUEUE_ENTRY_WRONG and not own.messages]:
+        folders = {path.rpartition("/")[0] for path in cut.files or (cut.file or "",)}
+        lacking: dict[str, Finding] = {
+            f"{_QUEUES_FOLDER}/{topic}/{queue_id}": own
+            for own in rest
+            if own.kind is FindingKind.QUEUE_ENTRY_MISSING and own.broker_id in (None, cut.broker_id)
+            for topic, queue_id, *_ in own.positions
+        }
+        if folders <= lacking.keys():
+            first = lacking[min(folders)]
+            rest.remove(cut)
+            rest[rest.index(first)] = replace(first, detail=f"{first.detail}; {cut.detail}")
+    return rest
+
+
 def _holds_nothing(finding: Finding) -> bool:
     return finding.kind is FindingKind.QUEUE_ENTRY_EXTRA and not finding.messages and finding.queue_offset is None
 
@@ -456,8 +521,11 @@ def _without_impossible_offsets(findings: list[Finding]) -> list[Finding]:
     beyond = {_offset_place(own, own.broker_id): own for own in findings if own.kind is FindingKind.OFFSET_BEYOND_END}
     rest: list[Finding] = []
     told: list[Finding] = []
+    places = {place[1:] for place in beyond}
     for own in findings:
         if own.kind in OF_OFFSETS and _offset_place(own, own.source_broker_id) in beyond:
+            continue
+        if own.kind in OF_OFFSETS and own.broker_id is None and _offset_place(own, None)[1:] in places:
             continue
         if own.kind in OF_OFFSETS and (other := beyond.get(_offset_place(own, own.broker_id))) is not None:
             told.append(other)
@@ -601,22 +669,28 @@ def _place(findings: list[Finding]) -> str:
 
 
 def _tables(findings: list[Finding]) -> list[Finding]:
-    """Metadata: many differences of one file are one table of another time."""
+    """Metadata: many differences of one file are one table of another time, and several older tables a folder of an
+    earlier day."""
     groups: dict[tuple[int | None, str | None], list[Finding]] = {}
     rest = []
     for finding in findings:
         if finding.severity is Severity.METADATA and finding.file is not None:
-            groups.setdefault((finding.broker_id, finding.file), []).append(finding)
+            place = None if finding.cause is Cause.OLDER_TABLE and finding.broker_id is not None else finding.file
+            groups.setdefault((finding.broker_id, place), []).append(finding)
         else:
             rest.append(finding)
-    for own in groups.values():
-        if len(own) <= _TABLE_FINDINGS_MAX:
+    for (_, place), own in groups.items():
+        if len(own) <= (_TABLE_FINDINGS_MAX if place is not None else 1):
             rest += own
             continue
         others = [each.topic or each.whose or each.detail for each in own[1 : _LISTED_MAX + 1]]
         more = f" and {len(own) - 1 - len(others)} more" if len(own) - 1 > len(others) else ""
         detail = f"{len(own)} differences, the first: {own[0].detail}; others: {', '.join(others)}{more}"
-        rest.append(replace(own[0], detail=detail, messages=sum(each.messages for each in own)))
+        files = tuple(dict.fromkeys(each.file or "" for each in own))
+        if len(files) > 1:
+            detail = f"{detail}; {', '.join(files)} are all older"
+        whole = replace(own[0], detail=detail, messages=sum(each.messages for each in own))
+        rest.append(replace(whole, files=files if len(files) > 1 else ()))
     return rest
 
 

@@ -506,7 +506,12 @@ class _Comparer:
                 broken = [replica for group in groups if group is not sound[0] for replica in group]
                 return _Judgement(None, broken, Verdict.UNDECIDED, (sound[0], rivals))
             return self._judgement(sound[0], groups, Verdict.CHECKSUM)
-        consistent = [group for group in sound if self._is_consistent(group, start, end)]
+        consistent = [
+            group
+            for group in sound
+            if self._is_consistent(group, start, end)
+            and not any(self._is_in_place_of(group[0], other[0], start, end) for other in sound if other is not group)
+        ]
         if len(consistent) == 1:
             return self._judgement(consistent[0], groups, Verdict.OWN_EVIDENCE)
         fitting = [group for group in sound if self._fits_neighbours(group[0], start, end)]
@@ -577,6 +582,20 @@ class _Comparer:
             return True
         self._consistency_checks += 1
         return any(not check_records(replica.store, start, end).findings for replica in group)
+
+    @staticmethod
+    def _is_in_place_of(replica: _Replica, other: _Replica, start: int, end: int) -> bool:
+        """Whether a replica's own ConsumeQueue leads to its record from where the other version of it belongs: its
+        topic, queueId or queueOffset was changed."""
+        name, due = (read_name(own.content(start, end), 0, start) for own in (replica, other))
+        if name is None or due is None or name.end_offset != end:
+            return False
+        places = [(own.topic, own.queue_id, own.queue_offset) for own in (name, due)]
+        if places[0] == places[1] or due.queue_offset < 0:
+            return False
+        held = [replica.store.read_queue(*place, 1)[:12] if place[2] >= 0 else b"" for place in places]
+        entry = start.to_bytes(8, "big") + (end - start).to_bytes(4, "big")
+        return held[1] == entry != held[0]
 
     def _is_of_another_log(self, group: list[_Replica], start: int, end: int) -> bool:
         """Whether ConsumeQueue and index both say that these sound records are none of their log: that of somebody else

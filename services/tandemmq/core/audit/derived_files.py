@@ -73,7 +73,7 @@ _LEASE_BYTES_MAX: Final = 64 << 20
 _UNFINISHED_SUFFIX: Final = ".unfinished"
 _KEPT_REPAIRS: Final = "kept-repairs"
 _KEPT_REPAIR: Final = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{32})")
-_NO_REASON: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_NO_REASON: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _KEPT_PIECE_BYTES: Final = 4 << 20
 _FILES_LOOKED_AT_MAX: Final = 64
 _SAMPLES: Final = 64
@@ -415,7 +415,8 @@ class _DerivedCheck:
                 found.append(self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, f"{folder}/{entry.name}", **more))
         if len(found) > 1:
             detail = f"{len(found)} files have another length or name, the first {found[0].file}: {found[0].detail}"
-            found = [self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, "consumequeue")]
+            paths = tuple(own.file or "" for own in found)
+            found = [self._new(FindingKind.QUEUE_ENTRY_WRONG, detail, "consumequeue", files=paths)]
         yield from found
 
     def _is_no_queue(self, topic: str, queue_id: int) -> bool:
@@ -757,36 +758,36 @@ class _DerivedCheck:
                         yield self._new(kind, "a folder, a link or a pipe is in its place", path)
                     continue
                 if name.endswith(".json"):
-                    problem = self._reason_problem(path, size, sizes.get(f"{name.removesuffix('.json')}.log"))
-                    if problem:
+                    try:
+                        self._reason_of(path)
+                    except _NO_REASON as error:
+                        problem = f"it does not say any more what was cut off, and why: {error!r}"
                         yield self._new(kind, problem, path)
                     continue
                 digest = self._digest_of(path, size)
                 self._kept[path] = digest
-                told = self._crc_told(path) if name.endswith(".log") else None
-                if told is not None and told != self._crc_of(path, size):
-                    yield self._new(kind, f"its {size} bytes have not the CRC that was written down, {told:08x}", path)
+                if name.endswith(".log") and (problem := self._tail_problem(path, size)):
+                    yield self._new(kind, problem, path)
                 match = _KEPT_REPAIR.fullmatch(name) if folder == _KEPT_REPAIRS else None
                 if match is not None and (digest != match[3] or size != int(match[2]) - int(match[1])):
                     yield self._new(kind, f"its {size} bytes have digest {digest}, and not the one of its name", path)
 
-    def _reason_problem(self, path: str, size: int, log_size: int | None) -> str:
+    def _tail_problem(self, path: str, size: int) -> str:
+        """What the file beside a kept tail says against it; that one may be damaged itself, which is told there."""
         try:
-            document = json.loads(bytes(self._store.read_file(path, 0, size)))
-            length = int(document["endOffset"]) - int(document["startOffset"])
-        except _NO_REASON as error:
-            return f"it does not say any more what was cut off, and why: {error!r}"
-        if log_size is not None and log_size >= 0 and log_size != length:
-            return f"{length} bytes were kept, and the file beside it has {log_size}"
-        return ""
-
-    def _crc_told(self, path: str) -> int | None:
-        """By the file beside a kept tail; None: it does not say, or cannot be read, which is told there."""
-        try:
-            document = json.loads(bytes(self._store.read_file(f"{path.removesuffix('.log')}.json", 0, _PAGE_BYTES)))
-            return int(document["crc32"])
+            length, crc = self._reason_of(f"{path.removesuffix('.log')}.json")
         except _NO_REASON:
-            return None
+            return ""
+        if length != size:
+            return f"{length} bytes were kept, and the file has {size}"
+        is_other = crc is not None and crc != self._crc_of(path, size)
+        return f"its {size} bytes have not the CRC that was written down, {crc:08x}" if is_other else ""
+
+    def _reason_of(self, path: str) -> tuple[int, int | None]:
+        """How many bytes were cut off, and their CRC, which older ones lack. Raises _NO_REASON."""
+        document = json.loads(bytes(self._store.read_file(path, 0, _KEPT_PIECE_BYTES)))
+        crc = document.get("crc32")
+        return int(document["endOffset"]) - int(document["startOffset"]), None if crc is None else int(crc)
 
     def _crc_of(self, path: str, size: int) -> int:
         crc = 0

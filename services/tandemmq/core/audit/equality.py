@@ -39,6 +39,7 @@ from tandemmq.core.audit.replica_store import (
 )
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.routing.values import MASTER_ID
+from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
 _COMPARED_TAIL_BYTES: Final = 4 << 10
 _COUNTED_BYTES_MAX: Final = 4 << 30
@@ -150,7 +151,7 @@ class _Bounds:
     def findings(self) -> Iterator[Finding]:
         for broker_id, store in self._stores.items():
             if is_empty(store.facts):
-                yield from self._nothing_left(broker_id, store)
+                yield from _renamed_segments(store) or self._nothing_left(broker_id, store)
                 continue
             if not store.facts.is_running:
                 yield from odd_segments(store)
@@ -251,6 +252,8 @@ class _Bounds:
         best_end = master.facts.end_offset if master is not None and has_master else max(others, default=0)
         seen = self._seen_on_disk(broker_id, store)
         seen_end = self._seen_end(seen, broker_id) if seen is not None else 0
+        if seen is not None and seen_end > facts.end_offset and broker_id != self._rules.master_id:
+            seen_end = min([seen_end, *_kept_from(store, seen_end, verified_offset=seen.verified_offset)])
         if seen_end > facts.end_offset:
             is_verified = seen is not None and seen.verified_offset >= seen_end
             told = f"verified it up to {seen_end}" if is_verified else f"saw it end at {seen_end}"
@@ -432,6 +435,16 @@ def _name(store: ReplicaStore, place: tuple[int, int] | None) -> RecordName | No
     return None if place is None else read_name(store.read_log(*place), 0, place[0])
 
 
+def _kept_from(store: ReplicaStore, end: int, *, verified_offset: int) -> Iterator[int]:
+    """Where tails begin that a slave cut off up to `end`, as its master's log asks for, and keeps: nothing is lost.
+    Below `verified_offset` nobody may cut."""
+    for entry in store.files.list_folder(KEPT_TAILS_FOLDER):
+        start, dash, _ = entry.name.partition("-")
+        is_tail = bool(dash) and entry.name.endswith(".log") and is_number(start)
+        if is_tail and verified_offset <= int(start) < end <= int(start) + entry.size:
+            yield int(start)
+
+
 def _first_time_ms(store: ReplicaStore) -> int | None:
     """When the oldest record was stored."""
     facts = store.facts
@@ -498,6 +511,19 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
             yield replace(_of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail), cause=cause)
         elif start >= facts.end_offset - facts.end_offset % length:
             due = start + length
+
+
+def _renamed_segments(store: ReplicaStore) -> list[Finding]:
+    """Of a log none of whose files has the name that it was written for: it is all there, and nobody finds it."""
+    found = _segments(store)
+    own = written_for(store.files, found[0][0]) if found else None
+    if own is None or own == int(found[0][0]):
+        return []
+    detail = (
+        f"no CommitLog file, of {len(found)}, has the name that its records were written for: {found[0][0]} begins "
+        f"with the one of {own}. Give each its own, this one {own:020d}, with mv -n: none may be written over"
+    )
+    return [_of_file(FindingKind.SEGMENT_EXTRA, store.facts, found[0][0], detail)]
 
 
 def _weight_of_length(length: int, replicas: list[ReplicaStore]) -> tuple[int, bool, bool]:

@@ -104,6 +104,8 @@ class Cause(StrEnum):
     """A stretch of the log holds sound records, and they are not those of the group."""
     OLDER_COPY = "older-copy"
     """The disk was set back to an earlier state, by how often it was started."""
+    OLDER_TABLE = "older-table"
+    """The table has an older version than the one that is right."""
     NO_FILE = "no-file"
     """A file is not there."""
     QUEUE_OFFSET = "queue-offset"
@@ -128,8 +130,8 @@ class KindMeaning:
 
 _COPY: Final = "copy the range from a sound replica: tandemmq repair --plan"
 _REINDEX: Final = (
-    "stop the broker, remove its consumequeue, index and checkpoint, make an empty file called abort, and start it: "
-    "both are built again from the CommitLog"
+    "stop the broker, move its consumequeue, index and checkpoint elsewhere, make an empty file called abort, and "
+    "start it: both are built again from the CommitLog"
 )
 _REBUILD: Final = f"rewrite the entries from the CommitLog: tandemmq repair --plan; or {_REINDEX}"
 _RESYNC: Final = (

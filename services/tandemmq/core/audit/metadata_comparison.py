@@ -19,7 +19,7 @@ Nobody who audits needs a user's secret, sealed or not: `without_secrets` leaves
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import fields, replace
 from hashlib import blake2b
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
 from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.metadata.metadata_store import (
     DataVersion,
+    JavaObject,
     MetadataCorrupt,
     MetadataFile,
     MetadataTable,
@@ -69,6 +70,12 @@ _TABLE_KEYS: Final = {
     MetadataFile.ACLS: "aclTable",
 }
 """What each file has, whoever wrote it, and with nothing in it."""
+_OWN_NAMES: Final = {
+    MetadataFile.TOPICS: "topicName",
+    MetadataFile.SUBSCRIPTION_GROUPS: "groupName",
+    MetadataFile.USERS: "username",
+}
+"""Where an entry says again by which name it is in the table."""
 _CANONICAL: Final = "="
 """Before a digest that does not depend on order and spaces; runs of earlier versions digested the text."""
 _RESETS: Final = "operatorResets"
@@ -123,14 +130,24 @@ def compare_metadata(
     master_id: int = MASTER_ID,
     seen: Iterable[Marks] = (),
     queue_ends: QueueEnds = MappingProxyType({}),
+    unknown_topics: Mapping[int, Set[str]] = MappingProxyType({}),
 ) -> list[Finding]:
     """What slaves and their master have otherwise; texts are those of the files, None: no file.
 
     `settled`: what differs now will stay so: the caller waited for longer than slaves take to copy and has read again,
     or the stores were ended in order. Without it only what no copying will mend is reported. `seen`: what an earlier
     run remembers of the tables of each replica. `queue_ends`: of queues that were looked up, read after the texts.
+    `unknown_topics`: by broker id those that the replica's log has messages of, and its table has not.
     """
-    comparer = _Comparer(group, master, master_id, settled=settled, seen=list(seen), queue_ends=queue_ends)
+    comparer = _Comparer(
+        group,
+        master,
+        master_id,
+        settled=settled,
+        seen=list(seen),
+        queue_ends=queue_ends,
+        unknown_topics=unknown_topics,
+    )
     # A master that is wrong is so in the eyes of each of its slaves.
     once: dict[tuple[object, ...], Finding] = {}
     holders: dict[tuple[object, ...], list[int]] = {}
@@ -240,6 +257,7 @@ class _Comparer:
         settled: bool,
         seen: list[Marks],
         queue_ends: QueueEnds,
+        unknown_topics: Mapping[int, Set[str]],
     ) -> None:
         self._group = group
         self._master = master
@@ -247,6 +265,7 @@ class _Comparer:
         self._settled = settled
         self._seen = seen
         self._queue_ends = queue_ends
+        self._unknown_topics = unknown_topics
         self._side = _Side(master_id, master_id, Verdict.MASTER_RULE)
         """Of the table that is compared now."""
 
@@ -289,7 +308,8 @@ class _Comparer:
         if self._side.wrong == self._master_id:
             wrong, right, ours, theirs = master, slave, theirs, ours
         versions = "the same version" if ours == theirs else f"version {_shown(ours)} instead of {_shown(theirs)}"
-        found = [*self._differences(file, wrong, right, versions)]
+        cause = Cause.OLDER_TABLE if theirs.is_newer_than(ours) and ours != DataVersion() else None
+        found = [replace(own, cause=cause) for own in self._differences(file, wrong, right, versions)]
         yield from found
         if not found and ours == theirs != DataVersion():
             self._side = _Side(broker_id, self._master_id, Verdict.MASTER_RULE)
@@ -329,7 +349,7 @@ class _Comparer:
                 -1: slave_is_wrong._replace(verdict=Verdict.OWN_EVIDENCE),
                 1: master_is_wrong,
                 0: slave_is_wrong._replace(verdict=Verdict.UNDECIDED),
-            }[_which_has_more(file, slave, master)]
+            }[_which_has_more(file, slave, master) or self._which_fits_log(file, broker_id, slave, master)]
         is_newer = held.version.is_newer_than(due.version)
         if file not in _OF_OFFSETS and _have_nothing_in_common(file, slave, master):
             # Neither is a later version of the other one, whatever their numbers.
@@ -341,6 +361,14 @@ class _Comparer:
         if is_newer and (file not in _OF_OFFSETS or _which_has_more(file, slave, master) == 1):
             return master_is_wrong
         return slave_is_wrong
+
+    def _which_fits_log(self, file: MetadataFile, broker_id: int, slave: str, master: str) -> int:
+        """Of two tables of topics: -1 the master's, 1 the slave's: it has what the other's log asks for; else 0."""
+        if file is not MetadataFile.TOPICS:
+            return 0
+        lacks = self._unknown_topics.get(broker_id, set()) & _topic_configs(master).keys()
+        master_lacks = self._unknown_topics.get(self._master_id, set()) & _topic_configs(slave).keys()
+        return bool(master_lacks) - bool(lacks)
 
     def _has_wild(self, file: MetadataFile, text: str) -> bool:
         """Whether an offset is one that no queue ever has, or that its queue has not reached."""
@@ -403,6 +431,9 @@ class _Comparer:
         for name, change in _changes(held, due):
             kind = FindingKind.TOPIC_DIFFERS if name in held else FindingKind.TOPIC_MISSING
             yield self._new(kind, MetadataFile.TOPICS, f"topic {name}: {change} ({versions})", topic=name)
+        if held == due and self._is_ours(wrong) is False and self._is_ours(right):
+            detail = f"it is the table of broker group {groups_named(wrong)[0]}, with the same topics ({versions})"
+            yield self._new(FindingKind.TOPIC_DIFFERS, MetadataFile.TOPICS, detail)
 
     def _is_ours(self, text: str) -> bool | None:
         """Whether a table of topics has the one that is named after this group; None: nor after another one."""
@@ -514,7 +545,22 @@ def _problem(file: MetadataFile, text: str | None) -> str:
     empty = next((name for name, entry in entries.items() if not isinstance(entry, dict)), None)
     if empty is not None:
         return f"{_TABLE_KEYS[file]}.{empty} has nothing in it"
+    if has_table and (problem := _other_name(file, table.object(_TABLE_KEYS[file]))):
+        return problem
     return "" if has_table else f"it has no {_TABLE_KEYS[file]}: that is another file's content, or none"
+
+
+def _other_name(file: MetadataFile, entries: JavaObject) -> str:
+    """Which entry says another name than the one it is under; empty: none."""
+    field_name = _OWN_NAMES.get(file)
+    for name in entries if field_name is not None else ():
+        try:
+            own = entries.object(name).text(field_name or "", name)
+        except MetadataCorrupt as error:
+            return str(error)
+        if own != name:
+            return f"{_TABLE_KEYS[file]}.{name} says that it is {own}"
+    return ""
 
 
 def _has_content(file: MetadataFile, text: str | None) -> bool:
@@ -659,9 +705,23 @@ def _delay_offsets(text: str) -> dict[int, int]:
 
 def _changes(held: Mapping[str, ConfigT], due: Mapping[str, ConfigT]) -> Iterator[tuple[str, str]]:
     """Names whose entries are not equal, with what is otherwise."""
-    for name in sorted({*held, *due}):
-        if change := _change(held.get(name), due.get(name)):
+    renamed: dict[str, str] = dict(_renamed(held, due))
+    for name in sorted({*held, *due} - {*renamed.values()}):
+        if name in renamed:
+            yield name, f"it is called {renamed[name]}"
+        elif change := _change(held.get(name), due.get(name)):
             yield name, change
+
+
+def _renamed(held: Mapping[str, ConfigT], due: Mapping[str, ConfigT]) -> Iterator[tuple[str, str]]:
+    """Names that are due, and by what other one the same entry is held: one letter was changed."""
+    lost, extra = due.keys() - held.keys(), held.keys() - due.keys()
+    for name in lost if len(lost) == len(extra) == 1 else ():
+        (other,) = extra
+        is_near = len(name) == len(other) and sum(one != two for one, two in zip(name, other)) == 1
+        ours, theirs = ([getattr(own, each.name) for each in fields(own)[1:]] for own in (held[other], due[name]))
+        if is_near and ours == theirs:
+            yield name, other
 
 
 def _change(held: ConfigT | None, due: ConfigT | None) -> str:

@@ -420,7 +420,21 @@ def _in_their_places(files: ReplicaFiles, segments: list[StoreEntry], segment_by
         is_alone = not starts & {start - segment_bytes, start + segment_bytes}
         if not (is_alone and len(starts) > 1 and written_for(files, entry.name) not in (None, start)):
             placed.append(entry)
-    return placed
+    return [] if _are_renamed(files, placed) else placed
+
+
+def _are_renamed(files: ReplicaFiles, segments: list[StoreEntry]) -> bool:
+    """Whether the names of all files are other ones by as much than their records were written for."""
+    if not segments or written_for(files, segments[0].name) in (None, int(segments[0].name)):
+        return False
+    first = f"commitlog/{segments[0].name}"
+    size = int.from_bytes(files.read(first, 0, 4), "big")
+    # The first record's own offset may be what was changed: the next one tells.
+    second = _written_for(files.read(first, size, _OWN_OFFSET.stop))
+    places = [(written_for(files, entry.name), int(entry.name)) for entry in segments]
+    places.append((second, int(segments[0].name) + size))
+    shifts = [own - place for own, place in places if own is not None]
+    return len(shifts) > 1 and len(set(shifts)) == 1
 
 
 def written_for(files: ReplicaFiles, name: str) -> int | None:
@@ -615,8 +629,9 @@ def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) ->
 
 
 def _is_of_another_log(store: ReplicaStore, tail: _QueueTail, log_end: int) -> bool:
-    """Whether no entry of a queue leads to a record, neither the oldest nor the newest of those that lead into files of
-    the log which begin as they should: it is the queue of another store, and knows nothing of this one's end."""
+    """Whether hardly an entry of a queue leads to a record, neither the oldest nor the newest of those that lead into
+    files of the log which begin as they should: it is the queue of another store, and knows nothing of this one's end.
+    Logs begin at 0, and their first messages may be as long."""
 
     begins_well: dict[int, bool] = {}
 
@@ -633,12 +648,12 @@ def _is_of_another_log(store: ReplicaStore, tail: _QueueTail, log_end: int) -> b
     sample = {*islice(newest, _SAMPLE_ENTRIES), *islice(oldest, _SAMPLE_ENTRIES)}
     if len(sample) < _SAMPLE_ENTRIES:
         return False
+    right = 0
     for own in sample:
         head = bytes(store.read_log(own.physical_offset, own.physical_offset + _OWN_OFFSET.stop))
         held = QueueEntry(int.from_bytes(head[_OWN_OFFSET], "big"), int.from_bytes(head[:4], "big"), own.tags_code)
-        if held == own:
-            return False
-    return True
+        right += held == own
+    return right <= len(sample) // _SAMPLE_ENTRIES
 
 
 def known_of_lost_log(store: ReplicaStore) -> tuple[LogRange, str] | None:

@@ -117,6 +117,20 @@ def test_log_that_ends_before_what_an_earlier_run_saw_lost_its_tail(equal_group:
     assert not missing_messages(with_disk, seen=other_disk, rules=BoundRules())
 
 
+@pytest.mark.parametrize("kept_bytes", [0, -1])
+def test_what_was_cut_and_is_kept_is_not_lost(equal_group: list[Path], tmp_path: Path, kept_bytes: int) -> None:
+    """As a slave does with what it has beyond its master."""
+    folders = copy_group(equal_group[:2], tmp_path)
+    end = open_group(folders)[1].facts.end_offset
+    path = folders[1] / "kept-tails" / f"{end:020d}-1700000001000.log"
+    path.write_bytes(bytes(700 + kept_bytes))
+    seen = {1: SeenReplica(0, end + 700, verified_offset=end)}
+    found = missing_messages(open_group(folders), seen=seen, rules=BoundRules())
+    assert kinds(found) == ([(FindingKind.TAIL_MISSING, 1, None)] if kept_bytes else [])
+    seen = {1: SeenReplica(0, end + 700, verified_offset=end + 1)}
+    assert missing_messages(open_group(folders), seen=seen, rules=BoundRules())
+
+
 def test_broker_may_cut_what_nobody_else_had(equal_group: list[Path], tmp_path: Path) -> None:
     """It failed over, and another master began below its end."""
     stores = running(open_group(shorter_slave(equal_group, tmp_path / "1")), 0, 1)
