@@ -68,15 +68,20 @@ def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[st
     }
 
 
+def text_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Prints texts as they are: of itself rich takes a path's [/x] and :100: for its own markup."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
 def show(shown: RenderableType) -> None:
     """Prints tables and texts to standard output. A terminal that is too narrow for their longest words wraps the lines
     itself: an id that is copied from there is whole."""
-    from rich.console import Console
-
-    console, wide = Console(), Console(width=_PIPE_COLUMNS)
+    console, wide = text_console(), text_console(width=_PIPE_COLUMNS)
     if not console.is_terminal or wide.measure(shown).minimum > console.width:
         console = wide
-    console.print(shown, highlight=False)
+    console.print(shown)
 
 
 def findings_text(findings: Sequence[Finding]) -> Text:
@@ -256,7 +261,7 @@ def emit(output: OutputFormat, value: object, table: RenderableType, console: Co
         if console is None:
             show(table)
         else:
-            console.print(table, highlight=False)
+            console.print(table)
     elif output is OutputFormat.JSON:
         typer.echo(json.dumps(document(value), indent=2, ensure_ascii=False))
     else:

@@ -11,7 +11,7 @@ import typer
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, Refused
 from tandemmq.cli.options import JsonOption, OutputOption
-from tandemmq.cli.output import OutputFormat, emit
+from tandemmq.cli.output import OutputFormat, emit, text_console
 from tandemmq.service.texts import nanoseconds_text, wall_text
 
 if TYPE_CHECKING:
@@ -269,14 +269,12 @@ def trace(
 
       tandemmq trace --notable --count 5
     """
-    from rich.console import Console
-
     from tandemmq.admin.trace_trees import findings_document, list_document
 
     output = OutputFormat.JSON if json else output
-    console = Console()
+    console = text_console()
     if not console.is_terminal:
-        console = Console(width=_PIPE_COLUMNS)
+        console = text_console(width=_PIPE_COLUMNS)
     key = key.strip()
     if not key:
         found = cluster.run(lambda connection: _newest(connection, count=count, notable_only=notable))

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.rpc import Channels
-from tandemmq.cli.ending import CommandError, OutputClosed, Refused, signals_to_end
+from tandemmq.cli.ending import CommandError, OutputClosed, Refused, one_line, signals_to_end
 from tandemmq.cli.local.certificates import ClusterCertificates, caller_certificate
 from tandemmq.cli.local.folder import (
     ClusterFolder,
@@ -418,7 +418,7 @@ class LocalCluster:
         if self._output_closed is not None:
             return
         try:
-            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+            self._console.print(one_line(line), soft_wrap=True)
         except OutputClosed as closed:
             self._end_unseen(closed)
 
