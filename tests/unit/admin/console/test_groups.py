@@ -120,7 +120,7 @@ async def test_attributes_of_a_group_are_set_shown_and_refused_in_words() -> Non
         page = await console.get("/groups/billing/edit")
         assert 'value="lite.bind.topic=sessions, lite.sub.model=Shared"' in page.html
         wrong = await console.post("/groups/billing/edit", fields | {"attributes": "lite"}, status=422)
-    assert "write NAME=VALUE".lower() in wrong.text.lower()
+    assert "Attribute 'lite': write NAME=VALUE, or NAME= to remove it." in wrong.text
 
 
 async def test_group_is_changed_after_a_look() -> None:
