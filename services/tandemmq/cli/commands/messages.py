@@ -447,7 +447,11 @@ def _body_bytes(text: str | None) -> bytes:
         typer.echo("the message is read from here; Ctrl-D ends it", err=True)
     data = input_bytes(BODY_BYTES_MAX + 1)
     if len(data) > BODY_BYTES_MAX:
-        raise Refused("the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came")
+        raise Refused(
+            "the body is too large",
+            cause=f"more than {BODY_BYTES_MAX:,} bytes came",
+            remedy="send it in parts, or by a client of your own, up to the brokers' maxMessageSize",
+        )
     return _not_empty(data)
 
 
