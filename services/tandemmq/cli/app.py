@@ -78,6 +78,7 @@ _COMMANDS: Final = {
         "tandemmq.cli.commands.verify:verify",
         "Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.",
         _LOOK,
+        is_verdict=True,
     ),
     "topic": LazyCommand(
         "tandemmq.cli.commands.topics:topic_app", "Create, list, describe and delete topics, on all masters.", _CHANGE

@@ -118,7 +118,8 @@ class ContextFile:
         try:
             with self.path.open("rb") as file:
                 text = file.read(_FILE_BYTES_MAX)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            # The home of many a service's user is /dev/null.
             return Contexts()
         except OSError as error:
             raise self._unreadable(error.strerror or str(error)) from error

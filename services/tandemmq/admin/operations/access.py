@@ -200,7 +200,11 @@ class AccessOperations:
         acls = await self._questions.broker(source, lambda planes: planes.access.acls(), problem=problem)
         chosen = [user for user in users if not usernames or user.username in usernames]
         if missing := set(usernames) - {user.username for user in chosen}:
-            raise OperationFailed(FailureKind.NOT_FOUND, f"{source.key} has no user {', '.join(sorted(missing))}")
+            raise OperationFailed(
+                FailureKind.NOT_FOUND,
+                f"{source.key} has no user {', '.join(sorted(missing))}",
+                remedy="`tandemmq user list` shows them; upper and lower case matter",
+            )
         changes = []
         for user in chosen:
             acl = next((one for one in acls if one.subject == f"User:{user.username}"), None)

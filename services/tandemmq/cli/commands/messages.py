@@ -256,7 +256,7 @@ def message_query(
 
     now_ms = SystemClock().wall_ms()
     if queue >= 0 and not broker:
-        raise Refused("--queue needs --broker", remedy="each broker group has its own queue 0")
+        raise Refused("--queue needs --broker", remedy="each broker group has a queue of that number: name one")
     query = MessageQuery(
         topic,
         key=key,
@@ -509,7 +509,9 @@ def transaction_list(
 def transaction_resolve(
     cluster: ClusterChoice,
     transaction_id: Annotated[str, typer.Argument(metavar="ID", help="As `transaction list -o json` shows it.")],
-    commit: Annotated[bool, typer.Option("--commit/--rollback", help="Make its message visible, or drop it.")],
+    commit: Annotated[
+        bool | None, typer.Option("--commit/--rollback", help="Make its message visible, or drop it: one is needed.")
+    ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -518,6 +520,8 @@ def transaction_resolve(
 
     Example: tandemmq transaction resolve djEg… --rollback
     """
+    if commit is None:
+        raise Refused("nothing is said about its end", remedy="give --commit or --rollback")
     end = "commit" if commit else "rollback"
     result = confirmed(
         cluster,

@@ -460,7 +460,15 @@ def produce(
             remedy = "see `tandemmq status`; next time, --unacknowledged FILE keeps such lines to be sent again"
         raise CommandError(
             f"{count.unacknowledged} line(s) were not acknowledged",
-            cause="\n".join([*(f"line {failure.number}: {failure.reason}" for failure in count.failures), *unsent]),
+            cause="\n".join(
+                [
+                    *(
+                        f"line {failure.number}: {failure.reason}"
+                        for failure in sorted(count.failures, key=lambda one: one.number)
+                    ),
+                    *unsent,
+                ]
+            ),
             remedy=remedy,
         )
     if unsent:
