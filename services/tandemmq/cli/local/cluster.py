@@ -555,7 +555,12 @@ def checked_members(
     make_authority_folders(folder, members)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
-        remedies = ["mend what --set says"] if any("(--set)" in each for each in problems) else []
+        # Members are told by --set what this run adds, whatever option it came from.
+        has_target = tracing is not None and bool(tracing.target)
+        given = ["--set"] if overrides or not has_target else []
+        given += ["--trace-target"] if has_target else []
+        is_given = any("(--set)" in each for each in problems)
+        remedies = [f"mend what {' or '.join(given)} says"] if is_given else []
         if not folder.is_new:
             remedies.append(f"edit the files in {folder.conf}, or delete one to get the preset's back")
         # A new folder is gone again by then, with its files.

@@ -89,6 +89,7 @@ async def test_lag_that_nobody_works_off_is_told_only_if_all_was_seen() -> None:
         page = await console.get("/groups/billing")
     assert "18 messages behind, and no consumer" not in page.text
     assert "broker-b:0 does not answer" in page.text
+    assert "lag 18 of what can be seen in flight" in page.text
 
 
 async def test_group_is_made_once() -> None:

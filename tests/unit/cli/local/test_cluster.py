@@ -27,6 +27,7 @@ from tandemmq.cli.local.cluster import (
     up_picture,
 )
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, ClusterRecord
+from tandemmq.cli.local.members import Tracing
 from tandemmq.cli.output import status_document, status_tables
 
 _RECORD = ClusterRecord(
@@ -174,20 +175,22 @@ def test_a_closed_terminal_ends_a_cluster_unless_nohup_runs_it(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("problem", "remedy"),
+    ("problem", "target", "remedy"),
     [
-        ("broker-a: flushDiskType=MAYBE (--set): input should be …", "mend what --set says"),
-        ("broker-a: listenPort=10911: another process listens on this port", "for other ports, tandemmq up"),
+        ("broker-a: flushDiskType=MAYBE (--set): input should be …", "", "mend what --set says"),
+        ("broker-a: traceExporterTarget=zz (--set): write it as host:port", "zz", "mend what --trace-target says"),
+        ("broker-a: listenPort=10911: another process listens on this port", "", "for other ports, tandemmq up"),
     ],
 )
 def test_remedy_of_a_wrong_configuration_is_about_what_is_wrong(
-    problem: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    problem: str, target: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandemmq.cli.local.cluster._own_problems", lambda *_: [problem])
     folder = ClusterFolder(tmp_path)
     folder.prepare()
+    tracing = Tracing(target) if target else None
     with pytest.raises(CommandError) as wrong:
-        checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[], admin=False)
+        checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[], admin=False, tracing=tracing)
     assert problem in wrong.value.cause
     assert remedy in wrong.value.remedy
     assert ("for other ports" in wrong.value.remedy) == ("another process" in problem)
