@@ -154,7 +154,7 @@ class ContextFile:
             raise CommandError(
                 f"{self.path} cannot be written",
                 cause=error.strerror or str(error),
-                remedy="see the rights of that folder, or set XDG_CONFIG_HOME",
+                remedy="see the room and the rights of that folder, or set XDG_CONFIG_HOME",
             ) from error
 
     def _unreadable(self, cause: str) -> CommandError:

@@ -720,8 +720,9 @@ def test_every_failure_says_what_helps() -> None:
     lacking = set()
     for path in (_ROOT / "services" / "tandemmq" / "cli").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_failure = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FAILURES
-            if is_failure and "remedy" not in {each.arg for each in node.keywords}:
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _FAILURES:
+                continue
+            if "remedy" not in {each.arg for each in node.keywords}:
                 lacking.add(ast.unparse(node.args[0]))
     assert lacking == _WITHOUT_REMEDY
 
