@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import subprocess
 import time
 from collections import deque
@@ -53,6 +54,7 @@ from tandemmq.cli.local.members import (
 from tandemmq.cli.output import new_table
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.settings import EXIT_REFUSED, EXIT_TRY_AGAIN
+from tandemmq.service.texts import bytes_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -553,6 +555,7 @@ def checked_members(
         certificates.make(members)
         members = [with_defaults(member, certificates.settings_of(member)) for member in members]
     make_authority_folders(folder, members)
+    _refuse_small_disk(folder, members)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
         # Members are told by --set what this run adds, whatever option it came from.
@@ -572,6 +575,20 @@ def checked_members(
             remedy="; ".join(remedies),
         )
     return name, members
+
+
+def _refuse_small_disk(folder: ClusterFolder, members: Sequence[Member]) -> None:
+    """CommandError when a new folder has no room for the first CommitLog file of each broker: the cluster would start,
+    be healthy, and take no message."""
+    sizes = [member.settings.get("mappedFileSizeCommitLog", "") for member in members if _is_broker(member)]
+    needed = sum(int(size) for size in sizes if size.isascii() and size.isdigit())
+    free = shutil.disk_usage(folder.root).free
+    if folder.is_new and free < needed:
+        raise Refused(
+            f"the disk of {folder.root} has {bytes_text(free)} of room",
+            cause=f"brokers reserve {bytes_text(needed)} for their first messages",
+            remedy="make room, or choose a folder on another disk: --data DIR",
+        )
 
 
 def _own_problems(members: Sequence[Member], folder: ClusterFolder) -> list[str]:

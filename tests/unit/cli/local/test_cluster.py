@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console, RenderableType
@@ -194,3 +195,18 @@ def test_remedy_of_a_wrong_configuration_is_about_what_is_wrong(
     assert problem in wrong.value.cause
     assert remedy in wrong.value.remedy
     assert ("for other ports" in wrong.value.remedy) == ("another process" in problem)
+
+
+def test_a_new_folder_without_room_for_a_message_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came up, was healthy, and stored nothing. A cluster that is there may start to be read and emptied."""
+    monkeypatch.setattr("tandemmq.cli.local.cluster._own_problems", lambda *_: [])
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=(64 << 20) - 1))
+    for known in (False, True):
+        folder = ClusterFolder(tmp_path / "data")
+        folder.prepare()
+        if known:
+            assert len(checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[])[1]) == 5
+            continue
+        with pytest.raises(CommandError) as refused:
+            checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[])
+        assert refused.value.cause == "brokers reserve 64.0 MiB for their first messages"
