@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from ipaddress import IPv4Network, IPv6Network
+from random import Random
 from typing import Any
 
 import pytest
@@ -88,6 +90,18 @@ REFUSED = [
     (_set(consistency__quick__schedule="61 * * * *"), ("/consistency/quick/schedule", "minute (0-59)")),
     (_set(consistency__deep__schedule="0 0 * * 7"), ("/consistency/deep/schedule", "0 is Sunday")),
     (_set(security__certificates__schedule="*/0 * * * *"), ("/security/certificates/schedule", "of cron")),
+    (
+        _set(
+            networkPolicy__client__from=[
+                {"podSelector": {}},
+                {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}},
+            ]
+        ),
+        ("networkPolicy.client.from[1].ipBlock.except: 11.0.0.0/16 is no part of 10.0.0.0/8",),
+    ),
+    (_set(consistency__quick__schedule="0 22-5 * * *"), ("consistency.quick.schedule: the range 22-5 runs backwards",)),
+    (_set(consistency__deep__schedule="0 4 * * Sat-Mon"), ("consistency.deep.schedule: the range Sat-Mon runs",)),
+    (_set(security__certificates__schedule="0 4 * * 6-0/2"), ("security.certificates.schedule: the range 6-0",)),
     (_set(image__registry="https://registry.example.org"), ("/image/registry", "without a scheme")),
     (_set(image__tag=".1"), ("/image/tag", "letters, digits and . _ -")),
     (_set(brokers__image__repository="Team/Broker"), ("/brokers/image/repository", "in lower case")),
@@ -367,6 +381,32 @@ def test_a_number_that_helm_would_change_is_refused(huge: int) -> None:
     assert [key for key in keys if f"at '/{'/'.join(key)}'" not in said] == []
 
 
+def _network(rng: Random, *, within: IPv4Network | IPv6Network | None = None) -> IPv4Network | IPv6Network:
+    kind = rng.choice((IPv4Network, IPv6Network)) if within is None else type(within)
+    longest = kind("::/0" if kind is IPv6Network else "0.0.0.0/0").max_prefixlen
+    length = rng.randint(0 if within is None else within.prefixlen, longest)
+    address = rng.getrandbits(longest)
+    if within is not None:
+        address = int(within.network_address) | address & int(within.hostmask)
+    return kind((address, length), strict=False)
+
+
+def test_an_exception_is_a_smaller_part_of_its_network() -> None:
+    """As Kubernetes judges it, whose code compares addresses and lengths; by Python's of the same networks."""
+    rng = Random(26)
+    drawn = []
+    for _ in range(300):
+        cidr = _network(rng)
+        # Near it, since what is drawn anywhere is nearly never within.
+        near = cidr.supernet(min(cidr.prefixlen, rng.choice((0, 0, 1, 4))))
+        drawn.append((cidr, _network(rng, within=near)))
+    peers = [{"ipBlock": {"cidr": str(cidr), "except": [str(excepted)]}} for cidr, excepted in drawn]
+    said = refusal(*_set(networkPolicy__client__from=peers))
+    for number, (cidr, excepted) in enumerate(drawn):
+        is_good = excepted.subnet_of(cidr) and excepted != cidr  # type: ignore[arg-type]
+        assert (f"from[{number}].ipBlock.except: {excepted} is no part of {cidr}" not in said) == is_good
+
+
 TAKEN = [
     _set(
         networkPolicy__client__from=[
@@ -377,7 +417,7 @@ TAKEN = [
     _set(
         networkPolicy__admin__from=[
             {"ipBlock": {"cidr": "2001:db8::/32"}},
-            {"ipBlock": {"cidr": "::ffff:10.0.0.0/104"}},
+            {"ipBlock": {"cidr": "::ffff:10.0.0.0/104", "except": ["::ffff:a01:0/112"]}},
         ]
     ),
     _set(
@@ -390,6 +430,7 @@ TAKEN = [
     ),
     _set(consistency__quick__schedule="*/15 0-6,22 1,15 jan-MAR Mon-5/2"),
     _set(consistency__quick__schedule="@daily"),
+    _set(consistency__quick__schedule="08-09 00-23 1-1 Jan-dec sun-6"),
     _set(image__registry="registry.example.org:5000/team", image__tag="v1.2.3_rc-1"),
     _set(brokers__image__repository="ghcr.io/team/tandemmq__broker"),
     _set(commonLabels={"example.org/team": "messaging", "empty": ""}),

@@ -174,3 +174,40 @@ that it reserves: a CommitLog file, the next one before the first is full, and a
 {{- end }}
 {{- toJson $found }}
 {{- end }}
+
+{{/* The bits of an address of IPv4 or IPv6, as text. */}}
+{{- define "tandemmq.addressBits" -}}
+{{- $halves := list }}
+{{- range splitList "::" . }}
+  {{- $bits := "" }}
+  {{- range splitList ":" . }}
+    {{- if contains "." . }}{{ range splitList "." . }}{{ $bits = printf "%s%08b" $bits (atoi .) }}{{ end }}
+    {{- else if . }}{{ $bits = printf "%s%016b" $bits (int (printf "0x%s" .)) }}{{ end }}
+  {{- end }}
+  {{- $halves = append $halves $bits }}
+{{- end }}
+{{- join (repeat (sub 128 (len (join "" $halves)) | max 0 | int) "0") $halves }}
+{{- end }}
+
+{{/* "true" if the second network is a smaller part of the first, as Kubernetes asks of an exception: (list cidr except). */}}
+{{- define "tandemmq.isWithin" -}}
+{{- $outer := splitList "/" (index . 0) }}{{ $inner := splitList "/" (index . 1) }}
+{{- $length := last $outer | atoi }}
+{{- $one := include "tandemmq.addressBits" (first $outer) | substr 0 $length }}
+{{- $other := include "tandemmq.addressBits" (first $inner) | substr 0 $length }}
+{{- if and (eq (contains ":" (first $outer)) (contains ":" (first $inner))) (lt $length (last $inner | atoi)) (eq $one $other) }}true{{ end }}
+{{- end }}
+
+{{/* Ranges of cron that run backwards: (list path schedule). */}}
+{{- define "tandemmq.scheduleProblems" -}}
+{{- $path := index . 0 }}{{ $found := list }}
+{{- $names := dict "jan" 1 "feb" 2 "mar" 3 "apr" 4 "may" 5 "jun" 6 "jul" 7 "aug" 8 "sep" 9 "oct" 10 "nov" 11 "dec" 12 "sun" 0 "mon" 1 "tue" 2 "wed" 3 "thu" 4 "fri" 5 "sat" 6 }}
+{{- range $range := regexFindAll "[0-9A-Za-z]+-[0-9A-Za-z]+" (index . 1) -1 }}
+  {{- $ends := list }}
+  {{- range splitList "-" $range }}{{ $ends = append $ends (ternary (get $names (lower .)) (atoi .) (hasKey $names (lower .)) | int) }}{{ end }}
+  {{- if gt (first $ends) (last $ends) }}
+    {{- $found = append $found (printf "%s: the range %s runs backwards; write two, for example 22-23,0-5 for hours over midnight" $path $range) }}
+  {{- end }}
+{{- end }}
+{{- toJson $found }}
+{{- end }}

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # While modules are imported, and wherever no event loop runs, Ctrl-C ends the process by itself.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import ipaddress
 import os

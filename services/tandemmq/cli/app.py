@@ -47,10 +47,6 @@ _LOOK: Final = {
     "ha": ("commands.brokers:ha_app", "Replication."),
     "events": ("commands.brokers:events", "Show what happened lately on all brokers, newest first."),
     "clients": ("commands.groups:clients", "List connected clients: producers and consumers, of all brokers together."),
-    "verify": (
-        "commands.verify:verify",
-        "Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.",
-    ),
 }
 _CHANGE: Final = {
     "topic": ("commands.topics:topic_app", "Create, list, describe and delete topics, on all masters."),
@@ -82,6 +78,12 @@ _MESSAGES: Final = {
 _COMMANDS: Final = {
     **panel("Run a cluster", "tandemmq.cli", _RUN),
     **panel("Look at it", "tandemmq.cli", _LOOK),
+    "verify": LazyCommand(
+        "tandemmq.cli.commands.verify:verify",
+        "Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.",
+        "Look at it",
+        is_verdict=True,
+    ),
     **panel("Operate it", "tandemmq.cli", _CHANGE),
     **panel("Messages", "tandemmq.cli", _MESSAGES),
     **panel("RocketMQ's own commands", "tandemmq.cli.mqadmin", MQADMIN_COMMANDS),

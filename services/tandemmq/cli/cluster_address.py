@@ -117,7 +117,8 @@ class ContextFile:
         try:
             with self.path.open("rb") as file:
                 text = file.read(_FILE_BYTES_MAX)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            # The home of many a service's user is /dev/null.
             return Contexts()
         except OSError as error:
             raise self._unreadable(error.strerror or str(error)) from error
@@ -152,7 +153,7 @@ class ContextFile:
             raise CommandError(
                 f"{self.path} cannot be written",
                 cause=error.strerror or str(error),
-                remedy="see the rights of that folder, or set XDG_CONFIG_HOME",
+                remedy="see the room and the rights of that folder, or set XDG_CONFIG_HOME",
             ) from error
 
     def _unreadable(self, cause: str) -> CommandError:

@@ -86,13 +86,18 @@ async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnect
 def certificates_of(target: ClusterTarget) -> Iterator[None]:
     """Calls within the block show the certificate that the cluster's data folder has, or the environment names.
     CommandError when it cannot be used."""
-    if target.data is None or not (target.data / "certs").is_dir():
+    has_own = target.data is not None and (target.data / "certs").is_dir()
+    if not has_own and not os.environ.get("TANDEMMQ_SERVICE_TLS_PATH"):
         yield
         return
     # Here: reading certificates takes a library that most commands can do without.
-    from tandemmq.cli.local.certificates import caller_certificate
+    from tandemmq.cli.local.certificates import caller_certificate, refuse_unusable_certificate
     from tandemmq.service.service_channels import use_service_tls
 
+    if not has_own:
+        refuse_unusable_certificate()
+        yield
+        return
     with use_service_tls(caller_certificate(target.data)):
         yield
 

@@ -193,7 +193,7 @@ def output_error(closed: OutputClosed) -> CommandError:
     return CommandError(
         "the output cannot be written",
         cause=closed.reason,
-        remedy="make room, or send it elsewhere, and run it again",
+        remedy="make room, or write it elsewhere; what the command changes is done all the same",
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from tandemmq.cli.ending import Refused
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, Refused
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -31,6 +31,8 @@ class LazyCommand:
     # The first sentence of its documentation; empty: it is in no list.
     summary: str
     panel: str = ""
+    # Its exit code 2 is a verdict: a wrong call ends with 1.
+    is_verdict: bool = False
 
     def load(self, name: str) -> Command:
         module, _, attribute = self.place.partition(":")
@@ -40,7 +42,8 @@ class LazyCommand:
         if isinstance(found, typer.Typer):
             holder.add_typer(found, name=name, cls=found.info.cls or QuickGroup, rich_help_panel=self.panel)
         else:
-            holder.command(name, rich_help_panel=self.panel, hidden=not self.summary)(found)
+            cls = _Verdict if self.is_verdict else None
+            holder.command(name, cls=cls, rich_help_panel=self.panel, hidden=not self.summary)(found)
         group = typer.main.get_command(holder)
         assert isinstance(group, TyperGroup)
         return _plain(group.commands[name])
@@ -49,6 +52,17 @@ class LazyCommand:
 def panel(title: str, package: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, LazyCommand]:
     """Commands by name, each with its place below the package and its summary."""
     return {name: LazyCommand(f"{package}.{place}", summary, title) for name, (place, summary) in commands.items()}
+
+
+class _Verdict(TyperCommand):
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """A usage error, whose class is Typer's own matter, has another exit code."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "exit_code", None) == EXIT_REFUSED:
+                error.exit_code = EXIT_FAILED  # type: ignore[attr-defined]
+            raise
 
 
 def _nothing() -> None:

@@ -68,15 +68,20 @@ def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[st
     }
 
 
+def text_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Prints texts as they are: of itself rich takes a path's [/x] and :100: for its own markup."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
 def show(shown: Shown) -> None:
     """Prints it to standard output. A terminal that is too narrow for its longest words wraps the lines itself: an id
     that is copied from there is whole."""
-    from rich.console import Console
-
-    console, wide, drawn = Console(), Console(width=_PIPE_COLUMNS), drawing(shown)
+    console, wide, drawn = text_console(), text_console(width=_PIPE_COLUMNS), drawing(shown)
     if not console.is_terminal or wide.measure(drawn).minimum > console.width:
         console = wide
-    console.print(drawn, highlight=False)
+    console.print(drawn)
 
 
 def drawing(shown: Shown) -> RenderableType:
@@ -260,7 +265,7 @@ def emit(output: OutputFormat, value: object, shown: Shown, console: Console | N
         if console is None:
             show(shown)
         else:
-            console.print(drawing(shown), highlight=False)
+            console.print(drawing(shown))
     elif output is OutputFormat.JSON:
         typer.echo(json.dumps(document(value), indent=2, ensure_ascii=False))
     else:

@@ -6,9 +6,14 @@ wrongly. In a CronJob's pod that makes the state of the Job.
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # While modules are imported, and wherever no event loop runs, Ctrl-C ends the process by itself.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import importlib.util
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator

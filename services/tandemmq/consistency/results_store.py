@@ -19,6 +19,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
@@ -33,8 +34,17 @@ from tandemmq.consistency.settings import ResultsUnusable
 from tandemmq.consistency.tasks import TaskAnswer
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.service.logging import get_logger
+from tandemmq.service.settings import folder_remedy
 
 _COMPRESSION: Final = "zstd"
+
+
+def _unusable(place: str, error: OSError | ValueError) -> ResultsUnusable:
+    if "://" in place or not isinstance(error, OSError):
+        return ResultsUnusable(f"results: {place} cannot be used: {error}; name another place, or mend this one")
+    # Arrow's own words name its functions.
+    cause = os.strerror(error.errno) if error.errno else str(error)
+    return ResultsUnusable(f"results: {place} cannot be read or written: {cause}; {folder_remedy(error)}")
 
 
 class ResultsStore:
@@ -46,7 +56,7 @@ class ResultsStore:
             self._file_system, self._root = fs.FileSystem.from_uri(self.place)
             self._file_system.create_dir(self._root, recursive=True)
         except (OSError, ValueError) as error:
-            raise ResultsUnusable(f"{place}: {error}") from error
+            raise _unusable(place, error) from error
 
     def path_of(self, name: str) -> str:
         """Where people find a file."""
@@ -60,7 +70,7 @@ class ResultsStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise ResultsUnusable(f"{self.path_of(name)}: {error}") from error
+            raise _unusable(self.path_of(name), error) from error
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON object; None if there is none, or half of one that a crash left."""
@@ -102,7 +112,7 @@ class ResultsStore:
             except pa.ArrowInvalid as error:
                 get_logger().warning("results_damaged", file=self.path_of(name), error=str(error))
             except OSError as error:
-                raise ResultsUnusable(f"{self.path_of(name)}: {error}") from error
+                raise _unusable(self.path_of(name), error) from error
         return pa.concat_tables(tables) if tables else None
 
     def names(self, folder: str) -> list[str]:
@@ -111,7 +121,7 @@ class ResultsStore:
         try:
             return sorted(info.base_name for info in self._file_system.get_file_info(selector))
         except OSError as error:
-            raise ResultsUnusable(f"{self.path_of(folder)}: {error}") from error
+            raise _unusable(self.path_of(folder), error) from error
 
     def remove(self, name: str) -> None:
         """A file, or a folder with all in it. Fine if there is none."""
@@ -123,7 +133,7 @@ class ResultsStore:
             elif kind == fs.FileType.File:
                 self._file_system.delete_file(path)
         except OSError as error:
-            raise ResultsUnusable(f"{self.path_of(name)}: {error}") from error
+            raise _unusable(self.path_of(name), error) from error
 
     def _replace(self, name: str, fill: Callable[[str], None]) -> None:
         path = f"{self._root}/{name}"
@@ -137,7 +147,10 @@ class ResultsStore:
                 # An object store shows an object only when it is whole.
                 fill(path)
         except OSError as error:
-            raise ResultsUnusable(f"{self.path_of(name)}: {error}") from error
+            # Half a table would keep the room that a full disk lacks.
+            with suppress(ResultsUnusable):
+                self.remove(f"{name}.new")
+            raise _unusable(self.path_of(name), error) from error
 
 
 # What is remembered of one group between runs, and within one that may be cut off.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Final
 
 # Those a user may install; the first that brings a package is the one named.
@@ -39,7 +39,12 @@ def install_line(*extras: str) -> str:
     return f"pip install 'tandemmq[{','.join(extras)}]'"
 
 
+# Below, importlib.metadata is imported where it is asked for: to import it takes as long as to press Ctrl-C.
+
+
 def _packages(extra: str) -> Iterator[str]:
+    from importlib.metadata import requires
+
     for line in requires("tandemmq") or ():
         match = _REQUIREMENT.match(line)
         if match and match[2] == extra:
@@ -47,6 +52,8 @@ def _packages(extra: str) -> Iterator[str]:
 
 
 def _is_installed(package: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         version(package)
     except PackageNotFoundError:
@@ -55,6 +62,8 @@ def _is_installed(package: str) -> bool:
 
 
 def _start(module: str) -> None:
+    # While modules are imported, and wherever no event loop runs, Ctrl-C ends the process by itself.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         main = importlib.import_module(module).main
     except ModuleNotFoundError as error:

@@ -241,15 +241,20 @@ def check_folder_writable(key: str, folder: Path) -> list[str]:
         probe.unlink()
     except OSError as error:
         text = f"{key}={folder}: cannot be written by user id {os.getuid()} ({error.strerror})"
-        if error.errno in _NO_FOLDER:
-            return [f"{text}; choose another folder"]
-        remedy = _FOLDER_REMEDIES.get(error.errno or 0, "choose another folder or change its owner")
-        return [Passing(f"{text}; {remedy}")]
+        problem = f"{text}; {folder_remedy(error)}"
+        return [problem if error.errno in _NO_FOLDER else Passing(problem)]
     finally:
         for each in reversed(made):
             with suppress(OSError):
                 each.rmdir()
     return []
+
+
+def folder_remedy(error: OSError) -> str:
+    """What helps where a folder, or a file in it, cannot be made or written."""
+    if error.errno in _NO_FOLDER:
+        return "choose another folder"
+    return _FOLDER_REMEDIES.get(error.errno or 0, "choose another folder or change its owner")
 
 
 # The path is none of a folder, whatever is mounted there.

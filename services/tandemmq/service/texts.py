@@ -17,6 +17,11 @@ def counted(value: int, noun: str, plural: str = "") -> str:
     return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
+def sentence(text: str) -> str:
+    """With a capital and a full stop; names in it stay as they are."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def bytes_text(value: float) -> str:
     """Short and readable: 0 B, 67 B, 1.2 MiB."""
     if value < 1_024:
@@ -81,8 +86,12 @@ def rate_text(per_second: float) -> str:
 
 
 def wall_text(wall_ms: int) -> str:
-    """2026-11-22 01:02:03.456 UTC."""
-    moment = datetime.fromtimestamp(wall_ms / 1_000, UTC)
+    """2026-11-22 01:02:03.456 UTC. Records of another store, or damaged ones, have times outside of the years that have
+    dates: those are milliseconds since 1970."""
+    try:
+        moment = datetime.fromtimestamp(wall_ms / 1_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms:,} ms since 1970"
     return f"{moment:%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d} UTC"
 
 

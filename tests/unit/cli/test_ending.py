@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import fcntl
 import json
@@ -25,12 +26,13 @@ from rich.console import Console
 from support.cli_cluster import FakeCluster
 from support.fake_operations import FakeOperations
 from support.running_time import PATIENCE_S, run_program
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import OffsetReset, ResetTarget
 from tandemmq.cli.cluster_address import ContextFile
 from tandemmq.cli.commands.local_cluster import bring_down
 from tandemmq.cli.commands.repair import read_plan
 from tandemmq.cli.commands.transfer import line_key
-from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, CommandError, Refused
 from tandemmq.cli.local.folder import (
     ClusterFolder,
     ClusterRecord,
@@ -676,3 +678,71 @@ def test_another_users_cluster_is_not_stopped(monkeypatch: pytest.MonkeyPatch, t
 
 def test_a_key_in_a_line_without_end_is_none() -> None:
     assert line_key(b'{"id":' * 100_000, "id") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("verify --tier zz", 1), ("verify --nope", 1), ("check disk --warning x", 3), ("status --nope", EXIT_REFUSED)],
+)
+def test_a_wrong_call_is_no_verdict(words: str, code: int) -> None:
+    """2 of `verify` says that replicas differ, and of `check` that the cluster is in trouble."""
+    assert run_program([*_TANDEMMQ, *words.split()]).returncode == code
+
+
+@pytest.mark.parametrize("words", ["status --namesrv 127.0.0.1:1", "topic list -n 127.0.0.1:1"])
+@pytest.mark.parametrize(("name", "value"), [("PATH", "/nowhere"), ("PATH", ""), ("MODE", "zz")])
+def test_a_certificate_of_the_environment_that_cannot_be_used_is_told(
+    words: str, name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEMMQ_SERVICE_TLS_PATH", str(tmp_path))
+    monkeypatch.setenv(f"TANDEMMQ_SERVICE_TLS_{name}", value)
+    ended = run_program([*_TANDEMMQ, *words.split()])
+    assert "Traceback" not in ended.stderr
+    problem = "no NameServer answers" if (name, value) == ("PATH", "") else "the certificate that $TANDEMMQ_SERVICE_TLS"
+    assert ended.stderr.startswith(f"problem: {problem}")
+    assert "\nremedy:  " in ended.stderr
+
+
+def test_a_home_that_is_no_folder_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home of many a service's user is /dev/null."""
+    monkeypatch.setenv("HOME", os.devnull)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert not ContextFile().read().by_name
+    with pytest.raises(CommandError, match="cannot be written"):
+        ContextFile().write(ContextFile().read())
+
+
+_WITHOUT_REMEDY = {"'you said no; nothing was changed'", "'Message not found!'", "'the credentials are incomplete'"}
+
+
+def test_every_failure_says_what_helps() -> None:
+    """But where a person said no, in RocketMQ's own words, or where the cause says it."""
+    lacking = set()
+    for path in (_ROOT / "services" / "tandemmq" / "cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _FAILURES:
+                continue
+            if "remedy" not in {each.arg for each in node.keywords}:
+                lacking.add(ast.unparse(node.args[0]))
+    assert lacking == _WITHOUT_REMEDY
+
+
+_FAILURES = {CommandError.__name__, Refused.__name__}
+
+
+def test_failed_operations_with_a_cause_say_what_helps() -> None:
+    for kind in (FailureKind.INVALID, FailureKind.NOT_FOUND, FailureKind.UNAVAILABLE):
+        assert OperationFailed(kind, "it failed", cause="somebody said so").remedy
+    assert OperationFailed(FailureKind.INVALID, "it failed", cause="so", remedy="do this").remedy == "do this"
+
+
+def test_an_empty_list_is_no_name_that_was_not_found() -> None:
+    empty = FakeCluster(FakeOperations(empty=True))
+    for words in ("topic list", "group list", "user list", "acl list", "clients"):
+        assert "no such" not in empty.run(*words.split()), words
+    for words in ("topic list --search x", "group list --search x", "user list --search x", "clients --topic x"):
+        assert "no such" in empty.run(*words.split()), words
+
+
+def test_a_transaction_has_no_end_that_was_not_named() -> None:
+    assert FakeCluster().failure("transaction", "resolve", "x").remedy == "give --commit or --rollback"

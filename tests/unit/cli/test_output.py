@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from tandemmq.cli.commands.local_cluster import down
 from tandemmq.cli.output import new_table, plain_row, show
 
 _ID = "0102FC0000000167560B19A60900537CAF"
@@ -33,3 +35,14 @@ def test_words_are_never_broken_and_texts_are_whole(
     assert " ".join(told.split()).endswith(f"{_TEXT} {_TEXT}")
     if color and columns == 100:
         assert max(map(len, shown.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("name", ["x[/b]", "[bold]x", "x:100:y", "[link=http://x]y"])
+def test_a_path_is_printed_as_it_is(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In rich's markup the first is an error, the second and the last are gone, and the third is an emoji."""
+    down(tmp_path / name)
+    assert capsys.readouterr().out == f"nothing runs in {tmp_path / name}\n"
+    table = new_table("folder")
+    table.add_row(name)
+    show(table)
+    assert name in capsys.readouterr().out

@@ -10,6 +10,8 @@ import pytest
 
 from support.audit_stores import copy_group
 from support.inline_audit import run_inline
+from tandemmq.consistency.results_store import ResultsStore
+from tandemmq.consistency.settings import ResultsUnusable
 from tandemmq.core.audit.run_summary import ExitCode
 
 
@@ -37,3 +39,19 @@ def test_run_goes_on_with_a_damaged_file_of_results(equal_group: list[Path], tmp
 
         assert report.summary.exit_code is ExitCode.EQUAL, path
         shutil.rmtree(results)
+
+
+def test_results_that_cannot_be_written_say_what_helps_and_leave_no_half_of_a_file(tmp_path: Path) -> None:
+    results, unfinished = ResultsStore(str(tmp_path)), tmp_path / "latest.json.new"
+    unfinished.symlink_to("/dev/full")
+    with pytest.raises(ResultsUnusable) as full:
+        results.write("latest.json", b"x" * 100_000)
+    assert str(full.value) == (
+        f"results: {tmp_path}/latest.json cannot be read or written: No space left on device; make room on its disk"
+    )
+    assert not unfinished.is_symlink()
+    (tmp_path / "runs").touch()
+    with pytest.raises(ResultsUnusable, match=r"Not a directory; choose another folder$"):
+        results.write("runs/1/summary.json", b"")
+    with pytest.raises(ResultsUnusable, match=r"; name another place, or mend this one$"):
+        ResultsStore("nowhere://bucket/folder")

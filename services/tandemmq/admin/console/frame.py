@@ -30,6 +30,7 @@ from tandemmq.service.texts import (
     count_text,
     counted,
     duration_text,
+    iso_text,
     rate_text,
     seconds_text,
     wall_text,
@@ -355,8 +356,12 @@ def _moment(context: Context, wall_ms: int) -> Markup:
     if wall_ms <= 0:
         return Markup('<span class="fine">not known</span>')
     frame: Frame = context["frame"]
-    machine = f"{wall_text(wall_ms)[:-4].replace(' ', 'T')}Z"
-    people = f"{zoned(wall_ms):%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d}"
+    try:
+        machine, there = iso_text(wall_ms), zoned(wall_ms)
+    except (ValueError, OverflowError, OSError):
+        # The last hours of the year 9999 are in the next one in Asia, and what another store has may be any number.
+        return Markup('<span class="fine">{}</span>').format(wall_text(wall_ms))
+    people = f"{there:%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d}"
     return Markup('<time datetime="{}">{}</time> <span class="fine">{}</span>').format(
         machine, people, age_text(frame.now_wall_ms - wall_ms)
     )

@@ -41,7 +41,7 @@ from tandemmq.admin.operations.values import (
     ResetTarget,
 )
 from tandemmq.core.metadata.topic_table import group_name_problem
-from tandemmq.service.texts import FORMS, MomentUnreadable, counted, read_moment
+from tandemmq.service.texts import FORMS, MomentUnreadable, counted, read_moment, sentence
 
 if TYPE_CHECKING:
     from tandemmq.admin.operations.operations import Operations
@@ -294,13 +294,13 @@ def read_group_form(form: Form, *, before: GroupSummary | None = None) -> GroupF
     retries = form.text("retry_max_times")
     errors = {}
     if before is None and (problem := group_name_problem(name)) is not None:
-        errors["name"] = f"{problem[0].upper()}{problem[1:]}."
+        errors["name"] = sentence(problem)
     if not (retries.isascii() and retries.isdecimal() and len(retries) <= 6 and int(retries) <= _RETRIES_MAX):
         errors["retry_max_times"] = f"Write a number from 0 to {_RETRIES_MAX:,}."
     try:
         _read_attributes(form.text("attributes"))
     except ValueError as error:
-        errors["attributes"] = f"{str(error).capitalize()}."
+        errors["attributes"] = sentence(str(error))
     filled = GroupForm(
         is_new=before is None,
         name=name,
@@ -486,7 +486,7 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
         even_with_members = deletion.posted.is_checked("even_with_members")
         failure, members_error = deletion.failure, ""
         if failure is not None and failure.kind is FailureKind.REFUSED and not even_with_members:
-            members_error = f"{failure.problem[0].upper()}{failure.problem[1:]}."
+            members_error = sentence(failure.problem)
             failure = None
         review, refused = None, None
         if failure is None:

@@ -61,7 +61,7 @@ from tandemmq.admin.operations.values import (
     Unseen,
 )
 from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
-from tandemmq.service.texts import rate_text
+from tandemmq.service.texts import rate_text, sentence
 
 CATEGORY_CHOICES: Final = (
     (ORDINARY, "topics"),
@@ -257,14 +257,14 @@ def read_topic_form(
     known = sorted({*broker_names, *on})
     errors: dict[str, str] = {}
     if is_new and (problem := topic_name_problem(name)) is not None:
-        errors["name"] = f"{problem[0].upper()}{problem[1:]}."
+        errors["name"] = sentence(problem)
     for field in ("read_queues", "write_queues"):
         if problem := _count_problem(form.text(field)):
             errors[field] = problem
     try:
         read_attributes(filter(None, map(str.strip, form.text("attributes").split(","))))
     except ValueError as error:
-        errors["attributes"] = f"{str(error).capitalize()}."
+        errors["attributes"] = sentence(str(error))
     if known and not chosen & set(known):
         errors["brokers"] = "Choose at least one."
     permission = form.text("permission")

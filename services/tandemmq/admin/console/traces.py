@@ -30,7 +30,7 @@ from tandemmq.admin.trace_trees import (
     unanswered,
 )
 from tandemmq.core.tracing.span_data import RetainedFor
-from tandemmq.service.texts import nanoseconds_text, wall_text
+from tandemmq.service.texts import nanoseconds_text, sentence, wall_text
 
 BAR_UNITS: Final = 1_000
 """Width of a bar's drawing; the browser stretches it."""
@@ -165,7 +165,7 @@ def _waterfall(tree: TraceTree) -> _Waterfall:
         about=", ".join(about),
         trace_id=f"{root.span.context.trace_id:032x}",
         notes=tuple(shift_text(shift) for shift in tree.shifts),
-        parts=f"{parts[0].upper()}{parts[1:]}." if parts else "",
+        parts=sentence(parts) if parts else "",
         ticks=tuple(nanoseconds_text(whole_ns * number // _TICKS) if number else "0" for number in range(_TICKS + 1)),
         rows=tuple(_rows(root, tree.start_ns, max(1, whole_ns), depth=0)),
     )

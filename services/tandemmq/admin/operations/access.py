@@ -192,7 +192,11 @@ class AccessOperations:
         acls = await self._questions.broker(source, lambda planes: planes.access.acls(), problem=problem)
         chosen = [user for user in users if not usernames or user.username in usernames]
         if missing := set(usernames) - {user.username for user in chosen}:
-            raise OperationFailed(FailureKind.NOT_FOUND, f"{source.key} has no user {', '.join(sorted(missing))}")
+            raise OperationFailed(
+                FailureKind.NOT_FOUND,
+                f"{source.key} has no user {', '.join(sorted(missing))}",
+                remedy="`tandemmq user list` shows them; upper and lower case matter",
+            )
 
         async def put(planes: BrokerPlanes, *, user: pb.UserView, acl: pb.AclView | None) -> bool:
             is_changed = False

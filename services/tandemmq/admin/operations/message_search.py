@@ -385,6 +385,7 @@ class MessageTail:
                 FailureKind.NOT_FOUND,
                 f"there is no topic {topic}" + (" on the brokers that answer" if reasons else ""),
                 cause="\n".join(reasons),
+                remedy="look for its name in the list of topics; upper and lower case matter",
             )
         return found
 

@@ -456,7 +456,8 @@ def _failed(topic: str, error: ClientError | TimeoutError) -> OperationFailed:
         case TopicNotFound():
             return OperationFailed(FailureKind.NOT_FOUND, problem, cause=str(error), remedy="create the topic first")
         case BrokerRefused(retryable=False):
-            remedy = _TYPE_REMEDY if error.code_name == _CONFLICT_WITH_TYPE else ""
+            is_of_type = error.code_name == _CONFLICT_WITH_TYPE
+            remedy = _TYPE_REMEDY if is_of_type else "change what the cause names, and try again"
             return OperationFailed(FailureKind.REFUSED, problem, cause=str(error), remedy=remedy)
         case TimeoutError():
             cause = f"no answer within {_LIMIT_S:.0f} s"

@@ -93,15 +93,23 @@ class FailureKind(StrEnum):
     PARTIAL = "partial"
 
 
+# Where nothing better is known.
+_REMEDIES: Final = {
+    FailureKind.INVALID: "change what the cause names, and try again",
+    FailureKind.NOT_FOUND: "look for it in the lists of topics, groups and messages; it may have expired",
+    FailureKind.UNAVAILABLE: "`tandemmq status` shows who is away; try again when they are back",
+}
+
+
 class OperationFailed(Exception):
-    """An operation did not come to its end."""
+    """An operation did not come to its end. What it is told as has a remedy wherever it has a cause."""
 
     def __init__(self, kind: FailureKind, problem: str, *, cause: str = "", remedy: str = "") -> None:
         super().__init__(problem)
         self.kind = kind
         self.problem = problem
         self.cause = cause
-        self.remedy = remedy
+        self.remedy = remedy or (_REMEDIES.get(kind, "") if cause else "")
 
 
 # As in the reading of a cluster: hundreds of brokers are asked in waves.

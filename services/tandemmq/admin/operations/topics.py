@@ -582,7 +582,6 @@ class TopicOperations:
                 FailureKind.INVALID,
                 f"topic {change.name!r} is refused",
                 cause="\n".join(problems),
-                remedy="change what the cause names, and try again",
             )
         masters = self._members.masters_to_change(change.broker_names)
         self._not_the_systems(change.name)

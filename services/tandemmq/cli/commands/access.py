@@ -123,7 +123,7 @@ def user_list(cluster: ClusterChoice, search: SearchOption = "", output: OutputO
     Example: tandemmq user list
     """
     users, unseen = cluster.ask(lambda operations: operations.users(search=search))
-    emit(output, users, or_text(_users_table(users), "no such user"))
+    emit(output, users, or_text(_users_table(users), "no such user" if search else "there is no user yet"))
     tell_unseen(unseen)
 
 
@@ -221,7 +221,7 @@ def acl_list(
     table = new_table("subject", "type", "resource", "actions", "from", "decision", "differs on")
     for row, acl in acl_rows(acls):
         plain_row(table, *row, " ".join(acl.differs_on) or "-")
-    emit(output, acls, or_text(table, "no such policy"))
+    emit(output, acls, or_text(table, "no such policy" if subject or resource else "there is no policy yet"))
     tell_unseen(unseen)
 
 

@@ -514,7 +514,10 @@ async def _within(timeout_s: float, answer: Awaitable[ResultT]) -> ResultT:
         async with asyncio.timeout(timeout_s):
             return await answer
     except TimeoutError:
-        raise CommandError(f"the cluster did not answer within {timeout_s:g} s") from None
+        raise CommandError(
+            f"the cluster did not answer within {timeout_s:g} s",
+            remedy="raise --timeout, or see `tandemmq doctor` for what is slow",
+        ) from None
 
 
 async def _progress(

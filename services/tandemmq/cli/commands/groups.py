@@ -270,7 +270,7 @@ def group_list(
     found = cluster.ask(
         lambda operations: collect(lambda page: operations.groups(search=search, page=page), limit=limit)
     )
-    emit(output, found, or_text(groups_table(found.items), "no such group"))
+    emit(output, found, or_text(groups_table(found.items), "no such group" if search else "there is no group yet"))
     tell_rest(found)
 
 
@@ -373,7 +373,9 @@ def clients(
       tandemmq clients --group billing -o yaml
     """
     found = cluster.ask(lambda operations: operations.clients(group=group, topic=topic, limit=limit))
-    emit(output, found, or_text(clients_table(found.items), "no such client is connected"))
+    emit(
+        output, found, or_text(clients_table(found.items), f"no {'such ' if group or topic else ''}client is connected")
+    )
     tell_rest(found)
 
 

@@ -195,8 +195,16 @@ def _parts(path: Path, tail: KeptTail) -> Iterator[tuple[list[tuple[int, bytes]]
                         yield records, []
                         records = []
     except OSError as error:
-        raise CommandError(f"{path} cannot be read", cause=str(error)) from error
+        raise _unreadable(path, error) from error
     yield records, []
+
+
+def _unreadable(path: Path, error: OSError) -> CommandError:
+    return CommandError(
+        f"{path} cannot be read",
+        cause=error.strerror or str(error),
+        remedy="run it as the user that the broker runs as, on a copy of the file if its disk fails",
+    )
 
 
 def _files_in(store: Path) -> dict[str, Path]:
@@ -224,7 +232,7 @@ def _tails_in(store: Path) -> list[KeptTail]:
             reason = beside.read_bytes() if beside != path and beside.is_file() else None
             tail = kept_tail_of(str(path), path.stat().st_size, reason)
         except OSError as error:
-            raise CommandError(f"{path} cannot be read", cause=str(error)) from error
+            raise _unreadable(path, error) from error
         if tail is not None:
             found.append(KeptTail("", tail.name, tail.start_offset, tail.end_offset, tail.kept_wall_ms, tail.reason))
     if store.is_file() and not found:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tandemmq.cli.ending import CommandError, Refused, die_by, signals_to_end
+from tandemmq.cli.ending import CommandError, Refused, die_by, one_line, signals_to_end
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, DEFAULT_PRESET, PRESETS, ClusterFolder, MemberRecord, is_running
+from tandemmq.cli.output import text_console
 from tandemmq.service.extras import absent_packages, install_line
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def bring_down(folder: ClusterFolder, console: Console) -> None:
     """Stops the cluster through its `tandemmq up`, or member by member when that one is gone."""
     record = folder.read_record()
     if record is None:
-        console.print(f"nothing runs in {folder.root}", soft_wrap=True)
+        console.print(one_line(f"nothing runs in {folder.root}"), soft_wrap=True)
         return
     if record.supervised:
         _signal(record.supervisor_pid, signal.SIGTERM)
@@ -48,7 +49,7 @@ def bring_down(folder: ClusterFolder, console: Console) -> None:
         if member.running:
             _stop(member, console)
     folder.remove_record()
-    console.print(f"stopped the cluster in {folder.root}", soft_wrap=True)
+    console.print(one_line(f"stopped the cluster in {folder.root}"), soft_wrap=True)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -147,8 +148,6 @@ def up(
 
       tandemmq up --secure
     """
-    from rich.console import Console
-
     if preset is not None and preset not in PRESETS:
         raise Refused(f"there is no preset {preset}", remedy=f"choose one of {', '.join(PRESETS)}")
     if free and port_base is not None:
@@ -156,8 +155,8 @@ def up(
     if trace_target is not None and not tracing:
         raise Refused("--trace-target needs --tracing", remedy="give both")
     _refuse_without("broker", *(["admin"] if admin else []))
-    console = Console()
-    console.print(f"checking the configuration in {data.absolute() / 'conf'}", highlight=False, soft_wrap=True)
+    console = text_console()
+    console.print(one_line(f"checking the configuration in {data.absolute() / 'conf'}"), soft_wrap=True)
     # After that line: these take a second, and the checks some more.
     from tandemmq.cli.local.cluster import FREE_PORTS, LocalCluster, checked_members, refuse_leftovers
     from tandemmq.cli.local.members import Tracing
@@ -177,7 +176,7 @@ def up(
             secure=secure,
         )
     if check:
-        console.print(f"the configuration of {len(members)} members in {folder.conf} is good", soft_wrap=True)
+        console.print(one_line(f"the configuration of {len(members)} members in {folder.conf} is good"), soft_wrap=True)
         return
     cluster = LocalCluster(folder, name, members, restart=restart, live=live and console.is_terminal, console=console)
     asyncio.run(cluster.run())
@@ -223,6 +222,4 @@ def down(
 
     Example: tandemmq down --data /tmp/async
     """
-    from rich.console import Console
-
-    bring_down(ClusterFolder(data), Console())
+    bring_down(ClusterFolder(data), text_console())

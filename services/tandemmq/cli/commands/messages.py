@@ -252,7 +252,7 @@ def message_query(
 
     now_ms = SystemClock().wall_ms()
     if queue >= 0 and not broker:
-        raise Refused("--queue needs --broker", remedy="each broker group has its own queue 0")
+        raise Refused("--queue needs --broker", remedy="each broker group has a queue of that number: name one")
     query = MessageQuery(
         topic,
         key=key,
@@ -437,7 +437,11 @@ def _body_bytes(text: str | None) -> bytes:
         typer.echo("the message is read from here; Ctrl-D ends it", err=True)
     data = input_bytes(BODY_BYTES_MAX + 1)
     if len(data) > BODY_BYTES_MAX:
-        raise Refused("the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came")
+        raise Refused(
+            "the body is too large",
+            cause=f"more than {BODY_BYTES_MAX:,} bytes came",
+            remedy="send it in parts, or by a client of your own, up to the brokers' maxMessageSize",
+        )
     return _not_empty(data)
 
 
@@ -495,7 +499,9 @@ def transaction_list(
 def transaction_resolve(
     cluster: ClusterChoice,
     transaction_id: Annotated[str, typer.Argument(metavar="ID", help="As `transaction list -o json` shows it.")],
-    commit: Annotated[bool, typer.Option("--commit/--rollback", help="Make its message visible, or drop it.")],
+    commit: Annotated[
+        bool | None, typer.Option("--commit/--rollback", help="Make its message visible, or drop it: one is needed.")
+    ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -504,6 +510,8 @@ def transaction_resolve(
 
     Example: tandemmq transaction resolve djEg… --rollback
     """
+    if commit is None:
+        raise Refused("nothing is said about its end", remedy="give --commit or --rollback")
     end = "commit" if commit else "rollback"
     result = confirmed(
         cluster,

@@ -269,7 +269,7 @@ def topic_list(
             lambda page: operations.topics(search=search, categories=categories, page=page), limit=limit
         )
     )
-    emit(output, found, or_text(topics_table(found.items), "no such topic"))
+    emit(output, found, or_text(topics_table(found.items), "no such topic" if search else "there is no topic yet"))
     tell_rest(found)
 
 

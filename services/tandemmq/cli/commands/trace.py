@@ -32,7 +32,7 @@ from tandemmq.admin.trace_trees import (
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, refuse_blindness, with_cluster
 from tandemmq.cli.ending import EXIT_FAILED, Refused
 from tandemmq.cli.options import JsonOption, OutputOption
-from tandemmq.cli.output import OutputFormat, Shown, emit, styled
+from tandemmq.cli.output import OutputFormat, Shown, emit, styled, text_console
 from tandemmq.service.texts import nanoseconds_text, wall_text
 
 if TYPE_CHECKING:
@@ -253,12 +253,10 @@ def trace(
 
       tandemmq trace --notable --count 5
     """
-    from rich.console import Console
-
     output = OutputFormat.JSON if json else output
-    console = Console()
+    console = text_console()
     if not console.is_terminal:
-        console = Console(width=_PIPE_COLUMNS)
+        console = text_console(width=_PIPE_COLUMNS)
     key = key.strip()
     if not key:
         found = cluster.run(lambda connection: _newest(connection, count=count, notable_only=notable))

@@ -19,6 +19,7 @@ import typer
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, own_credentials, with_cluster
 from tandemmq.cli.ending import CommandError, OutputClosed, Refused
 from tandemmq.cli.options import TopicArgument, at_terminal, standard_input
+from tandemmq.cli.output import text_console
 from tandemmq.service.event_loop import SystemClock
 
 if TYPE_CHECKING:
@@ -263,7 +264,11 @@ async def read_lines(source: ByteSource) -> AsyncIterator[bytes]:
     rest = b""
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
-            raise CommandError("the input cannot be read", cause=chunk.strerror or str(chunk)) from chunk
+            raise CommandError(
+                "the input cannot be read",
+                cause=chunk.strerror or str(chunk),
+                remedy="give lines on standard input: tandemmq produce TOPIC < FILE",
+            ) from chunk
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
@@ -456,7 +461,15 @@ def produce(
             remedy = "see `tandemmq status`; next time, --unacknowledged FILE keeps such lines to be sent again"
         raise CommandError(
             f"{count.unacknowledged} line(s) were not acknowledged",
-            cause="\n".join([*(f"line {failure.number}: {failure.reason}" for failure in count.failures), *unsent]),
+            cause="\n".join(
+                [
+                    *(
+                        f"line {failure.number}: {failure.reason}"
+                        for failure in sorted(count.failures, key=lambda one: one.number)
+                    ),
+                    *unsent,
+                ]
+            ),
             remedy=remedy,
         )
     if unsent:
@@ -563,12 +576,10 @@ def consume(
 async def _produce(
     connection: ClusterConnection, options: LineOptions, source: ByteSource, failed: LineSink | None, *, rate: float
 ) -> ProduceCount:
-    from rich.console import Console
-
     from tandemmq.client import ClientOptions, Producer
     from tandemmq.service.settings import stop_requested
 
-    console = Console(stderr=True)
+    console = text_console(stderr=True)
     access_points = await _prepare(connection, options.topic, console)
     count = ProduceCount()
     client = ClientOptions(
@@ -591,22 +602,20 @@ async def _produce(
             # Stopped also while a line waits for its turn.
             lines = _until(_paced(read_lines(source), rate), stop, count)
             await produce_lines(producer, lines, options, count, failed=failed)
-        console.print(line(), highlight=False)
+        console.print(line())
     return count
 
 
 async def _consume(
     connection: ClusterConnection, topic: str, group: str, tag: str, options: ConsumeOptions, *, rejects: bool
 ) -> ConsumeCount:
-    from rich.console import Console
-
     from tandemmq.client import BrokerRefused, ClientOptions, SimpleConsumer
     from tandemmq.service.settings import stop_requested
 
-    console = Console(stderr=True)
+    console = text_console(stderr=True)
     access_points = await _prepare(connection, topic, console)
     if note := await order_of_group(await connection.operations(), topic, group):
-        console.print(note, highlight=False, soft_wrap=True)
+        console.print(note, soft_wrap=True)
     count = ConsumeCount()
 
     def line() -> str:
@@ -615,7 +624,7 @@ async def _consume(
         return f"{count.received:,} received{repeated}, {count.received / max(seconds, 0.001):,.0f}/s"
 
     def tell(reason: str) -> None:
-        console.print(f"note: nothing can be received, trying on: {reason}", highlight=False, soft_wrap=True)
+        console.print(f"note: nothing can be received, trying on: {reason}", soft_wrap=True)
 
     consumer = SimpleConsumer(
         ClientOptions(access_points=access_points, dial=connection.dial, credentials=own_credentials()),
@@ -636,7 +645,7 @@ async def _consume(
                     remedy=f"`tandemmq topic describe {topic}` shows its type and permissions, "
                     f"`tandemmq group describe {group}` whether the group is enabled",
                 ) from refusals
-        console.print(line(), highlight=False)
+        console.print(line())
     return count
 
 
@@ -665,7 +674,7 @@ async def _prepare(connection: ClusterConnection, topic: str, console: Console) 
             raise
         made = await operations.put_topic(TopicChange(topic))
         brokers = ", ".join(change.subject.rpartition(":")[0] for change in made.changes)
-        console.print(f"topic {topic} did not exist; created on {brokers}", highlight=False)
+        console.print(f"topic {topic} did not exist; created on {brokers}", soft_wrap=True)
     masters = [broker for broker in (await connection.read_state()).brokers if broker.is_master and broker.status]
     if not masters:
         raise CommandError("no master answers", remedy="`tandemmq status` shows what is there")

@@ -171,4 +171,8 @@ def _data(document: Document) -> dict[str, bytes]:
     try:
         return {key: base64.b64decode(value, validate=True) for key, value in data.items()}
     except (binascii.Error, ValueError) as error:
-        raise Refused("a Secret's data is no base64", cause=str(error)) from error
+        raise Refused(
+            "a Secret's data is no base64",
+            cause=str(error),
+            remedy="have it made anew: `tandemmq certs make --secrets PREFIX`",
+        ) from error

@@ -280,7 +280,12 @@ async def certificate_of(kubernetes: ApiServerCluster, pods: Sequence[PodState])
     the environment names no other. CommandError when its Secret cannot be read."""
     secrets = (pod.certificate_secret for pod in pods if pod.component == "nameserver")
     server_secret = next((secret for secret in secrets if secret.endswith(_NAME_SERVER_SUFFIX)), "")
-    if not server_secret or os.environ.get("TANDEMMQ_SERVICE_TLS_PATH"):
+    if os.environ.get("TANDEMMQ_SERVICE_TLS_PATH"):
+        from tandemmq.cli.local.certificates import refuse_unusable_certificate
+
+        refuse_unusable_certificate()
+        server_secret = ""
+    if not server_secret:
         yield
         return
     # Here: reading certificates takes a library that most commands can do without.

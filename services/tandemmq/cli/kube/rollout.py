@@ -653,7 +653,7 @@ async def _print_plan(running: Rollout) -> None:
     try:
         steps = await running.plan()
     except KubernetesUnavailable as error:
-        raise Refused("Kubernetes does not tell", cause=str(error)) from error
+        raise Refused("Kubernetes cannot be asked", cause=str(error), remedy="see `kubectl get pods`") from error
     for step in steps:
         typer.echo(step)
     if not steps:

@@ -7,6 +7,7 @@ DIR/certs/admin, consistency   of the admin service and of the commands, and of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,8 @@ from tandemmq.service.certificates import (
 )
 from tandemmq.service.event_loop import SystemClock
 from tandemmq.service.service_channels import ServiceTls
+from tandemmq.service.service_tls import service_tls_of_environment
+from tandemmq.service.settings import SettingsError
 
 AUTHORITY_DAYS: Final = 3_650.0
 LEAF_DAYS: Final = 90.0
@@ -142,6 +145,18 @@ def caller_certificate(data: Path | None) -> ServiceTls | None:
             "the certificate of this cluster's administrator cannot be used",
             cause=str(error),
             remedy=f"make it anew: tandemmq certs make{data_option(data.absolute())}",
+        ) from error
+
+
+def refuse_unusable_certificate() -> None:
+    """CommandError when the environment names a certificate for commands that cannot be used."""
+    try:
+        service_tls_of_environment(os.environ)
+    except (CertificateUnusable, SettingsError) as error:
+        raise Refused(
+            "the certificate that $TANDEMMQ_SERVICE_TLS_PATH names cannot be used",
+            cause=str(error),
+            remedy="see `tandemmq certs check`; where services take calls without one, unset the variable",
         ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import subprocess
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.rpc import Channels
-from tandemmq.cli.ending import CommandError, OutputClosed, Refused, signals_to_end
+from tandemmq.cli.ending import CommandError, OutputClosed, Refused, one_line, signals_to_end
 from tandemmq.cli.local.certificates import ClusterCertificates, caller_certificate
 from tandemmq.cli.local.folder import (
     ClusterFolder,
@@ -53,6 +54,7 @@ from tandemmq.cli.local.members import (
 from tandemmq.cli.output import new_table
 from tandemmq.service.service_channels import use_service_tls
 from tandemmq.service.settings import EXIT_REFUSED, EXIT_TRY_AGAIN
+from tandemmq.service.texts import bytes_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -395,7 +397,7 @@ class LocalCluster:
         if self._output_closed is not None:
             return
         try:
-            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+            self._console.print(one_line(line), soft_wrap=True)
         except OutputClosed as closed:
             self._end_unseen(closed)
 
@@ -530,9 +532,15 @@ def checked_members(
         certificates.make(members)
         members = [with_defaults(member, certificates.settings_of(member)) for member in members]
     make_authority_folders(folder, members)
+    _refuse_small_disk(folder, members)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
-        remedies = ["mend what --set says"] if any("(--set)" in each for each in problems) else []
+        # Members are told by --set what this run adds, whatever option it came from.
+        has_target = tracing is not None and bool(tracing.target)
+        given = ["--set"] if overrides or not has_target else []
+        given += ["--trace-target"] if has_target else []
+        is_given = any("(--set)" in each for each in problems)
+        remedies = [f"mend what {' or '.join(given)} says"] if is_given else []
         if not folder.is_new:
             remedies.append(f"edit the files in {folder.conf}, or delete one to get the preset's back")
         # A new folder is gone again by then, with its files.
@@ -544,6 +552,21 @@ def checked_members(
             remedy="; ".join(remedies),
         )
     return name, members
+
+
+def _refuse_small_disk(folder: ClusterFolder, members: Sequence[Member]) -> None:
+    """CommandError when a new folder has no room for the first CommitLog file of each broker: the cluster would start,
+    be healthy, and take no message."""
+    brokers = [member for member in members if member.kind is MemberKind.BROKER]
+    sizes = [member.settings.get("mappedFileSizeCommitLog", "") for member in brokers]
+    needed = sum(int(size) for size in sizes if size.isascii() and size.isdigit())
+    free = shutil.disk_usage(folder.root).free
+    if folder.is_new and free < needed:
+        raise Refused(
+            f"the disk of {folder.root} has {bytes_text(free)} of room",
+            cause=f"brokers reserve {bytes_text(needed)} for their first messages",
+            remedy="make room, or choose a folder on another disk: --data DIR",
+        )
 
 
 def _own_problems(members: Sequence[Member], folder: ClusterFolder) -> list[str]:

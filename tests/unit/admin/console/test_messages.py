@@ -13,6 +13,7 @@ from support.operations_samples import NOW_MS
 from tandemmq.admin.audit_log import Role
 from tandemmq.admin.cluster_state import ClusterState, DelayedState
 from tandemmq.admin.console.messages import add_message_pages
+from tandemmq.admin.console.settings import add_settings_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, Unseen
 
@@ -148,6 +149,19 @@ async def test_message_with_everything_about_it() -> None:
     # The first of its queue has nothing before it.
     assert "Previous" not in page.text
     assert "/message?broker=broker-a&topic=orders&queue=0&queue_offset=1" in links
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/Anchorage"])
+@pytest.mark.parametrize("born_ms", [253_402_300_799_999, 253_402_300_800_000, (1 << 63) - 1, -(1 << 63), 0, 1])
+async def test_a_message_of_any_time_is_shown_in_any_zone(zone: str, born_ms: int) -> None:
+    """Clients say when a message was born, up to the end of the year 9999, which is in the next one in the east. The
+    records of another store, and damaged ones, have any number."""
+    operations = FakeOperations()
+    operations.cluster.messages = [replace(each, born_ms=born_ms) for each in operations.cluster.messages]
+    async with console_client(operations, add_message_pages, add_settings_pages) as console:
+        await console.post("/settings/zone", {"zone": zone})
+        page = await console.get(_address(operations, 0))
+    assert "All 2 replicas hold the same bytes." in page.text
 
 
 async def test_body_in_other_forms() -> None:

@@ -92,6 +92,7 @@ async def test_what_cannot_be_seen_is_told_and_the_rest_is_shown() -> None:
         assert "broker-b:0 does not answer" in (await console.get("/topics")).text
         page = await console.get("/topics/orders")
     assert "broker-b:0 does not answer" in page.text
+    assert "of what can be seen ever stored" in page.text
     assert "Clients cannot be listed: no broker answers." in page.text
     assert "Messages cannot be read: no broker answers: all refuse." in page.text
     assert "broker-a, 0 0 8 8" in page.text

@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -27,6 +28,7 @@ from tandemmq.cli.local.cluster import (
     up_picture,
 )
 from tandemmq.cli.local.folder import DEFAULT_FOLDER, ClusterFolder, ClusterRecord
+from tandemmq.cli.local.members import Tracing
 from tandemmq.cli.output import Shown, drawing, status_document, status_tables
 
 _RECORD = ClusterRecord(
@@ -174,20 +176,37 @@ def test_a_closed_terminal_ends_a_cluster_unless_nohup_runs_it(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("problem", "remedy"),
+    ("problem", "target", "remedy"),
     [
-        ("broker-a: flushDiskType=MAYBE (--set): input should be …", "mend what --set says"),
-        ("broker-a: listenPort=10911: another process listens on this port", "for other ports, tandemmq up"),
+        ("broker-a: flushDiskType=MAYBE (--set): input should be …", "", "mend what --set says"),
+        ("broker-a: traceExporterTarget=zz (--set): write it as host:port", "zz", "mend what --trace-target says"),
+        ("broker-a: listenPort=10911: another process listens on this port", "", "for other ports, tandemmq up"),
     ],
 )
 def test_remedy_of_a_wrong_configuration_is_about_what_is_wrong(
-    problem: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    problem: str, target: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandemmq.cli.local.cluster._own_problems", lambda *_: [problem])
     folder = ClusterFolder(tmp_path)
     folder.prepare()
+    tracing = Tracing(target) if target else None
     with pytest.raises(CommandError) as wrong:
-        checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[], admin=False)
+        checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[], admin=False, tracing=tracing)
     assert problem in wrong.value.cause
     assert remedy in wrong.value.remedy
     assert ("for other ports" in wrong.value.remedy) == ("another process" in problem)
+
+
+def test_a_new_folder_without_room_for_a_message_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came up, was healthy, and stored nothing. A cluster that is there may start to be read and emptied."""
+    monkeypatch.setattr("tandemmq.cli.local.cluster._own_problems", lambda *_: [])
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=(64 << 20) - 1))
+    for known in (False, True):
+        folder = ClusterFolder(tmp_path / "data")
+        folder.prepare()
+        if known:
+            assert len(checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[])[1]) == 5
+            continue
+        with pytest.raises(CommandError) as refused:
+            checked_members(folder, preset="2m-noslave", first_port=FREE_PORTS, overrides=[])
+        assert refused.value.cause == "brokers reserve 64.0 MiB for their first messages"

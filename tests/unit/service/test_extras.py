@@ -1,0 +1,59 @@
+"""How the programs of the services begin, before there are settings, a log or an event loop."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.running_time import PATIENCE_S
+
+_ROOT: Final = Path(__file__).parents[3]
+_SERVICES: Final = ("nameserver", "broker", "admin", "consistency")
+_SCRIPTS: Final = {
+    name: place.split(":")
+    for name, place in tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "scripts"
+    ].items()
+    if place.startswith("tandemmq.service.extras:")
+}
+_STARTS: Final = {
+    **{f"python -m tandemmq.{name}": f"run_module('tandemmq.{name}', run_name='__main__')" for name in _SERVICES},
+    **{name: f"__import__('{module}', fromlist='x').{main}()" for name, (module, main) in _SCRIPTS.items()},
+}
+_OWN: Final = {
+    *("tandemmq", "tandemmq.service", "tandemmq.service.extras"),
+    *(f"tandemmq.{name}{part}" for name in _SERVICES for part in ("", ".__main__")),
+}
+
+
+@pytest.mark.parametrize("start", _STARTS)
+def test_ctrl_c_is_silent_before_what_takes_long_is_imported(start: str) -> None:
+    """Else whoever starts a service by hand and stops it at once reads a traceback of KeyboardInterrupt."""
+    script = f"""
+import sys, signal
+from runpy import run_module
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+            print(name, file=sys.stderr)
+sys.meta_path.insert(0, Watch())
+sys.argv = ["x", "--help"]
+{_STARTS[start]}
+"""
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    early = set(ended.stderr.split())
+    assert {name for name in early if name.partition(".")[0] not in sys.stdlib_module_names} <= _OWN
+    assert early.isdisjoint({"argparse", "asyncio", "importlib.metadata", "json", "pathlib"})
