@@ -148,8 +148,8 @@ class ResultsStore:
                 fill(path)
         except OSError as error:
             # Half a table would keep the room that a full disk lacks.
-            with suppress(ResultsUnusable):
-                self.remove(f"{name}.new")
+            with suppress(OSError):
+                self._file_system.delete_file(temporary)
             raise _unusable(self.path_of(name), error) from error
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.certificates import TestCertificates
 from support.kubernetes_release import pod
 from tandemmq.cli.ending import CommandError
 from tandemmq.cli.kube.certificate_secrets import CertificateSecrets
@@ -221,10 +222,15 @@ async def test_who_may_not_read_it_is_told_what_to_do() -> None:
     assert "TANDEMMQ_SERVICE_TLS_PATH" in str(raised.value.remedy)
 
 
-async def test_an_own_certificate_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TANDEMMQ_SERVICE_TLS_PATH", "/nowhere")
+async def test_an_own_certificate_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = TestCertificates(tmp_path).issue(ALL[1])
+    monkeypatch.setenv("TANDEMMQ_SERVICE_TLS_PATH", str(own))
     async with certificate_of(_cluster(_Secrets()), [SERVER]):
         pass
+    monkeypatch.setenv("TANDEMMQ_SERVICE_TLS_PATH", "/nowhere")
+    with pytest.raises(CommandError, match="TANDEMMQ_SERVICE_TLS_PATH names cannot be used"):
+        async with certificate_of(_cluster(_Secrets()), [SERVER]):
+            raise AssertionError
 
 
 async def test_a_secret_that_is_not_filled_yet_is_told() -> None:
