@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from support.audit_stores import copy_group
@@ -37,6 +37,8 @@ _CASES = int(os.environ.get("DRAWN_SEEDS", "24"))
 @pytest.mark.timeout(900)
 @settings(max_examples=_CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(drawn=drawn_cases())
+@example(drawn=Drawn("message-twice", 9, 2, "", "deep"))  # A store time of 0.
+@example(drawn=Drawn("message-twice", 3_100, 2, "", "deep"))  # Beside a record whose keys two IndexFiles have.
 def test_drawn_damage(drawn: Drawn, equal_group: list[Path], tmp_path_factory: pytest.TempPathFactory) -> None:
     assert problem_of(drawn, equal_group, tmp_path_factory.mktemp("drawn")) == ""
 

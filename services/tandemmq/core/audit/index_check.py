@@ -422,7 +422,10 @@ class IndexCheck:
         """Rows whose entries are what an IndexFile would have of another version of the record, and the numbers of
         these. An entry to which its slot leads has the hash that it was made with, and all entries of a record have
         its time. Few of them: else the file is another one."""
-        lacking = set(columns.index_records[~is_found].tolist())
+        offsets = columns.offsets[columns.index_records]
+        # The first and the last record of a file may have entries in its neighbour.
+        is_of_file = (offsets > file.begin_offset) & (offsets < file.end_offset)
+        lacking = set(columns.index_records[~is_found & is_of_file].tolist())
         found: dict[int, list[int]] = {}
         for number in np.flatnonzero(is_wrong & is_record).tolist():
             found.setdefault(int(rows[number]), []).append(number)
@@ -432,7 +435,8 @@ class IndexCheck:
         changed = {}
         for row, numbers in found.items():
             own = np.flatnonzero(is_record & (rows == row)).tolist()
-            due = (int(columns.store_timestamps_ms[row]) - file.begin_timestamp_ms) // _SECOND_MS
+            elapsed = (int(columns.store_timestamps_ms[row]) - file.begin_timestamp_ms) // _SECOND_MS
+            due = min(max(0, elapsed), _MOST_SECONDS)
             seconds = {int(entries[number]["seconds"]) for number in own}
             has_other_time = len(own) > 1 and len(seconds) == 1 and seconds != {due} and len(numbers) == len(own)
             # Else its keys are others, if the record that lacks this entry is none of its neighbours.
