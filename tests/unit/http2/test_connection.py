@@ -533,6 +533,26 @@ def test_a_full_socket_stops_data_and_nothing_else() -> None:
     assert rig.usage.buffered_bytes == 0
 
 
+@pytest.mark.parametrize(("unfinished_elsewhere", "is_cut"), [(0, False), (3_000, False), (4_000, True)])
+def test_half_a_frame_ends_its_connection_only_where_halves_of_frames_fill_the_memory(
+    unfinished_elsewhere: int, is_cut: bool
+) -> None:
+    """Behind a proxy all clients have one address: answers that some read slowly must not cost the others theirs."""
+    rig = ServerRig(limits=Limits(server_buffer_bytes=10_000), on_half_closed=echo)
+    rig.usage.buffered_bytes += 12_000
+    rig.usage.unfinished_bytes += unfinished_elsewhere
+    request = unary_request(3, b"x" * 4_000)
+    rig.receive(open_request(1), request[:2_000])
+    assert rig.counters["buffers_full"] == is_cut
+    assert rig.connection.is_closed == is_cut
+    rig.receive(request[2_000:])
+    assert rig.calls[1].hooks == ["opened", *["cancelled"] * is_cut]
+    assert ("half_closed" in rig.calls[3].hooks) != is_cut
+    rig.usage.buffered_bytes -= 12_000
+    rig.usage.unfinished_bytes -= unfinished_elsewhere
+    rig.lose()
+
+
 @pytest.mark.parametrize(
     ("kept_elsewhere", "before", "sizes", "is_crowded_out"),
     [(160_000, [], [80_000], True), (0, [150_000], [80_000], True), (0, [], [90_000, 90_000], False)],
