@@ -58,6 +58,7 @@ class EncodedCall:
     deadline_ms: int | None = None
     received_ns: int = 0
     request_data: bytes = b""
+    is_crowded_out: bool = False
     sent: list[bytes] = field(default_factory=list)
     code: StatusCode | None = None
 

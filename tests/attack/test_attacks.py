@@ -110,6 +110,7 @@ async def serving(limits: Limits = PATIENT) -> AsyncIterator[tuple[Server, int]]
         await server.stop(limit_s=0.1)
     assert server.connection_count == 0
     assert server.usage.buffered_bytes == 0
+    assert server.usage.unfinished_bytes == 0
     assert server.usage.streams == 0
 
 

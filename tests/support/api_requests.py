@@ -88,7 +88,10 @@ def call(broker: BrokerAssembly, method: str, request: Message, fake: FakeCall |
     fake.response_type = getattr(pb, f"{method}Response")
     entry = broker.api.method_table().methods[method]
     assert isinstance(entry, UnaryMethod | ServerStreamMethod)
-    entry.handler(entry.request_type.FromString(request.SerializeToString()), fake)
+    fake.request_data = request.SerializeToString()
+    entry.handler(entry.request_type.FromString(fake.request_data), fake)
+    if not fake.keeps_request:
+        fake.request_data = b""  # As a front does.
     return fake
 
 

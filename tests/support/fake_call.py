@@ -22,6 +22,8 @@ class FakeCall:
     deadline_ms: int | None = None
     received_ns: int = 0
     request_data: bytes = b""
+    keeps_request: bool = False
+    is_crowded_out: bool = False
     sent: list[Message] = field(default_factory=list)
     code: StatusCode | None = None
     detail: str = ""
@@ -37,7 +39,7 @@ class FakeCall:
         return self.metadata.get(name, "")
 
     def keep_request(self) -> None:
-        """It is."""
+        self.keeps_request = True
 
     def send(self, message: Message) -> None:
         """Keeps a copy, as a front encodes at once."""

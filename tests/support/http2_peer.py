@@ -174,6 +174,7 @@ class ServerRig:
         self.connection.lost()
         assert self.connection.buffered_bytes == 0
         assert self.usage.buffered_bytes == 0
+        assert self.usage.unfinished_bytes == 0
         assert self.usage.streams == 0
         assert self.connection.open_streams == 0
         assert self.connection.take_output() == b""

@@ -49,13 +49,13 @@ class _Address:
         # Connections in the order in which they are served next.
         self._turns: deque[str] = deque()
 
-    def add(self, connection: str, weight: int, body_bytes: int, send: Callable[[], object]) -> None:
+    def add(self, connection: str, weight: int, request_bytes: int, send: Callable[[], object]) -> None:
         waiting = self._connections.get(connection)
         if waiting is None:
             waiting = self._connections[connection] = deque()
             self._turns.append(connection)
-        waiting.append((weight, body_bytes, send))
-        self.held_bytes += body_bytes
+        waiting.append((weight, request_bytes, send))
+        self.held_bytes += request_bytes
 
     def take(self) -> tuple[int, int, Callable[[], object]]:
         connection = self._turns.popleft()
@@ -93,7 +93,7 @@ class SendRoom:
         self.held_count = 0
         """Sends that wait now."""
         self.held_bytes = 0
-        """Their bodies."""
+        """Of their requests."""
         self._held_bytes_max = held_bytes_max
         self._call_later = call_later
         self._addresses: dict[str, _Address] = {}
@@ -109,19 +109,20 @@ class SendRoom:
     def change(self, messages_max: int) -> None:
         self.weight_max = messages_max << MESSAGE_WEIGHT_BITS
 
-    def has_too_much(self, peer: str, body_bytes: int) -> bool:
-        """There is no room, and so many bytes more of `peer` may not wait."""
-        held = self.held_bytes + body_bytes
+    def has_too_much(self, peer: str, request_bytes: int) -> bool:
+        """There is no room, and so many bytes more of `peer` may not wait. Nobody has looked at them: whatever is in
+        the request counts."""
+        held = self.held_bytes + request_bytes
         if held <= self._held_bytes_max or not self.held_bytes:
             return False
         waiting = self._addresses.get(address_of_peer(peer))
-        own = body_bytes if waiting is None else waiting.held_bytes + body_bytes
+        own = request_bytes if waiting is None else waiting.held_bytes + request_bytes
         return held > 2 * self._held_bytes_max or own > self._held_bytes_max // (len(self._addresses) + 1)
 
-    def holds(self, peer: str, messages: int, body_bytes: int, send: Callable[[], object]) -> bool:
+    def holds(self, peer: str, messages: int, request_bytes: int, send: Callable[[], object]) -> bool:
         """There is no room, and `peer`, an address and a port, brings messages. True: they wait, and `send` is called
         when their turn has come, which must not raise. False: they go on at once."""
-        weight = (messages << MESSAGE_WEIGHT_BITS) + body_bytes
+        weight = (messages << MESSAGE_WEIGHT_BITS) + request_bytes
         address = address_of_peer(peer)
         waiting = self._addresses.get(address)
         if waiting is None:
@@ -131,9 +132,9 @@ class SendRoom:
                 return False
             waiting = self._addresses[address] = _Address()
             self._push(start, address)
-        waiting.add(peer, weight, body_bytes, send)
+        waiting.add(peer, weight, request_bytes, send)
         self.held_count += 1
-        self.held_bytes += body_bytes
+        self.held_bytes += request_bytes
         if not self._is_watched:
             self._is_watched = True
             self._has_moved = True  # For a whole pause from now on.
@@ -158,7 +159,7 @@ class SendRoom:
     def _send_next(self) -> None:
         start, _, address = heappop(self._starts)
         waiting = self._addresses[address]
-        weight, body_bytes, send = waiting.take()
+        weight, request_bytes, send = waiting.take()
         self._now = start
         if waiting.is_empty():
             del self._addresses[address]
@@ -166,7 +167,7 @@ class SendRoom:
             self._push(start + weight, address)
         self._note_end(address, start + weight)
         self.held_count -= 1
-        self.held_bytes -= body_bytes
+        self.held_bytes -= request_bytes
         send()
 
     def _push(self, start: int, address: str) -> None:

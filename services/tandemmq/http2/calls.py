@@ -330,6 +330,7 @@ class Answers:
         kept = self._kept
         if stream.queue is not None and (kept.is_over if kept.count > size else kept.are_all_over):
             self._counters["buffers_full"] += 1
+            stream.is_crowded_out = stream.queued_bytes <= self._limits.connection_buffer_bytes
             self.refuse(stream, RESOURCE_EXHAUSTED, _SLOW_READER)
 
     def send_messages(self, stream: Stream, messages: list[bytes]) -> None:

@@ -201,10 +201,13 @@ class Connection:
         """What came of a frame or a header block that is not whole: of very many connections it is much."""
         if size == self._unfinished_bytes:
             return
+        usage, limit = self.usage, self.limits.server_buffer_bytes
         self._kept.add(size - self._unfinished_bytes)
+        usage.unfinished_bytes += size - self._unfinished_bytes
         self._unfinished_bytes = size
-        is_much = size > _UNFINISHED_FREE_BYTES and self.usage.buffered_bytes > self.limits.server_buffer_bytes
-        if is_much and self._kept.is_greedy:
+        # Where it is something else that fills the memory, no connection ends for it, with all of its calls.
+        is_much = usage.buffered_bytes > limit and usage.unfinished_bytes > limit // 2
+        if is_much and size > _UNFINISHED_FREE_BYTES and self._kept.is_greedy:
             self._fail(
                 ConnectionFailure(
                     ErrorCode.ENHANCE_YOUR_CALM, "buffers_full", "the server keeps too many unfinished requests"

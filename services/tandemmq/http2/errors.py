@@ -87,8 +87,9 @@ class Limits:
     stream_window_bytes: int = 4 << 20
     connection_window_bytes: int = 16 << 20
     # Unfinished request messages and frames, large headers and unsent responses, of one connection and of all together.
-    # Over it, the stream that asks for more ends with RESOURCE_EXHAUSTED ("buffers_full"), or, of a frame, the
-    # connection; of all together, one of an address that has more than its share, and beyond twice as much any.
+    # Over it, the stream that asks for more ends with RESOURCE_EXHAUSTED ("buffers_full"), or, if half of that is
+    # unfinished frames, their connection; of all together, one of an address that has more than its share, and beyond
+    # twice as much any.
     connection_buffer_bytes: int = 192 << 20
     server_buffer_bytes: int = 1 << 30
     # Frames that ask for work and bring nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM, empty DATA, and
@@ -120,6 +121,8 @@ class Usage:
     """What is kept for all connections of one server."""
 
     buffered_bytes: int = 0
+    unfinished_bytes: int = 0
+    """Of these, in frames and header blocks that are not whole."""
     streams: int = 0
     calls_left: Callable[[Connection], int] | None = None
     """When there is no room for more calls: how many more this connection may have of its address's share."""

@@ -51,6 +51,9 @@ class Stream:
     """Set by the owner beside `unread`: the peer passes the answer on, so that it has read it says nothing."""
 
     # Kept by the connection.
+    is_crowded_out = False
+    """Its answer had no room beside what is kept for other calls, and would have had some alone; read by the owner when
+    he hears that it is gone."""
     is_opened = False
     remote_closed = False
     local_closed = False

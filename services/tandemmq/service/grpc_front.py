@@ -78,6 +78,8 @@ class _Unread:
 class GrpcCall:
     """`tandemmq.service.rpc.Call` over one grpc.aio RPC. Used on the event loop's thread only."""
 
+    is_crowded_out = False  # Each call has an outbox of its own.
+
     def __init__(self, context: _Context, clock: Clock, unread: _Unread, request_data: bytes = b"") -> None:
         self._context = context
         self._unread = unread

@@ -18,6 +18,7 @@ import os
 import socket
 from collections import defaultdict
 from contextlib import suppress
+from errno import EMFILE, ENFILE
 from pathlib import Path
 from stat import S_ISSOCK
 from typing import Final
@@ -62,15 +63,19 @@ class Newcomers:
     async def watch(self) -> None:
         """Until it is cancelled. On systems without such a folder of a process's own files nothing is done."""
         while _OWN_FILES.is_dir():
-            has_many = await asyncio.to_thread(self.look)
+            has_many = True
+            with suppress(OSError):
+                has_many = await asyncio.to_thread(self.look)
             await asyncio.sleep(_LOOK_AGAIN_S if has_many else _LOOK_S)
 
     def look(self) -> bool:
-        """Ends whom there is no room for; whether there are many. One thread at a time; it reads the kernel alone."""
-        names = os.listdir(_OWN_FILES)
-        if len(names) < self._many and len(self._known) < self._many:
-            return False
+        """Ends whom there is no room for; whether there are many. One thread at a time; it reads the kernel alone.
+        OSError: this process has no file left to look with; nothing is done."""
+        # Before the files: whoever comes in meanwhile may not be among those.
         known = set(self._known)
+        names = os.listdir(_OWN_FILES)
+        if len(names) < self._many and len(known) < self._many:
+            return False
         files = self._connections(names)
         self._known -= known - files.keys()
         now_ms = self._clock.monotonic_ms()
@@ -89,7 +94,7 @@ class Newcomers:
         before, self._ends = self._ends, {}
         for name in names:
             # A file may be closed, and its number be another's, at any moment: what is asked is always its inode.
-            with suppress(OSError):
+            try:
                 descriptor = int(name)
                 status = os.fstat(descriptor)
                 if not S_ISSOCK(status.st_mode):
@@ -99,6 +104,9 @@ class Newcomers:
                 self._ends[inode] = end
                 if end is not None:
                     found[end] = descriptor, inode
+            except OSError as error:
+                if error.errno in (EMFILE, ENFILE):
+                    raise  # Nobody is gone because he cannot be looked at.
         return found
 
     def _end_of(self, descriptor: int) -> str | None:

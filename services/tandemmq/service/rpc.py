@@ -77,6 +77,11 @@ class Call(Protocol):
     def request_data(self) -> bytes:
         """The one request as its caller encoded it; for a handler that passes it on to ask before it returns."""
 
+    @property
+    def is_crowded_out(self) -> bool:
+        """For whoever hears that the answer was undelivered: there was no memory for it beside those of others, which
+        is no fault of the caller's."""
+
     def keep_request(self) -> None:
         """The handler will go on after it returned: `received_ns` and `request_data` stay what they are now."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import random
 import socket
 import threading
@@ -169,3 +171,78 @@ def test_who_is_known_stays_and_of_the_others_each_address_has_its_share(seed: i
         clock.advance(2_000)
         if newcomers.look():
             assert {end for end in ends if not is_ended(end)} == known
+
+
+@contextlib.contextmanager
+def port_with(count: int) -> Iterator[tuple[int, list[socket.socket], list[socket.socket]]]:
+    """A port, so many connections to it, and their accepted ends."""
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ends, accepted = [], []
+        for _ in range(count):
+            ends.append(opened.enter_context(socket.create_connection(listener.getsockname())))
+            ends[-1].setblocking(False)
+            accepted.append(opened.enter_context(listener.accept()[0]))
+        yield listener.getsockname()[1], ends, accepted
+
+
+def end_of(connection: socket.socket) -> str:
+    return connection_end(*connection.getsockname())
+
+
+def is_open(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+
+
+def test_who_comes_in_while_the_files_are_listed_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualTime()
+    with port_with(3) as (port, [member, *others], accepted):
+        newcomers = Newcomers(port, 4, clock=clock)
+        files = os.listdir("/proc/self/fd")
+
+        def list_files(_path: object) -> list[str]:
+            # It connects when they have been listed, and its first call comes at once.
+            newcomers.came_in(f"ipv4:{end_of(member)}")
+            return [name for name in files if int(name) != accepted[0].fileno()]
+
+        with monkeypatch.context() as patched:
+            patched.setattr("tandemmq.service.newcomers.os.listdir", list_files)
+            newcomers.look()
+        newcomers.look()
+        clock.advance(2_000)
+        newcomers.look()
+        assert is_open(member), "it says nothing for a while"
+        assert not any(is_open(other) for other in others)
+
+
+@pytest.mark.parametrize(("fails", "times"), [("listdir", 1), ("dup", 30)])
+async def test_a_process_without_a_file_to_look_with_forgets_nobody_and_looks_again(
+    monkeypatch: pytest.MonkeyPatch, fails: str, times: int
+) -> None:
+    monkeypatch.setattr("tandemmq.service.newcomers._LIMIT_MS", 0)
+    monkeypatch.setattr("tandemmq.service.newcomers._LOOK_AGAIN_S", 0.01)
+    failures = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE)) for _ in range(times)])
+    call = getattr(os, fails)
+
+    def fail_at_first(argument: object) -> object:
+        for failure in failures:
+            raise failure
+        return call(argument)
+
+    with port_with(3) as (port, [member, *others], _):
+        newcomers = Newcomers(port, 4, clock=SystemClock())
+        newcomers.came_in(f"ipv4:{end_of(member)}")
+        monkeypatch.setattr(f"tandemmq.service.newcomers.os.{fails}", fail_at_first)
+        watch = asyncio.create_task(newcomers.watch())
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                while any(is_open(other) for other in others):
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            assert not watch.done()
+            assert is_open(member)
+        finally:
+            watch.cancel()

@@ -533,6 +533,52 @@ def test_a_full_socket_stops_data_and_nothing_else() -> None:
     assert rig.usage.buffered_bytes == 0
 
 
+@pytest.mark.parametrize(("unfinished_elsewhere", "is_cut"), [(0, False), (3_000, False), (4_000, True)])
+def test_half_a_frame_ends_its_connection_only_where_halves_of_frames_fill_the_memory(
+    unfinished_elsewhere: int, is_cut: bool
+) -> None:
+    """Behind a proxy all clients have one address: answers that some read slowly must not cost the others theirs."""
+    rig = ServerRig(limits=Limits(server_buffer_bytes=10_000), on_half_closed=echo)
+    rig.usage.buffered_bytes += 12_000
+    rig.usage.unfinished_bytes += unfinished_elsewhere
+    request = unary_request(3, b"x" * 4_000)
+    rig.receive(open_request(1), request[:2_000])
+    assert rig.counters["buffers_full"] == is_cut
+    assert rig.connection.is_closed == is_cut
+    rig.receive(request[2_000:])
+    assert rig.calls[1].hooks == ["opened", *["cancelled"] * is_cut]
+    assert ("half_closed" in rig.calls[3].hooks) != is_cut
+    rig.usage.buffered_bytes -= 12_000
+    rig.usage.unfinished_bytes -= unfinished_elsewhere
+    rig.lose()
+
+
+@pytest.mark.parametrize(
+    ("kept_elsewhere", "before", "sizes", "is_crowded_out"),
+    [(160_000, [], [80_000], True), (0, [150_000], [80_000], True), (0, [], [90_000, 90_000], False)],
+    ids=["all connections", "another call", "it alone"],
+)
+def test_a_call_without_room_for_its_answer_knows_whether_others_have_taken_it(
+    kept_elsewhere: int, before: list[int], sizes: list[int], is_crowded_out: bool
+) -> None:
+    def answer(call: RecordedCall) -> None:
+        for size in before if call.stream_id == 1 else sizes:
+            call.send_bytes(bytes(size))
+            if call.is_finished:
+                return
+        call.end()
+
+    rig = ServerRig(limits=Limits(connection_buffer_bytes=100_000, server_buffer_bytes=150_000), on_half_closed=answer)
+    rig.receive(unary_request(1))
+    rig.usage.buffered_bytes += kept_elsewhere
+    rig.receive(unary_request(3))
+    assert rig.calls[3].hooks[-1] == "cancelled"
+    assert rig.calls[3].is_crowded_out == is_crowded_out
+    assert not rig.calls[1].is_crowded_out
+    rig.usage.buffered_bytes -= kept_elsewhere
+    rig.lose()
+
+
 def test_output_comes_in_pieces_that_leave_room_for_others() -> None:
     both = pair(on_half_closed=lambda call: call.respond(bytes(8 << 20)))
     rig = both.rig

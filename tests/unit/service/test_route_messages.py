@@ -54,6 +54,7 @@ class FakeCall:
     deadline_ms: int | None = None
     received_ns: int = 0
     request_data: bytes = b""
+    is_crowded_out: bool = False
     sent: list[Message] = field(default_factory=list)
     code: StatusCode | None = None
 

@@ -106,6 +106,8 @@ _SCANNED_PER_TURN: Final = 4_096
 _UNLIMITED: Final = 1 << 31
 _ATTEMPT_ID_CHARACTERS_MAX: Final = 256
 """Kept with what was given; clients send 36."""
+_CROWDED_OUT_MS: Final = 1_000
+"""After which a message for which there was no room is given again."""
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -557,7 +559,7 @@ class ReceiveHandler:
         call, deliveries = receive.call, received.deliveries
         trace_contexts: dict[int, list[bytes]] | None = None if receive.trace is None else {}
         given = receive.given or [(receive.topic, [delivery.handle for delivery in deliveries])]
-        call.on_undelivered(partial(self._give_back, receive.group, given))
+        call.on_undelivered(partial(self._give_back, call, receive.group, given))
         if receive.auto_renew:
             if passed_on_nonce(name := call.header(RECEIVE_HEADER)) is None:
                 call.on_unread(partial(self._let_run_out, received.leases))
@@ -620,17 +622,25 @@ class ReceiveHandler:
                 self.lite.settled(group, topic)
             self.wake_visible()
 
-    def _give_back(self, group: str, given: Sequence[tuple[str, list[str]]]) -> None:
+    def _give_back(self, call: Call, group: str, given: Sequence[tuple[str, list[str]]]) -> None:
         """The caller is gone before it got the answer: the next receive may have the messages at once.
 
         What it did get is delivered twice then, which is what at-least-once delivery means.
         """
         now_ms = self._services.clock.monotonic_ms()
+        # It counts as an attempt: what is too long for its client would come again for ever. Where this broker has no
+        # room for the answer, the next receive would have none either: their attempts would be used up within a moment,
+        # and nobody had seen the messages.
+        is_crowded_out = call.is_crowded_out
         for topic, handles in given:
             for handle in handles:
-                # It counts as an attempt: what is too long for its client would come again for ever.
                 self._services.leases.change_invisible(
-                    group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
+                    group=group,
+                    topic=topic,
+                    handle=handle,
+                    invisible_ms=_CROWDED_OUT_MS if is_crowded_out else 0,
+                    now_ms=now_ms,
+                    counts=not is_crowded_out,
                 )
         self._services.persist_leases()
         self.wake_visible()

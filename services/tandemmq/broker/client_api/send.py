@@ -127,11 +127,11 @@ class SendHandler:
     def send_message(self, messages: list[SentMessage], call: Call) -> None:
         """Stores the request's messages, when it is their turn."""
         if self._room.is_full:
-            body_bytes = sum([len(sent.body) for sent in messages])
-            if self._room.has_too_much(call.peer, body_bytes):
+            request_bytes = len(call.request_data)
+            if self._room.has_too_much(call.peer, request_bytes):
                 self._refused(messages, call, _TOO_MUCH_WAITS)
                 return
-            if self._room.holds(call.peer, len(messages), body_bytes, partial(self._send_held, messages, call)):
+            if self._room.holds(call.peer, len(messages), request_bytes, partial(self._send_held, messages, call)):
                 call.keep_request()
                 return
         self._send(messages, call)

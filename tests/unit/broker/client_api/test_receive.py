@@ -269,6 +269,33 @@ def test_messages_given_back_go_to_whoever_waits(broker: BrokerAssembly) -> None
     assert Answer.of(waiting).bodies == [b"a"]
 
 
+class CrowdedOut(FakeCall):
+    """The broker has no memory for its answer."""
+
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        self.is_crowded_out = True
+        self.finish(StatusCode.RESOURCE_EXHAUSTED)
+        self.cancel()
+
+
+def test_a_message_that_a_broker_has_no_memory_to_give_loses_no_attempt(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    """It would be among the dead letters within a moment, and no consumer had seen it."""
+    waiting = [call(broker, "ReceiveMessage", receive_request(poll_ms=60_000), CrowdedOut()) for _ in range(40)]
+    send(broker, b"a")
+    time.end_turn()
+    assert [fake.code for fake in waiting].count(StatusCode.RESOURCE_EXHAUSTED) == 1
+    for _ in range(20):
+        time.advance(1_000)
+    assert [fake.code for fake in waiting].count(StatusCode.RESOURCE_EXHAUSTED) >= 20
+    broker.api.drain(is_stopping=False)
+    time.advance(1_000)
+    again = receive(broker, receive_request())
+    assert again.bodies == [b"a"]
+    assert again.messages[0].system_properties.delivery_attempt == 1
+
+
 OF_A_BROKER = {"x-mq-client-id": "client@1", FORWARDED_HEADER: "2"}
 
 

@@ -323,10 +323,19 @@ def test_no_method_reaches_a_topic_that_is_the_brokers_own(broker: BrokerAssembl
     assert broker.store.end_offset == begun_at
 
 
-def test_what_waits_before_the_log_is_refused_beyond_its_bound(broker: BrokerAssembly, time: ManualTime) -> None:
+_LONG = "x" * 900
+
+
+@pytest.mark.parametrize(
+    "long", [message(body=_LONG.encode()), message(tag=_LONG), message(keys=[_LONG])], ids=["body", "tag", "key"]
+)
+def test_what_waits_before_the_log_is_refused_beyond_its_bound(
+    broker: BrokerAssembly, time: ManualTime, long: definition.Message
+) -> None:
+    """Whatever of a request is long."""
     broker.send_room._held_bytes_max = 1_000
     broker.send_room.is_full = True
-    request = send_request(message(body=b"x" * 900))
+    request = send_request(long)
     calls = [call(broker, "SendMessage", request) for _ in range(4)]
     # The first of an address does not wait.
     assert [each.code for each in calls[:2]] == [StatusCode.OK, None]
