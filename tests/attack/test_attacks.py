@@ -343,7 +343,8 @@ async def test_whole_requests_whose_end_does_not_come_are_bounded() -> None:
     says = b"".join(open_request(stream, path) + data(stream, message(encoded)) for stream in range(1, 41, 2))
     async with opened(port, "127.0.0.2", 20, GREETING + says):
         await until(lambda: server.usage.streams >= 400 or server.counters["buffers_full"] >= 40)
-        assert LIMITS.server_buffer_bytes * 0.8 <= server.usage.buffered_bytes <= LIMITS.server_buffer_bytes * 1.2
+        # Beside them, half as much may be frames that are not whole.
+        assert LIMITS.server_buffer_bytes * 0.8 <= server.usage.buffered_bytes <= LIMITS.server_buffer_bytes * 1.6
         assert server.usage.streams <= 60
         rest = open_request(1, path) + data(1, message(encoded)[:1_000]) + data(1, message(encoded)[1_000:])
         for host in ("127.0.0.3", "127.0.0.4"):

@@ -151,7 +151,7 @@ class Connection:
     @property
     def buffered_bytes(self) -> int:
         """Unfinished requests and unsent responses kept now."""
-        return self._kept.count
+        return self._kept.count + self._unfinished_bytes
 
     # Input
 
@@ -201,8 +201,9 @@ class Connection:
         """What came of a frame or a header block that is not whole: of very many connections it is much."""
         if size == self._unfinished_bytes:
             return
+        # Of this connection's own limit it is no part: how its bytes are cut on their way must not change an answer.
         usage, limit = self.usage, self.limits.server_buffer_bytes
-        self._kept.add(size - self._unfinished_bytes)
+        usage.buffered_bytes += size - self._unfinished_bytes
         usage.unfinished_bytes += size - self._unfinished_bytes
         self._unfinished_bytes = size
         # Where it is something else that fills the memory, no connection ends for it, with all of its calls.
