@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from support.api_requests import Answer, ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
+from support.http2_peer import unary_request
 from support.manual_time import ManualTime
 from tandemmq.core.delivery import sql_filter
 from tandemmq.core.delivery.queue_progress import Received
@@ -23,8 +25,12 @@ from tandemmq.core.delivery.sql_filter import (
     known_sql,
     parse_sql,
 )
+from tandemmq.http2 import frames
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.errors import Limits
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.http2_call import MethodIndex
 from tandemmq.service.rpc import FORWARDED_HEADER, RECEIVE_HEADER, UNREAD, StatusCode
 
 Code = definition.Code
@@ -294,6 +300,27 @@ def test_a_message_that_a_broker_has_no_memory_to_give_loses_no_attempt(
     again = receive(broker, receive_request())
     assert again.bodies == [b"a"]
     assert again.messages[0].system_properties.delivery_attempt == 1
+
+
+def test_of_more_than_a_connection_may_keep_nothing_is_a_dead_letter(broker: BrokerAssembly, time: ManualTime) -> None:
+    """Many wait on one connection, as behind a proxy, and much arrives at once."""
+    index, table, counters = MethodIndex(time), broker.api.method_table(), Counter[str]()
+    index.add(table)
+    limits = Limits(connection_buffer_bytes=4 << 20)
+    connection = Connection(index, limits=limits, now=0.0, peer="ipv4:10.0.0.1:1", counters=counters)
+    connection.receive(frames.PREFACE + frames.settings({}), 0.0)
+    request = receive_request(batch_size=1, poll_ms=600_000).SerializeToString()
+    headers = (":path", f"/{table.service_name}/ReceiveMessage"), ("x-mq-client-id", "client@1")
+    for number in range(200):
+        connection.receive(unary_request(1 + 2 * number, request, *headers), 0.0)
+    assert broker.api.waiting_receive_count == 200
+    send(broker, *[bytes([number]) * (1 << 20) for number in range(8)])
+    for _ in range(100):
+        time.end_turn()
+    assert broker.api.waiting_receive_count == 192
+    assert counters["buffers_full"] == 4
+    assert not sum(broker.store.queue_max_offset("%DLQ%group", queue_id) for queue_id in range(4))
+    connection.lost()
 
 
 OF_A_BROKER = {"x-mq-client-id": "client@1", FORWARDED_HEADER: "2"}
