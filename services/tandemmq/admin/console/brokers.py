@@ -40,7 +40,6 @@ _PAGE_SIZE: Final = 50
 _UNKNOWN: Final = "not known"
 # Longer pauses than this are felt by clients.
 _LONG_STALL_MS: Final = 500
-_NEAR_FULL: Final = 0.1
 _LEAST_LATENCY_S: Final = 0.01
 _LEAST_RATE: Final = 10.0
 
@@ -134,9 +133,9 @@ def _state(broker: BrokerState, registrations_known: bool) -> tuple[str, str]:
 
 
 def _disk_tone(disk: DiskState | None) -> str:
-    if disk is None or disk.used_ratio < disk.warning_ratio - _NEAR_FULL:
+    if disk is None:
         return ""
-    return "bad" if disk.used_ratio >= disk.warning_ratio else "warning"
+    return "bad" if disk.is_full else "warning" if disk.is_nearly_full else ""
 
 
 def _stalls(status: BrokerStatus) -> str:
