@@ -599,15 +599,18 @@ def add_event_pages(app: FastAPI, pages: Pages) -> None:
         wanted = EventFilter(search, level, source)
         nothing: tuple[Sequence[EventLine], Sequence[Unseen]] = (), ()
         (lines, unseen), failure = await attempt(pages.operations(request).events(limit=_ASKED), nothing)
-        # A source that is chosen stays in the list though it has no event now.
-        sources = sorted({*sources_of(lines), *([source] if source else [])})
+        # All that may have events stay in the list though they have none now.
+        reading = pages.cluster.latest
+        members = {broker.key for broker in reading.state.brokers} if reading is not None else {source}
+        sources = {*sources_of(lines), *members, _ADMIN}
         return pages.html(
             request,
             "events.html",
             live_ms=_LIVE_MS,
             page=events_page(lines, wanted, number=page),
             filter=wanted,
-            sources=[(name, name) for name in sources],
+            sources=[(name, name) for name in sorted({*sources, *([source] if source else [])})],
+            is_no_source=bool(source) and source not in sources,
             unseen=unseen,
             failure=failure,
         )
