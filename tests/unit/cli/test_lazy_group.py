@@ -62,6 +62,7 @@ print(*sys.modules, sep="\\n", file=sys.stderr)
 _LIGHT_ENOUGH = ("asyncio", "tandemmq.admin", "tandemmq.core")
 _HEAVY_FOR_A_PAGE = (
     *(name for name in _HEAVY if name not in _LIGHT_ENOUGH),
+    "importlib.metadata",
     "tandemmq.admin.cluster_reader",
     "tandemmq.admin.operations.operations",
     "tandemmq.admin.operations.values",
