@@ -90,8 +90,8 @@ def _require_place(param: Parameter) -> None:
     """Refuses one that is given and says nothing: an unset variable of a shell, which would be the current folder."""
     consume = param.consume_value
 
-    def consume_place(ctx: Context, given: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        value = given.get(param.name)
+    def consume_place(ctx: Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value = opts.get(param.name)
         words = value if isinstance(value, list | tuple) else [value]
         if not ctx.resilient_parsing and any(isinstance(word, str) and not word.strip() for word in words):
             raise Refused(
@@ -99,7 +99,7 @@ def _require_place(param: Parameter) -> None:
                 cause="it names no folder and no file; the variable of a shell may not be set",
                 remedy="name one, the current folder as . ; or leave it out for the default",
             )
-        return consume(ctx, given)
+        return consume(ctx, opts)
 
     param.consume_value = consume_place  # type: ignore[method-assign]
 
