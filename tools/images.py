@@ -5,8 +5,12 @@
     python tools/images.py --load                         # and puts them on the nodes of the local test cluster
     python tools/images.py broker --plain                 # no C extensions of the busiest modules: builds faster
     python tools/images.py broker --twice                 # two times without cache: the same bytes?
-    python tools/images.py --base python:3.11-slim@sha256:…   # on this base: a tag moves, a digest does not
+    python tools/images.py --base python@sha256:…         # on this base: a tag moves, a digest does not
     python tools/images.py --context                      # only lists the files that a builder would be given
+
+All images of a run stand on one base. A tag is looked up once, and what it means at this moment is built on by its
+digest, printed and written into the bills of materials: --base with that digest builds on the same again. Only a base
+that came from no registry, such as the test cluster's stand-in, has no digest to name; that is said.
 
 Builds with docker when a daemon answers, else with buildah through $KUBE_SCRIPTS/bud.sh (default ../shared/kube), which
 needs neither daemon nor registry. Names are tandemmq/<service>:<tag>; buildah puts `localhost/` in front, which is the
@@ -175,6 +179,9 @@ class Builder(Protocol):
 
     name: str
 
+    def pinned(self, base: str) -> str:
+        """`base` by the digest under which a registry gave it; as it is, if none did."""
+
     def build(self, image: Image, tag: str, *, base: str, fresh: bool) -> str:
         """Builds on `base`; returns the image's full name. `fresh` uses no cache."""
 
@@ -192,6 +199,11 @@ class Docker:
     """The docker command with a daemon that answers."""
 
     name = "docker"
+
+    def pinned(self, base: str) -> str:
+        digests = _output(["docker", "image", "inspect", "-f", '{{join .RepoDigests "\\n"}}', base]).splitlines()
+        name = _repository(base)
+        return next((digest for digest in digests if _repository(digest) == name), base)
 
     def build(self, image: Image, tag: str, *, base: str, fresh: bool) -> str:
         reference = f"{image.repository}:{tag}"
@@ -237,6 +249,9 @@ class Buildah:
         ]
         if not _output([*self._buildah, "images", "-q", "--filter", f"reference={base}"]):
             raise BuildFailed(f"{base} is not in the local storage; {scripts}/up.sh puts a stand-in there")
+
+    def pinned(self, base: str) -> str:
+        return base  # The scripts bring it from no registry.
 
     def build(self, image: Image, tag: str, *, base: str, fresh: bool) -> str:
         reference = f"localhost/{image.repository}:{tag}"
@@ -285,14 +300,15 @@ def main() -> int:
     try:
         _check_context()
         builder = _builder(arguments.base)
-        if "@sha256:" not in arguments.base:
-            print(f"images: {arguments.base} is a tag, which moves; --base NAME@sha256:… pins it", flush=True)
+        base = builder.pinned(arguments.base)
+        if "@sha256:" not in base:
+            print(f"images: {base} is a tag without a registry's digest: nobody else can build on the same", flush=True)
+        elif base != arguments.base:
+            print(f"images: {arguments.base} is {base} now; --base with that builds on the same again", flush=True)
         rows: list[dict[str, object]] = []
         for image in dict.fromkeys(BY_NAME[name] for name in arguments.images or DEFAULT):
             wanted = replace(image, compiled=not arguments.plain)
-            rows += made(
-                builder, wanted, arguments.tag, base=arguments.base, twice=arguments.twice, load=arguments.load
-            )
+            rows += made(builder, wanted, arguments.tag, base=base, twice=arguments.twice, load=arguments.load)
     except BuildFailed as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
@@ -403,6 +419,14 @@ def _write_bill(image: Image, tag: str, *, base: str, layers: str) -> None:
 
 def _row(name: str, value: float, unit: str, target: str | None = None, holds: bool = True) -> dict[str, object]:
     return {"name": name, "value": value, "unit": unit, "target": target, "holds": holds}
+
+
+def _repository(reference: str) -> str:
+    """As docker writes it beside a digest: without tag, digest, and its own registry's name."""
+    name = reference.partition("@")[0]
+    head, slash, last = name.rpartition("/")
+    name = head + slash + last.partition(":")[0]
+    return name.removeprefix("docker.io/").removeprefix("library/")
 
 
 def _builder(base: str) -> Builder:

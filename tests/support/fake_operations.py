@@ -262,7 +262,15 @@ class FakeOperations(Operations):
             for client in self.cluster.clients
             if (not group or client.group == group) and (not topic or topic in client.subscriptions)
         ]
+        if not found:
+            self._refuse_unknown(group, topic)
         return Page(found[:limit], 1, limit, len(found), self.unseen)
+
+    def _refuse_unknown(self, group: str, topic: str) -> None:
+        if group:
+            self.cluster.group(group)
+        if topic:
+            self.cluster.topic(topic)
 
     # Messages
 
@@ -380,6 +388,8 @@ class FakeOperations(Operations):
     async def transactions(self, *, topic: str = "", limit: int = 200) -> TransactionPage:
         self._check("transactions")
         found = [one for one in self.cluster.transactions.values() if topic in ("", one.topic)]
+        if not found:
+            self._refuse_unknown("", topic)
         return TransactionPage(tuple(found[:limit]), len(found), self.unseen)
 
     async def resolve_transaction(self, transaction_id: str, end: str, *, dry_run: bool = False) -> Transaction:

@@ -137,6 +137,30 @@ def test_a_long_build_tells_its_step_and_a_failed_one_its_last_lines(tmp_path: P
     assert "chatter" not in "".join(told)
 
 
+_DIGEST: Final = f"sha256:{'a' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("base", "told", "pinned"),
+    [
+        ("docker.io/library/python:3.11-slim", f"python@{_DIGEST}", f"python@{_DIGEST}"),
+        ("python:3.11-slim", f"mirror:5000/python@{_DIGEST}\npython@{_DIGEST}", f"python@{_DIGEST}"),
+        ("mirror:5000/python:3.11-slim", f"mirror:5000/python@{_DIGEST}", f"mirror:5000/python@{_DIGEST}"),
+        (f"python@{_DIGEST}", f"python@{_DIGEST}", f"python@{_DIGEST}"),
+        # Loaded from a file, or built here.
+        ("docker.io/library/python:3.11-slim", "", "docker.io/library/python:3.11-slim"),
+    ],
+)
+def test_a_base_is_built_on_by_the_digest_that_its_tag_has_now(
+    base: str, told: str, pinned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho '{told}'\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert IMAGES_TOOL["Docker"]().pinned(base) == pinned
+
+
 @pytest.mark.parametrize("package", ["lz4._version", "xxhash._xxhash", "zstandard.backend_c"])
 def test_a_stripped_extension_is_smaller_and_loads(package: str, tmp_path: Path) -> None:
     spec = importlib.util.find_spec(package)

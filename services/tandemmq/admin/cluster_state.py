@@ -14,9 +14,12 @@ from typing import Final
 
 from tandemmq.core.replication.mastership import PUT_BACK, UNREADABLE
 from tandemmq.core.routing.values import MASTER_ID
+from tandemmq.core.storage.put_result import THE_DISK_IS
+from tandemmq.service.texts import bytes_text
 
 SILENT_MS_MAX: Final = 3_500
 """The two machines of a replication link hear from each other once in 2 s; one answer may be late."""
+_DISK_MARGINS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,24 @@ class DiskState:
     used_ratio: float
     # Above it sends are refused.
     warning_ratio: float
+    # What the next file of the CommitLog takes; 0: not known.
+    next_file_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """A master refuses sends, or will when the file it writes is full."""
+        return self.used_ratio > self.warning_ratio or self.free_bytes < self.next_file_bytes
+
+    @property
+    def room(self) -> str:
+        """In words."""
+        free = f"{bytes_text(self.free_bytes)} of {bytes_text(self.total_bytes)} free"
+        return f"{self.used_ratio:.0%} used, {free} at {self.path}"
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """The room is less than twice what is kept free by refusing sends."""
+        return not self.is_full and self.used_ratio >= 1.0 - _DISK_MARGINS * (1.0 - self.warning_ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,17 +556,22 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
         yield _problem(
             broker.key, "is registered with no NameServer: clients do not find it", "check its namesrvAddr and its log"
         )
+    refusal = status.write_refusal if broker.is_master else ""  # A slave refuses writes by its nature.
     for problem, remedy in status.problems:
-        yield _problem(broker.key, problem, remedy)
+        # For whom a full disk keeps files is said once.
+        if problem != refusal:
+            yield _problem(broker.key, problem, remedy)
     if status.start_wait is not None:
         # It serves nobody and has no slave yet, because it waits.
         yield _wait_finding(broker, status.start_wait)
         return
-    # A slave refuses writes by its nature.
-    if broker.is_master and status.write_refusal:
-        yield _problem(
-            broker.key, f"refuses writes: {status.write_refusal}", "remove the cause named here; reads go on"
-        )
+    no_room = disk_finding(broker)
+    if refusal.startswith(THE_DISK_IS) and status.disk is not None and no_room is not None:
+        yield _problem(broker.key, f"refuses writes: {refusal}; {status.disk.room}; reads go on", no_room.remedy)
+    elif refusal:
+        yield _problem(broker.key, f"refuses writes: {refusal}", "remove the cause named here; reads go on")
+    elif no_room is not None and not _says_that_disk_is_full(status):
+        yield no_room
     yield from _slaves_of(broker, status)
     if status.master_link is not None:
         yield from _master_link_findings(broker, status.master_link)
@@ -556,6 +582,33 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
             f"keeps {len(status.kept_tails)} cut-off CommitLog tail(s), newest {status.kept_tails[-1]}",
             "`tandemmq restore-kept-tail` says what of it is missing elsewhere, and brings that back",
         )
+
+
+def _says_that_disk_is_full(status: BrokerStatus) -> bool:
+    """By its own words, which say more."""
+    stopped = status.master_link is not None and status.master_link.state == "disk full"
+    return stopped or any(problem.startswith(THE_DISK_IS) for problem, _ in status.problems)
+
+
+def disk_finding(broker: BrokerState, disk: DiskState | None = None) -> Finding | None:
+    """Too little room on the disk of its store, by `disk` or else by its status. None: enough, or not known."""
+    status = broker.status
+    disk = disk or (status.disk if status is not None else None)
+    if disk is None or not (disk.is_full or disk.is_nearly_full):
+        return None
+    if disk.used_ratio > disk.warning_ratio or disk.is_nearly_full:
+        what = "is full" if disk.is_full else "fills up"
+        then = f"above {disk.warning_ratio:.0%} a master refuses sends"
+    else:
+        what = f"has no room for the CommitLog's next file of {bytes_text(disk.next_file_bytes)}"
+        then = f"when its last file is full {'sends are refused' if broker.is_master else 'it stops following'}"
+    return Finding(
+        Severity.PROBLEM if disk.is_full else Severity.NOTE,
+        broker.key,
+        f"its disk {what}: {disk.room}; {then}",
+        "make room on it or enlarge it, or lower fileReservedTime; see 'The disk fills up' in "
+        "docs/operations/what-to-do-when.md",
+    )
 
 
 def _wait_finding(broker: BrokerState, wait: StartWait) -> Finding:

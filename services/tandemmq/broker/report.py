@@ -326,6 +326,7 @@ class BrokerReport:
             free_bytes=usage.total_bytes - usage.used_bytes,
             used_ratio=usage.used_ratio,
             warning_ratio=self._runtime_settings.current.disk_space_warning_level_ratio,
+            next_file_bytes=self._parts.settings.mapped_file_size_commit_log,
         )
 
 

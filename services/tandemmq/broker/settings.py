@@ -506,6 +506,8 @@ class BrokerSettings(ServicePortSettings):
     @model_validator(mode="after")
     def _roles_and_limits_agree(self) -> Self:
         problems = []
+        if not self.store_path_root_dir.strip():
+            problems.append("storePathRootDir: is empty, which is the current folder; name one, or remove the key")
         is_slave = self.broker_role is BrokerRole.SLAVE
         if is_slave and self.broker_id == 0:
             problems.append("brokerId: a SLAVE needs an id above 0; 0 is the master's")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -18,7 +19,8 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, Refused
 
 if TYPE_CHECKING:
-    from typer._click import Command, Context, HelpFormatter
+    from typer._click import Command, Context, HelpFormatter, Parameter
+    from typer._click.core import ParameterSource
     from typer._click.shell_completion import CompletionItem
 
 
@@ -80,10 +82,35 @@ def _require_text(word: str) -> None:
         ) from error
 
 
+# Of options and arguments that name a folder or a file.
+_PLACE: Final = re.compile(r"\b(DIR|FILE|FOLDER|PATH)\b")
+
+
+def _require_place(param: Parameter) -> None:
+    """Refuses one that is given and says nothing: an unset variable of a shell, which would be the current folder."""
+    consume = param.consume_value
+
+    def consume_place(ctx: Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value = opts.get(param.name)
+        words = value if isinstance(value, list | tuple) else [value]
+        if not ctx.resilient_parsing and any(isinstance(word, str) and not word.strip() for word in words):
+            raise Refused(
+                f"{'/'.join(param.opts) if param.param_type_name == 'option' else param.metavar} is empty",
+                cause="it names no folder and no file; the variable of a shell may not be set",
+                remedy="name one, the current folder as . ; or leave it out for the default",
+            )
+        return consume(ctx, opts)
+
+    param.consume_value = consume_place  # type: ignore[method-assign]
+
+
 def _plain(command: Command) -> Command:
     """The command with all below it, its help as plain text."""
     if isinstance(command, TyperCommand | TyperGroup):
         command.rich_markup_mode = None
+        for param in command.params:
+            if _PLACE.search(str(param.metavar)):
+                _require_place(param)
     if isinstance(command, TyperGroup):
         for each in command.commands.values():
             _plain(each)

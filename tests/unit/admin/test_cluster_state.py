@@ -11,6 +11,7 @@ from tandemmq.admin.cluster_state import (
     BrokerState,
     ChangeOfMaster,
     ClusterState,
+    DiskState,
     Finding,
     MasterLinkState,
     NameServerState,
@@ -60,6 +61,63 @@ def test_what_a_broker_says_of_itself_is_a_problem() -> None:
     status = replace(healthy.status, problems=(("cannot read its config/topics.json", "start its slave"),))
     finding = _only(with_broker(_HEALTHY, replace(healthy, status=status)))
     assert finding == Finding(Severity.PROBLEM, "broker-a:0", "cannot read its config/topics.json", "start its slave")
+
+
+_DISK = DiskState("/data", 100 << 30, 50 << 30, used_ratio=0.5, warning_ratio=0.9, next_file_bytes=1 << 30)
+
+
+def _with_disk(key: str, used_ratio: float, free_bytes: int = 20 << 30, **changes: object) -> ClusterState:
+    disk = replace(_DISK, used_ratio=used_ratio, free_bytes=free_bytes)
+    broker = slave(disk=disk, **changes) if key == "broker-a:1" else master(disk=disk, **changes)
+    return with_broker(_HEALTHY, broker)
+
+
+def test_disk_with_room_is_no_finding() -> None:
+    for used_ratio in (0.0, 0.79):
+        assert diagnose(_with_disk("broker-a:0", used_ratio)) == []
+
+
+@pytest.mark.parametrize("key", ["broker-a:0", "broker-a:1"])
+def test_disk_that_fills_up_is_told_before_sends_are_refused(key: str) -> None:
+    finding = _only(_with_disk(key, 0.85))
+    assert (finding.severity, finding.subject) == (Severity.NOTE, key)
+    assert finding.problem.startswith("its disk fills up: 85% used, 20.0 GiB of 100.0 GiB free at /data; above 90%")
+
+
+@pytest.mark.parametrize("key", ["broker-a:0", "broker-a:1"])
+def test_full_disk_is_a_problem_though_nothing_was_sent_yet(key: str) -> None:
+    finding = _only(_with_disk(key, 0.91, free_bytes=9 << 30))
+    assert (finding.severity, finding.subject) == (Severity.PROBLEM, key)
+    assert "its disk is full: 91% used, 9.0 GiB" in finding.problem
+    assert "fileReservedTime" in finding.remedy
+
+
+@pytest.mark.parametrize(("key", "then"), [("broker-a:0", "sends are refused"), ("broker-a:1", "it stops following")])
+def test_disk_without_room_for_the_next_file_is_a_problem_at_any_ratio(key: str, then: str) -> None:
+    assert diagnose(_with_disk(key, 0.6, free_bytes=1 << 30)) == []
+    finding = _only(_with_disk(key, 0.6, free_bytes=(1 << 30) - 1))
+    assert finding.severity is Severity.PROBLEM
+    assert "no room for the CommitLog's next file of 1.0 GiB" in finding.problem
+    assert finding.problem.endswith(then)
+
+
+def test_refusal_for_want_of_room_is_one_finding_with_the_room() -> None:
+    held = "the disk is 96% full; 3.0 GiB of the log are kept for group g: start its consumers"
+    for refusal in ("the disk is full", held):
+        told = ((held, "see who reads behind"),) if refusal == held else ()
+        finding = _only(_with_disk("broker-a:0", 0.96, write_refusal=refusal, problems=told))
+        assert finding.problem.startswith(f"refuses writes: {refusal}; 96% used, 20.0 GiB of 100.0 GiB free")
+        assert "make room" in finding.remedy
+
+
+def test_who_keeps_the_files_of_a_full_disk_is_told_instead_of_the_disk() -> None:
+    held = "the disk is 87% full; 3.0 GiB of the log are kept for group g: start its consumers"
+    assert _only(_with_disk("broker-a:0", 0.87, problems=((held, "see who reads behind"),))).problem == held
+    link = MasterLinkState(address="127.0.0.1:10912", state="disk full", master_end_offset=9, lag_bytes=5)
+    assert (
+        "does not follow its master: its disk is full"
+        in _only(_with_disk("broker-a:1", 0.99, master_link=link)).problem
+    )
 
 
 def test_dead_master_leaves_its_group_without_one() -> None:

@@ -109,6 +109,10 @@ WRONG = {
         ],
         ["failoverAuthorityCaPath: calls to etcd use it; set failoverAuthority=etcd:…, or remove it"],
     ),
+    "no folder": (
+        ["storePathRootDir= "],
+        ["storePathRootDir: is empty, which is the current folder; name one, or remove the key"],
+    ),
     "disk levels out of order": (
         ["diskMaxUsedSpaceRatio=0.95"],
         ["diskMaxUsedSpaceRatio <= diskSpaceCleanForciblyRatio <= diskSpaceWarningLevelRatio must hold"],

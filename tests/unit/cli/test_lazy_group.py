@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 
 from support.running_time import PATIENCE_S
 from tandemmq.cli.app import app
+from tandemmq.cli.ending import EXIT_FAILED, EXIT_REFUSED, Refused
 from tandemmq.cli.lazy_group import LazyGroup
 
 # Each takes a good part of what the whole may take.
@@ -59,6 +62,7 @@ print(*sys.modules, sep="\\n", file=sys.stderr)
 _LIGHT_ENOUGH = ("asyncio", "tandemmq.admin", "tandemmq.core")
 _HEAVY_FOR_A_PAGE = (
     *(name for name in _HEAVY if name not in _LIGHT_ENOUGH),
+    "importlib.metadata",
     "tandemmq.admin.cluster_reader",
     "tandemmq.admin.operations.operations",
     "tandemmq.admin.operations.values",
@@ -89,6 +93,49 @@ print(*sys.modules, sep="\\n", file=sys.stderr)
     imported = set(shown.stderr.split())
     assert not [name for name in _HEAVY_FOR_A_PAGE if name in imported]
     assert shown.stdout.count("Usage: tandemmq") > 60
+
+
+_EMPTY = [
+    ("up", "--data"),
+    ("down", "--data"),
+    ("status", "--data"),
+    ("clusterList", "--data"),
+    ("verify", "--path"),
+    ("verify", "--results"),
+    ("certs make", "--data"),
+    ("certs make nameserver", "--out"),
+    ("certs show", ""),
+    ("context add here", "--data"),
+    ("restore-kept-tail", "--store"),
+    ("produce greetings", "--unacknowledged"),
+    ("user create me", "--password-file"),
+]
+
+
+@pytest.mark.parametrize(("command", "option"), _EMPTY)
+@pytest.mark.parametrize("given", ["", "  "])
+def test_a_folder_or_file_that_is_empty_is_refused_by_name(command: str, option: str, given: str) -> None:
+    words = [*command.split(), *([option] if option else []), given]
+    with pytest.raises(Refused) as refused:
+        get_command(app).main(words, standalone_mode=False)
+    assert refused.value.problem.endswith(" is empty")
+    assert option in refused.value.problem
+    assert refused.value.exit_code == (EXIT_FAILED if command == "verify" else EXIT_REFUSED)
+
+
+def test_every_option_of_a_path_is_known_as_one() -> None:
+    """By what it is called in its help."""
+    found = []
+
+    def look(command: Any, words: list[str]) -> None:
+        places = ("data", "path", "out", "store", "folders", "unacknowledged")
+        found.extend((words, one.name, str(one.metavar)) for one in command.params if one.name in places)
+        for name in getattr(command, "commands", {}):
+            look(command.commands[name], [*words, name])
+
+    look(get_command(app), [])
+    assert len(found) > 40
+    assert [one for one in found if not re.search(r"\b(DIR|FILE|FOLDER|PATH)\b", one[2])] == []
 
 
 def test_up_imports_nothing_of_the_cluster_before_it_says_what_it_does() -> None:

@@ -40,7 +40,6 @@ _PAGE_SIZE: Final = 50
 _UNKNOWN: Final = "not known"
 # Longer pauses than this are felt by clients.
 _LONG_STALL_MS: Final = 500
-_NEAR_FULL: Final = 0.1
 _LEAST_LATENCY_S: Final = 0.01
 _LEAST_RATE: Final = 10.0
 
@@ -134,9 +133,9 @@ def _state(broker: BrokerState, registrations_known: bool) -> tuple[str, str]:
 
 
 def _disk_tone(disk: DiskState | None) -> str:
-    if disk is None or disk.used_ratio < disk.warning_ratio - _NEAR_FULL:
+    if disk is None:
         return ""
-    return "bad" if disk.used_ratio >= disk.warning_ratio else "warning"
+    return "bad" if disk.is_full else "warning" if disk.is_nearly_full else ""
 
 
 def _stalls(status: BrokerStatus) -> str:
@@ -600,15 +599,18 @@ def add_event_pages(app: FastAPI, pages: Pages) -> None:
         wanted = EventFilter(search, level, source)
         nothing: tuple[Sequence[EventLine], Sequence[Unseen]] = (), ()
         (lines, unseen), failure = await attempt(pages.operations(request).events(limit=_ASKED), nothing)
-        # A source that is chosen stays in the list though it has no event now.
-        sources = sorted({*sources_of(lines), *([source] if source else [])})
+        # All that may have events stay in the list though they have none now.
+        reading = pages.cluster.latest
+        members = {broker.key for broker in reading.state.brokers} if reading is not None else {source}
+        sources = {*sources_of(lines), *members, _ADMIN}
         return pages.html(
             request,
             "events.html",
             live_ms=_LIVE_MS,
             page=events_page(lines, wanted, number=page),
             filter=wanted,
-            sources=[(name, name) for name in sources],
+            sources=[(name, name) for name in sorted({*sources, *([source] if source else [])})],
+            is_no_source=bool(source) and source not in sources,
             unseen=unseen,
             failure=failure,
         )

@@ -36,6 +36,7 @@ from tandemmq.admin.operations.values import (
     SearchOrder,
     TestMessage,
     TopicDetail,
+    TransactionPage,
     Unseen,
 )
 from tandemmq.core.clock import Clock
@@ -776,8 +777,9 @@ def add_transaction_pages(app: FastAPI, pages: Pages) -> None:
     @app.get(_OWN, include_in_schema=False)
     async def transactions(request: Request, search: Name = "") -> Response:
         topic = search.strip()
-        page = await pages.operations(request).transactions(topic=topic, limit=_SHOWN)
-        return pages.html(request, "transactions.html", page=page, topic=topic)
+        nothing = TransactionPage((), 0, ())
+        page, failure = await attempt(pages.operations(request).transactions(topic=topic, limit=_SHOWN), nothing)
+        return pages.html(request, "transactions.html", page=page, topic=topic, failure=failure)
 
     @app.post(f"{_OWN}/resolve", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def resolve(request: Request) -> Response:

@@ -157,8 +157,7 @@ def _disk_figure(brokers: Sequence[BrokerState]) -> FigureView:
     if not disks:
         return FigureView("Fullest disk", _UNKNOWN)
     disk, broker = max(disks, key=lambda pair: pair[0].used_ratio)
-    full = disk.used_ratio >= disk.warning_ratio
-    tone = "bad" if full else "warning" if disk.used_ratio > disk.warning_ratio - 0.1 else ""
+    tone = "bad" if disk.is_full else "warning" if disk.is_nearly_full else ""
     return FigureView(
         "Fullest disk",
         f"{disk.used_ratio:.0%}",

@@ -25,11 +25,17 @@ from tandemmq.admin.operations.questions import FailureKind, Members, OperationF
 from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, attributes_text, dead_letter_topic
 from tandemmq.admin.operations.values import (
     ChangeResult,
+    Client,
     EventLine,
     GroupDetail,
     HandOver,
+    MessagePage,
+    MessageQuery,
+    MessageSummary,
+    Page,
     Progress,
     TopicDetail,
+    TransactionPage,
     Unseen,
     Verification,
 )
@@ -185,6 +191,8 @@ class Operations:
         self._routes = routes
         self._topics = topics
         self._groups = groups
+        self._messages = messages
+        self._transactions = transactions
         self._failovers = FailoverOperations(known, questions, clock=clock)
         self._verifier = verifier
 
@@ -197,16 +205,13 @@ class Operations:
         self.put_group = groups.put_group
         self.delete_group = groups.delete_group
         self.reset_offsets = groups.reset_offsets
-        self.clients = groups.clients
         self.command_client = transactions.command_client
-        self.search = MessageSearch(known, questions).search
-        self.find_message = messages.find
+        self._search = MessageSearch(known, questions).search
         self.message = messages.at_physical
         self.message_at = messages.at_queue
         self.tail = MessageTail(known, questions).messages
         self.send = MessageSending(known, questions, send_client, clock=clock).send
         self.resend_dead_letters = brokers.resend_dead_letters
-        self.transactions = transactions.transactions
         self.resolve_transaction = transactions.resolve
         self.users = access.users
         self.create_user = access.create_user
@@ -241,6 +246,59 @@ class Operations:
         """One group. NOT_FOUND when no master that answers has it."""
         found = await self._groups.group(name)
         return replace(found, dead_letters=await self._topics.held(dead_letter_topic(name)))
+
+    async def clients(self, *, group: str = "", topic: str = "", limit: int = 200) -> Page[Client]:
+        """Clients of all brokers together, the one heard of last first. NOT_FOUND when there are none, and no
+        master that answers has such a group or topic."""
+        found = await self._groups.clients(group=group, topic=topic, limit=limit)
+        if not found.items:
+            await self._refuse_unknown(group=group, topic=topic)
+        return found
+
+    async def find_message(self, message_id: str, *, topic: str = "") -> Sequence[MessageSummary]:
+        """Messages by the id a client gave them, or by an id of address and offset; newest first. NOT_FOUND when there
+        is none, and no broker that answers has such a topic."""
+        found = await self._messages.find(message_id, topic=topic)
+        if not found:
+            await self._refuse_unknown(topic=topic)
+        return found
+
+    async def search(self, query: MessageQuery) -> MessagePage:
+        """One page. NOT_FOUND: none of those that answer has the topic, or it has no such queue there.
+
+        A text is looked for in 2,000 messages of each broker a page at most: a page may be empty, and not the last.
+        """
+        page = await self._search(query)
+        if query.queue_id >= 0 and not (page.messages or page.next_page_token or page.unseen):
+            queues = [
+                one
+                for one in (await self._topics.topic(query.topic)).extents
+                if query.broker_name in ("", one.broker_name)
+            ]
+            if queues and query.queue_id not in {one.queue_id for one in queues}:
+                raise OperationFailed(
+                    FailureKind.NOT_FOUND,
+                    f"topic {query.topic} has no queue {query.queue_id} there",
+                    remedy=f"its queues are 0 to {max(one.queue_id for one in queues)}",
+                )
+        return page
+
+    async def transactions(self, *, topic: str = "", limit: int = 200) -> TransactionPage:
+        """Transactions that are neither committed nor rolled back, of all masters, the oldest first; at most 1,000.
+        NOT_FOUND when there are none, and no broker that answers has such a topic."""
+        found = await self._transactions.transactions(topic=topic, limit=limit)
+        if not found.transactions:
+            await self._refuse_unknown(topic=topic)
+        return found
+
+    async def _refuse_unknown(self, *, group: str = "", topic: str = "") -> None:
+        for name, look in ((group, self._groups.group), (topic, self._topics.topic)):
+            try:
+                if name:
+                    await look(name)
+            except OperationFailed as failure:
+                if failure.kind is FailureKind.NOT_FOUND:
+                    raise
 
     async def set_write_permission(self, broker_name: str, *, writable: bool, dry_run: bool = False) -> ChangeResult:
         """Takes a broker group out of producers' routes at every NameServer, or puts it back."""

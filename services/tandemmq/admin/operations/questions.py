@@ -97,6 +97,7 @@ class FailureKind(StrEnum):
 _REMEDIES: Final = {
     FailureKind.INVALID: "change what the cause names, and try again",
     FailureKind.NOT_FOUND: "look for it in the lists of topics, groups and messages; it may have expired",
+    FailureKind.REFUSED: "remove what the cause names, and try again",
     FailureKind.UNAVAILABLE: "`tandemmq status` shows who is away; try again when they are back",
 }
 
@@ -149,7 +150,13 @@ class CallFailure:
 
     def failed(self, subject: str, problem: str) -> OperationFailed:
         """The operation's end, when this was its only call."""
-        return OperationFailed(self.kind, problem, cause=f"{subject}: {self.text}")
+        return OperationFailed(self.kind, problem, cause=f"{subject}: {self.text}", remedy=_remedy([self]))
+
+
+def _remedy(failures: Sequence[CallFailure]) -> str:
+    """Empty: that of the failure's kind."""
+    is_old = any(failure.text == _TOO_OLD for failure in failures)
+    return "upgrade that broker; `tandemmq broker list` shows versions" if is_old else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +266,8 @@ def require_all(answers: Sequence[Answer[AnswerT]], *, problem: str) -> list[Ans
         )
     kinds = {answer.failure.kind for answer in refused if answer.failure is not None}
     kind = kinds.pop() if len(kinds) == 1 else FailureKind.REFUSED
-    raise OperationFailed(kind, problem, cause="\n".join(lines))
+    failures = [answer.failure for answer in refused if answer.failure is not None]
+    raise OperationFailed(kind, problem, cause="\n".join(lines), remedy=_remedy(failures))
 
 
 # Who can be asked and who must be, out of the newest reading of a cluster.

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         SlaveState,
     )
     from tandemmq.admin.operations.operations import Operations
-    from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, HandOver, Setting
+    from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, HandOver, Setting, Unseen
 
 
 # Replication of each broker group: what `ha status` tells, as values and as tables.
@@ -568,10 +568,18 @@ def events(
     if level and level not in EVENT_LEVELS:
         raise Refused(f"there is no level {level}", remedy=f"choose one of {', '.join(EVENT_LEVELS)}")
     wanted_of_all = limit if not (level or source) else _EVENTS_MAX
-    found, unseen = cluster.ask(lambda operations: operations.events(limit=wanted_of_all))
+    source, (found, unseen) = cluster.run(lambda connection: _events(connection, source, limit=wanted_of_all))
     shown = [each for each in found if level in ("", each.level) and source in ("", each.source)][:limit]
     emit(output, {"events": shown, "unseen": unseen}, or_text(_events_table(shown), "nothing happened"))
     tell_unseen(unseen)
+
+
+async def _events(
+    connection: ClusterConnection, source: str, *, limit: int
+) -> tuple[str, tuple[Sequence[EventLine], Sequence[Unseen]]]:
+    """Of all brokers, and the key of the one meant. CommandError when it is none."""
+    key = find_broker(await connection.read_state(), source).key if source else ""
+    return key, await (await connection.operations()).events(limit=limit)
 
 
 def _loss_view(loss: AcceptedLoss) -> Shown:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tandemmq.admin.operations.operations import Operations
     from tandemmq.admin.operations.values import KeptTail, TailMessage, UnreadableRange, Unseen
+    from tandemmq.cli.connection import ClusterConnection
 
 _RECORDS_AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 << 20
@@ -113,6 +114,8 @@ def restore_kept_tail(
         if store is not None
         else _TailList(*cluster.ask(lambda operations: operations.kept_tails()))
     )
+    if broker and not any(tail.broker == broker for tail in found.tails):
+        broker = cluster.run(lambda connection: _key_of(connection, broker))
     tails = [tail for tail in found.tails if (not broker or tail.broker == broker) and (not name or tail.name == name)]
     if not name and not every:
         emit(output, _TailList(tails, found.unseen), or_text(_tails_table(tails), _NO_TAIL))
@@ -138,6 +141,13 @@ def restore_kept_tail(
     emit(output, reports, _report(reports))
     tell_unseen(found.unseen)
     _end(reports)
+
+
+async def _key_of(connection: ClusterConnection, broker: str) -> str:
+    """CommandError when there is no such broker."""
+    from tandemmq.cli.commands.brokers import find_broker
+
+    return find_broker(await connection.read_state(), broker).key
 
 
 def _end(reports: Sequence[_TailReport]) -> None:

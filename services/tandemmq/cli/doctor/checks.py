@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState, Severity, diagnose
+from tandemmq.admin.cluster_state import BrokerState, ClusterState, DiskState, Severity, diagnose, disk_finding
 from tandemmq.core.routing.values import parse_address
 
 
@@ -123,8 +123,6 @@ def worst(checks: list[Check]) -> Verdict:
 # Store timestamps order messages by time and leases end by it; NTP keeps machines within milliseconds.
 _SKEW_WARNING_MS: Final = 2_000
 _SKEW_PROBLEM_MS: Final = 10_000
-# Times the room that is kept free by refusing sends.
-_DISK_MARGINS: Final = 2.0
 _LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 
 
@@ -147,7 +145,15 @@ def check_cluster(look: ClusterLook) -> list[Check]:
 
 
 def _health(look: ClusterLook) -> Iterator[Check]:
-    findings = diagnose(look.state)
+    # Of disks that brokers told when they were asked for their peers there is a check of its own.
+    told = {each.broker.key for each in look.brokers if each.disk is not None}
+    brokers = tuple(
+        replace(broker, status=replace(broker.status, disk=None))
+        if broker.key in told and broker.status is not None
+        else broker
+        for broker in look.state.brokers
+    )
+    findings = diagnose(replace(look.state, brokers=brokers))
     for finding in findings:
         verdict = Verdict.PROBLEM if finding.severity is Severity.PROBLEM else Verdict.NOTE
         yield Check("health", finding.subject, verdict, finding.problem, finding.remedy)
@@ -392,27 +398,12 @@ def _disks(look: ClusterLook) -> Iterator[Check]:
         disk = each.disk
         if disk is None or disk.total_bytes <= 0:
             continue
-        fact = (
-            f"{disk.used_ratio:.0%} used, {_gib(disk.free_bytes)} of {_gib(disk.total_bytes)} GiB free at {disk.path}"
-        )
-        if disk.used_ratio >= disk.warning_ratio:
-            yield Check(
-                "disk",
-                each.broker.key,
-                Verdict.PROBLEM,
-                f"{fact}: above {disk.warning_ratio:.0%} it refuses sends",
-                "enlarge the volume, or lower fileReservedTime; see docs/operations, The disk fills up",
-            )
-        elif disk.used_ratio >= 1.0 - _DISK_MARGINS * (1.0 - disk.warning_ratio):
-            yield Check(
-                "disk",
-                each.broker.key,
-                Verdict.WARNING,
-                f"{fact}: sends are refused above {disk.warning_ratio:.0%}",
-                "enlarge the volume, or lower fileReservedTime, before it is full",
-            )
+        finding = disk_finding(each.broker, disk)
+        if finding is None:
+            yield Check("disk", each.broker.key, Verdict.OK, disk.room)
         else:
-            yield Check("disk", each.broker.key, Verdict.OK, fact)
+            verdict = Verdict.PROBLEM if finding.severity is Severity.PROBLEM else Verdict.WARNING
+            yield Check("disk", each.broker.key, verdict, finding.problem, finding.remedy)
 
 
 def _versions(look: ClusterLook) -> Iterator[Check]:
@@ -517,7 +508,3 @@ def _is_local(address: str) -> bool:
     except ValueError:
         return host in _LOCAL_NAMES
     return ip.is_loopback or ip.is_unspecified
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 30):,.1f}"

@@ -65,7 +65,7 @@ from tandemmq.core.storage.index_file import IndexFile
 from tandemmq.core.storage.index_table import IndexTable, PagesAheadJob
 from tandemmq.core.storage.kept_tail import KeptTail, keep_tail
 from tandemmq.core.storage.options import StoreOptions
-from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.core.storage.put_result import THE_DISK_IS, AppendResult, PutStatus
 from tandemmq.core.storage.recovery import (
     RecoveryProgress,
     RecoveryReport,
@@ -90,7 +90,7 @@ _TOPIC_CHARACTERS_MAX: Final = _TOPIC_BYTES_MAX // 4
 """A topic of so many characters has no more bytes than allowed, whatever they are."""
 _RECORD_HEAD_ROOM_BYTES: Final = 8
 _RECORD_SIZE_BYTES: Final = 4
-_DISK_FULL: Final = "the disk is full"
+_DISK_FULL: Final = f"{THE_DISK_IS} full"
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
 _NS_PER_MS: Final = 1_000_000

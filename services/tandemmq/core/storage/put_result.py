@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
+
+THE_DISK_IS: Final = "the disk is"
+"""How a store's words begin when it is short of room."""
 
 # The outcome of one put, as RocketMQ's PutMessageStatus names it.
 

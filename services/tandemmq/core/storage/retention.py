@@ -28,6 +28,7 @@ from tandemmq.core.storage.consume_queue import ConsumeQueue
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import Disk, DiskUsage, FolderEntry, MappedSegment
 from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.put_result import THE_DISK_IS
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.index_table import IndexTable
@@ -349,7 +350,7 @@ def held_words(wish: ExpiryWish, floor: RetentionFloor, *, end_offset: int, opti
     remedy. None: old files are going, or it is not short."""
     if not wish.is_short:
         return None
-    full = f"the disk is {wish.usage.used_ratio:.0%} full"
+    full = f"{THE_DISK_IS} {wish.usage.used_ratio:.0%} full"
     if wish.needed_end <= wish.start_offset:
         return f"{full}, and not of complete CommitLog files: make room on it, or take a larger one"
     if expiry_end(wish, floor, options=options) >= wish.needed_end:

@@ -192,6 +192,8 @@ async def test_filters_by_level_source_and_text() -> None:
     assert "1 events" in (await _events("?search=TIMED%20out")).text
     assert "No event matches" in (await _events("?search=nonsense")).text
     assert '<option value="gone:0" selected>' in (await _events("?source=gone:0")).html
+    assert "There is no broker “gone:0”" in (await _events("?source=gone:0")).text
+    assert "No event matches" in (await _events("?source=admin&search=nonsense")).text
 
 
 async def test_nothing_has_happened() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Sequence
+from typing import Final
+
+import pytest
 
 from support.console_client import console_of
 from support.fake_operations import FakeOperations
 from tandemmq.admin.audit_log import Role
+from tandemmq.admin.console import dead_letters
 from tandemmq.admin.console.dead_letters import add_dead_letter_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import DeadLetterResult, Unseen
+from tandemmq.admin.operations.values import DeadLetterResult, MessagePage, MessageQuery, Unseen
 
 _console = console_of(add_dead_letter_pages)
+# In the order of the page.
+_PLACES: Final = [("broker-a", 1), ("broker-b", 0), ("broker-a", 0)]
 
 
 async def test_groups_that_have_some() -> None:
@@ -40,6 +48,47 @@ async def test_letters_of_a_group() -> None:
         assert "broker-b:0 does not answer" in none.text
         operations.down = OperationFailed(FailureKind.UNAVAILABLE, "no broker answers")
         assert "no broker answers" in (await console.get("/dead-letters/billing", status=503)).text
+
+
+async def test_all_letters_are_downloaded_whole_a_line_each() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get("/dead-letters/billing")
+        assert "/dead-letters/billing/download" in page.links()
+        found = await console.answer("/dead-letters/billing/download")
+        assert found.headers["content-disposition"] == "attachment; filename*=UTF-8''dead-letters-billing.ndjson"
+        letters = [json.loads(line) for line in found.text.splitlines()]
+        assert [(one["broker_name"], one["queue_offset"]) for one in letters] == _PLACES
+        assert all(len(base64.b64decode(one["body_base64"])) == one["body_size"] for one in letters)
+        operations.unseen = (Unseen("broker-b:0", "does not answer"),)
+        *_, last = (await console.answer("/dead-letters/billing/download")).text.splitlines()
+        assert json.loads(last) == {"missing": {"broker-b:0": "does not answer"}}
+        assert (await console.answer("/dead-letters/shipping/download")).text == last + "\n"
+        operations.unseen = ()
+        assert (await console.answer("/dead-letters/shipping/download")).text == ""
+        assert "there is no group other" in (await console.get("/dead-letters/other/download", status=404)).text
+        operations.down = OperationFailed(FailureKind.UNAVAILABLE, "no broker answers")
+        assert "no broker answers" in (await console.get("/dead-letters/billing/download", status=503)).text
+
+
+async def test_a_download_that_breaks_off_says_so_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_DOWNLOADED_AT_ONCE", 1)
+    operations = FakeOperations()
+    search, asked = operations.search, []
+
+    async def breaking(query: MessageQuery) -> MessagePage:
+        asked.append(query)
+        if len(asked) == 3:
+            raise OperationFailed(FailureKind.UNAVAILABLE, "no broker answers", cause="gone")
+        return await search(query)
+
+    monkeypatch.setattr(operations, "search", breaking)
+    async with _console(operations) as console:
+        lines = [
+            json.loads(line) for line in (await console.answer("/dead-letters/billing/download")).text.splitlines()
+        ]
+    assert len(lines) == 3
+    assert lines[-1] == {"missing": {"the rest": "no broker answers; gone"}}
 
 
 async def test_selected_letters_are_sent_after_a_look() -> None:

@@ -12,7 +12,24 @@ from support.fake_operations import FakeOperations, operations_of_nothing
 from support.manual_time import ManualTime
 from tandemmq.admin.audit_log import Actor, AuditLog, Role
 from tandemmq.admin.operations.operations import CHANGES, NotPermitted, OperationsDesk
-from tandemmq.admin.operations.values import AclEntry, GroupChange, ResetTarget, TestMessage, TopicChange, UserChange
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import (
+    AclEntry,
+    Client,
+    Extent,
+    GroupChange,
+    MessagePage,
+    MessageQuery,
+    MessageSummary,
+    Page,
+    ResetTarget,
+    TestMessage,
+    TopicChange,
+    TopicDetail,
+    TopicSummary,
+    TransactionPage,
+    UserChange,
+)
 from tandemmq.core.audit.run_summary import Tier
 
 _METHODS = {
@@ -175,3 +192,63 @@ async def test_what_an_operator_does_is_done_and_recorded(name: str) -> None:
     await getattr(desk.acting_as(Actor("ada", Role.OPERATOR)), name)(*arguments, **options, dry_run=True)
     who = {"who": "ada", "role": "operator", "address": ""}
     assert _line(desk.audit_log) == who | said | {"dry_run": "true", "outcome": "done"}
+
+
+# A filter that names nothing.
+
+
+class _Nothing:
+    """Every list is empty; `orders` has the queues 0 and 1 on broker-a, and the group `billing` is there."""
+
+    async def topic(self, name: str) -> TopicDetail:
+        if name != "orders":
+            raise OperationFailed(FailureKind.NOT_FOUND, f"there is no topic {name}")
+        extents = [Extent("broker-a", queue_id, 0, 0, -1, -1) for queue_id in (0, 1)]
+        return TopicDetail(TopicSummary(name, "topic", ()), extents, (), True, ())
+
+    async def group(self, name: str) -> None:
+        if name != "billing":
+            raise OperationFailed(FailureKind.NOT_FOUND, f"there is no group {name}")
+
+    async def clients(self, **_: object) -> Page[Client]:
+        return Page((), 1, 200, 0)
+
+    async def transactions(self, **_: object) -> TransactionPage:
+        return TransactionPage((), 0, ())
+
+    async def find(self, _: str, **__: object) -> list[MessageSummary]:
+        return []
+
+    async def search(self, _: MessageQuery) -> MessagePage:
+        return MessagePage((), "", 0, ())
+
+
+@pytest.fixture
+def of_nothing() -> Any:
+    operations: Any = operations_of_nothing()
+    nothing = _Nothing()
+    operations._topics = operations._groups = operations._transactions = operations._messages = nothing
+    operations._search = nothing.search
+    return operations
+
+
+async def test_an_empty_list_of_what_is_there_is_an_answer(of_nothing: Any) -> None:
+    assert (await of_nothing.clients(group="billing", topic="orders")).items == ()
+    assert (await of_nothing.clients()).items == ()
+    assert (await of_nothing.transactions(topic="orders")).transactions == ()
+    assert await of_nothing.find_message("AB", topic="orders") == []
+    assert (await of_nothing.search(MessageQuery("orders", broker_name="broker-a", queue_id=1))).messages == ()
+
+
+async def test_an_empty_list_of_what_is_not_there_is_refused_by_its_name(of_nothing: Any) -> None:
+    asked = {
+        "no group nope": lambda: of_nothing.clients(group="nope"),
+        "no topic nope": lambda: of_nothing.clients(group="billing", topic="nope"),
+        "no topic gone": lambda: of_nothing.transactions(topic="gone"),
+        "no topic lost": lambda: of_nothing.find_message("AB", topic="lost"),
+        "no queue 2": lambda: of_nothing.search(MessageQuery("orders", broker_name="broker-a", queue_id=2)),
+    }
+    for problem, ask in asked.items():
+        with pytest.raises(OperationFailed, match=problem) as refused:
+            await ask()
+        assert refused.value.kind is FailureKind.NOT_FOUND

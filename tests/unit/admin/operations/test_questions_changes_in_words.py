@@ -129,6 +129,15 @@ def test_a_change_that_nobody_took_was_not_made(codes: list[grpc.StatusCode], ki
     with pytest.raises(OperationFailed) as failed:
         require_all([_answer(f"{number}:0", code) for number, code in enumerate(codes)], problem="p")
     assert failed.value.kind is kind
+    assert failed.value.remedy
+
+
+def test_a_refusal_in_a_brokers_own_words_has_a_remedy() -> None:
+    for details in ("it has members", "its version is older"):
+        failure = CallFailure(FailureKind.REFUSED, details).failed("a:0", "group g was not removed")
+        assert (failure.cause, failure.remedy) == (f"a:0: {details}", "remove what the cause names, and try again")
+    too_old = CallFailure.of(rpc_error(grpc.StatusCode.UNIMPLEMENTED)).failed("a:0", "p")
+    assert "upgrade" in too_old.remedy
 
 
 def test_an_older_broker_is_said_to_be_one() -> None:

@@ -136,7 +136,27 @@ def test_events_can_be_narrowed() -> None:
     found = json.loads(cluster.run("events", "--level", "warning", "-o", "json"))["events"]
     assert found
     assert {event["level"] for event in found} == {"warning"}
-    assert cluster.run("events", "--source", "nobody") == "nothing happened\n"
+    assert cluster.run("events", "--source", "broker-b:0") == "nothing happened\n"
+
+
+def test_events_of_a_source_that_is_none_are_refused_with_those_there_are() -> None:
+    failure = FakeCluster().failure("events", "--source", "nope:0")
+    assert (failure.problem, failure.exit_code) == ("there is no broker nope:0", EXIT_REFUSED)
+    assert "broker-a:0" in failure.cause
+    assert failure.remedy
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("clients", "--group", "nope"), "no group nope"),
+        (("clients", "--topic", "nope"), "no topic nope"),
+        (("transaction", "list", "--topic", "nope"), "no topic nope"),
+        (("restore-kept-tail", "--broker", "nope:0"), "no broker nope:0"),
+    ],
+)
+def test_a_filter_that_names_nothing_is_refused(words: tuple[str, ...], problem: str) -> None:
+    assert problem in FakeCluster().failure(*words).problem
 
 
 def _tab(cluster: FakeCluster) -> typer.Context:

@@ -234,7 +234,7 @@ def test_views_name_every_check_and_every_remedy() -> None:
     console.print(drawing(doctor_table(checks)))
     text = console.export_text()
     assert "problem: broker-a:0" in text
-    assert "remedy: enlarge the volume" in text
+    assert "remedy: make room on it or enlarge it" in text
     assert "not fine" in text
     document = json.loads(json.dumps(doctor_document(checks)))
     assert document["healthy"] is False
