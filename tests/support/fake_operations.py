@@ -263,10 +263,10 @@ class FakeOperations(Operations):
             if (not group or client.group == group) and (not topic or topic in client.subscriptions)
         ]
         if not found:
-            self._refuse_unknown(group, topic)
+            await self._refuse_unknown(group=group, topic=topic)
         return Page(found[:limit], 1, limit, len(found), self.unseen)
 
-    def _refuse_unknown(self, group: str, topic: str) -> None:
+    async def _refuse_unknown(self, *, group: str = "", topic: str = "") -> None:
         if group:
             self.cluster.group(group)
         if topic:
@@ -389,7 +389,7 @@ class FakeOperations(Operations):
         self._check("transactions")
         found = [one for one in self.cluster.transactions.values() if topic in ("", one.topic)]
         if not found:
-            self._refuse_unknown("", topic)
+            await self._refuse_unknown(topic=topic)
         return TransactionPage(tuple(found[:limit]), len(found), self.unseen)
 
     async def resolve_transaction(self, transaction_id: str, end: str, *, dry_run: bool = False) -> Transaction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_what_a_broker_says_of_itself_is_a_problem() -> None:
 _DISK = DiskState("/data", 100 << 30, 50 << 30, used_ratio=0.5, warning_ratio=0.9, next_file_bytes=1 << 30)
 
 
-def _with_disk(key: str, used_ratio: float, free_bytes: int = 20 << 30, **changes: object) -> ClusterState:
+def _with_disk(key: str, used_ratio: float, free_bytes: int = 20 << 30, **changes: Any) -> ClusterState:
     disk = replace(_DISK, used_ratio=used_ratio, free_bytes=free_bytes)
     broker = slave(disk=disk, **changes) if key == "broker-a:1" else master(disk=disk, **changes)
     return with_broker(_HEALTHY, broker)

@@ -125,7 +125,7 @@ def test_a_folder_or_file_that_is_empty_is_refused_by_name(command: str, option:
 
 def test_every_option_of_a_path_is_known_as_one() -> None:
     """By what it is called in its help."""
-    found = []
+    found: list[tuple[list[str], str, str]] = []
 
     def look(command: Any, words: list[str]) -> None:
         places = ("data", "path", "out", "store", "folders", "unacknowledged")

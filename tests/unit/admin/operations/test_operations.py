@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -241,7 +242,7 @@ async def test_an_empty_list_of_what_is_there_is_an_answer(of_nothing: Any) -> N
 
 
 async def test_an_empty_list_of_what_is_not_there_is_refused_by_its_name(of_nothing: Any) -> None:
-    asked = {
+    asked: dict[str, Callable[[], Awaitable[object]]] = {
         "no group nope": lambda: of_nothing.clients(group="nope"),
         "no topic nope": lambda: of_nothing.clients(group="billing", topic="nope"),
         "no topic gone": lambda: of_nothing.transactions(topic="gone"),
