@@ -406,6 +406,10 @@ def _records(
             detail = f"it says that the disk is of group {own.broker_name}"
             yield _new(group, kind, broker_id, detail, REPLICA_FILE)
             continue
+        if own.broker_name == group and own.own_broker_id not in (-1, broker_id):
+            detail = f"it says that the disk is that of broker {own.own_broker_id} of its group"
+            yield _new(group, kind, broker_id, detail, REPLICA_FILE)
+            continue
         told = [
             (each.run, other)
             for other, its in facts.items()
