@@ -320,7 +320,7 @@ def _table_of_another_group(folders: Sequence[Path], chance: random.Random) -> E
         document: dict[str, object] = {"dataVersion": version, "topicConfigTable": entries}
         (folder / "config" / "topics.json").write_text(json.dumps(document))
         kinds = {FindingKind.TOPIC_MISSING, FindingKind.TOPIC_DIFFERS, FindingKind.TABLE_OLDER}
-        return Expected(frozenset(kinds), broker_id)
+        return Expected(frozenset({*kinds, FindingKind.METADATA_UNREADABLE}), broker_id)
     document = {"dataVersion": version, "subscriptionGroupTable": {"others": {"groupName": "others"}}}
     (folder / "config" / "subscriptionGroup.json").write_text(json.dumps(document))
     kinds = {FindingKind.GROUP_MISSING, FindingKind.GROUP_DIFFERS, FindingKind.TABLE_OLDER}
@@ -523,6 +523,49 @@ def _same_topics_of_another_group(folders: Sequence[Path], chance: random.Random
     return Expected(frozenset({FindingKind.TOPIC_DIFFERS}), broker_id, findings_max=1)
 
 
+def _renamed_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """The folder of a topic or of a queue has another name, as of a file system without capitals."""
+    broker_id, folder = _any(folders, chance)
+    old, name = chance.choice((("orders", "ORDERS"), ("orders/1", "9"), ("logs/0", "7"), ("payments", "payment")))
+    (folder / "consumequeue" / old).rename((folder / "consumequeue" / old).with_name(name))
+    kinds = frozenset({FindingKind.QUEUE_ENTRY_MISSING})
+    return Expected(kinds, broker_id, topic=old.partition("/")[0], findings_max=1)
+
+
+def _long_name(place: str, *kinds: FindingKind) -> Callable[[Sequence[Path], random.Random], Expected]:
+    """The number that a file is called by has a digit more."""
+
+    def apply(folders: Sequence[Path], chance: random.Random) -> Expected:
+        broker_id, folder = _any(folders, chance)
+        path = chance.choice([own for own in sorted((folder / place).iterdir()) if any(own.read_bytes())])
+        path.rename(path.with_name(f"0{path.name}"))
+        return Expected(frozenset(kinds), broker_id, findings_max=1)
+
+    return apply
+
+
+def _log_file_aside(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A CommitLog file lies in a folder below its own, or has something behind its name: the first one of a master
+    looks as if it had expired."""
+    broker_id, folder = _any(folders, chance)
+    path = chance.choice(sorted((folder / "commitlog").iterdir()))
+    if chance.random() < 0.5:
+        (path.parent / "old").mkdir()
+        path.rename(path.parent / "old" / path.name)
+    else:
+        path.rename(path.with_name(f"{path.name}.bak"))
+    kinds = frozenset({FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_EXTRA, FindingKind.TAIL_MISSING})
+    return Expected(kinds, broker_id, findings_max=1)
+
+
+def _disk_of_another_member(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A replica's bytes are right, and its disk says that it is that of another broker of the group."""
+    broker_id, folder = _any(folders, chance)
+    record = ReplicaRecord.from_json((folder / REPLICA_FILE).read_text())
+    (folder / REPLICA_FILE).write_text(replace(record, broker_id=chance.choice((7, 8))).to_json())
+    return Expected(frozenset({FindingKind.DISK_ID_WRONG}), broker_id, findings_max=1)
+
+
 _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] = {
     "short-file": _short_file,
     "emptied-first-file": _emptied_first_file,
@@ -561,6 +604,15 @@ _APPLIED: Final[dict[str, Callable[[Sequence[Path], random.Random], Expected]]] 
     "changed-name": _changed_name,
     "earlier-day": _earlier_day,
     "same-topics-of-another-group": _same_topics_of_another_group,
+    "renamed-queues": _renamed_queues,
+    "long-name": _long_name(
+        "commitlog", FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_EXTRA, FindingKind.TAIL_MISSING
+    ),
+    "long-queue-name": _long_name(
+        "consumequeue/orders/1", FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_WRONG
+    ),
+    "log-file-aside": _log_file_aside,
+    "disk-of-another-member": _disk_of_another_member,
 }
 FILE_DAMAGES: Final = {name: Damage(name, name.replace("-", " "), apply) for name, apply in _APPLIED.items()}
 """By name."""

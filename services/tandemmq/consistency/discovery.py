@@ -137,13 +137,19 @@ def _stores_by_group(folder: Path) -> list[SourceSpec]:
     groups_there = [path for path in _listed(folder) if os.path.isdir(path) and not is_of_others(path.name)]
     found = [path for group in groups_there for path in _listed(group) if is_broker_id(path.name)]
     groups = {path.parent for path in found if is_store(path)}
+    for path in found:
+        if path.parent not in groups:
+            _listed(path)  # Where nothing may be seen there may be all that the group has.
     return [_folder_spec(path.parent.name, int(path.name), path) for path in found if path.parent in groups]
 
 
 def is_store(folder: Path) -> bool:
     """Whether it is a replica's folder, or what is left of one."""
-    # Not by Path: what may not be looked into is no error here, whoever reads it says so.
-    marks = [mark for mark in STORE_MARKS if os.path.exists(folder / mark)]
+    # What may not be looked into is no error here, whoever reads it says so. Names may be seen where files may not.
+    try:
+        marks = set(STORE_MARKS).intersection(os.listdir(folder))
+    except OSError:
+        marks = {mark for mark in STORE_MARKS if os.path.exists(folder / mark)}
     return os.path.isdir(folder / _STORE_MARK) or len(marks) > 1
 
 

@@ -53,6 +53,7 @@ from tandemmq.core.audit.metadata_comparison import (
     TableMark,
     compare_metadata,
     groups_named,
+    of_another_group,
     older_than_seen,
     table_marks,
 )
@@ -654,12 +655,11 @@ class GroupAudit:
             findings += older_than_seen(self._group, texts, seen)
             findings += _tables_gone(self._group, described, seen)
         if self._master_id in texts:
-            master = texts.pop(self._master_id)
             compare = partial(
                 compare_metadata,
                 self._group,
-                master,
-                texts,
+                texts[self._master_id],
+                {broker_id: own for broker_id, own in texts.items() if broker_id != self._master_id},
                 settled=True,
                 master_id=self._master_id,
                 seen=seen.values(),
@@ -671,7 +671,9 @@ class GroupAudit:
             differing = compare()
             queues = {(own.topic, own.queue_id) for own in differing if own.kind in OF_OFFSETS}
             findings += compare(queue_ends=self._queue_ends(described, queues)) if queues else differing
-        return findings
+        told = {own.broker_id for own in findings if own.file == f"config/{MetadataFile.TOPICS.value}"}
+        names = {broker_id: found.side.broker_name for broker_id, found in described.items()}
+        return [*findings, *of_another_group(self._group, texts, names, told)]
 
     def _queue_ends(
         self, described: Mapping[int, _Described], queues: Iterable[tuple[str | None, int | None]]
@@ -986,9 +988,12 @@ def _tables_gone(
 def _of_older_copies(
     findings: Sequence[Finding], replicas: Mapping[int, Replica], master_id: int | None
 ) -> list[Finding]:
-    """A disk that was set back lacks the end that its log had. If it is the master's, no slave has too much."""
+    """A disk that was set back lacks the end that its log had. If it is the master's, no slave has too much, nor lost
+    the oldest files, which expired since."""
     found = list(findings)
     for older in [own for own in found if own.cause is Cause.OLDER_COPY]:
+        if older.broker_id == master_id:
+            found = [own for own in found if own.broker_id == master_id or not _is_expired_since(own, replicas)]
         for at, own in enumerate(found):
             is_own_end = own.broker_id == older.broker_id and own.kind in _LOST_ENDS
             is_beyond = own.kind is FindingKind.TAIL_EXTRA and own.verdict is not Verdict.EPOCHS
@@ -1006,6 +1011,13 @@ def _of_older_copies(
             found.remove(older)
             break
     return found
+
+
+def _is_expired_since(finding: Finding, replicas: Mapping[int, Replica]) -> bool:
+    """Whether all that tells of a replica's oldest files that these are lost is that its master still has them."""
+    own = replicas.get(-1 if finding.broker_id is None else finding.broker_id)
+    is_first = own is not None and finding.end_offset == own.facts.min_offset
+    return is_first and finding.kind is FindingKind.SEGMENT_MISSING and finding.verdict is Verdict.OWN_EVIDENCE
 
 
 def _by_epochs(findings: Sequence[Finding], described: Mapping[int, _Described]) -> list[Finding]:

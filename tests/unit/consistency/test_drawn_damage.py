@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -29,6 +33,7 @@ from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordCollector
 from tandemmq.core.audit.repair_plan import RepairAction
+from tandemmq.core.audit.run_summary import ExitCode
 
 _CASES = int(os.environ.get("DRAWN_SEEDS", "24"))
 """Each a whole run; more of them: DRAWN_SEEDS=1000. `make audit-check` draws hundreds."""
@@ -220,6 +225,70 @@ def test_what_a_run_found_to_be_wrong_is_no_evidence_for_the_next_one(
     shutil.rmtree(folders[1])
     shutil.copytree(equal_group[1], folders[1])
     assert not run_inline(*arguments).findings
+
+
+def test_a_master_that_was_set_back_before_files_expired_is_named_alone(
+    equal_group: list[Path], tmp_path: Path
+) -> None:
+    """Its older copy has what its slave was right to delete."""
+    folders = copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
+    for folder in folders:
+        for path in sorted((folder / "commitlog").iterdir())[:2]:
+            path.unlink()
+    seed = next(seed for seed in range(99) if random.Random(seed).randrange(2) == 0)
+    assert ALL_DAMAGES["disk-set-back"].apply(folders, random.Random(seed)).broker_id == 0
+    report = run_inline(tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=deep")
+    assert [(own.kind, own.broker_id) for own in report.findings] == [(FindingKind.TAIL_MISSING, 0)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_table_of_another_group_is_told_by_a_quick_run_and_put_back_it_is_no_older_one(
+    replicas: int, equal_group: list[Path], tmp_path: Path
+) -> None:
+    folders = copy_group(equal_group[:replicas], tmp_path / "groups" / "broker-a")
+    arguments = (tmp_path / "results", f"path={tmp_path / 'groups'}", "tier=quick")
+    assert run_inline(*arguments).summary.exit_code is ExitCode.EQUAL
+    paths = [folder / "config" / "topics.json" for folder in folders]
+    right = paths[0].read_text()
+    version = re.search(r'"timestamp": *(\d+)', right)
+    assert version is not None
+    for path in paths:
+        path.write_text(right.replace("_broker-a", "_broker-z").replace(version[1], str(int(version[1]) + 60_000)))
+    (told,) = run_inline(*arguments).findings
+    assert (told.kind, told.file) == (FindingKind.METADATA_UNREADABLE, "config/topics.json")
+    for path in paths:
+        path.write_text(right)
+    assert run_inline(*arguments).summary.exit_code is ExitCode.EQUAL
+
+
+@pytest.mark.timeout(300)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(data=st.data())
+def test_what_may_not_be_read_is_neither_equal_nor_gone(
+    data: st.DataObject, equal_group: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A file or folder of one replica, of several, or of all."""
+    root = tmp_path_factory.mktemp("refused")
+    folders = copy_group(equal_group[: data.draw(st.integers(1, 3))], root / "groups" / "broker-a")
+    places = sorted(own.relative_to(folders[0]) for own in folders[0].rglob("*") if own.is_dir() or own.stat().st_size)
+    place = data.draw(st.sampled_from(places))
+    refused = data.draw(st.sets(st.sampled_from([str(own / place) for own in folders]), min_size=1))
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Any, *arguments: Any, **more: Any) -> Any:
+            if isinstance(path, str) and any(path == own or path.startswith(f"{own}/") for own in refused):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return call(path, *arguments, **more)
+
+        return refuse
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "open", refusing(os.open))
+        patched.setattr(os, "scandir", refusing(os.scandir))
+        report = run_inline(root / "results", f"path={root / 'groups'}", "tier=deep")
+    assert not report.findings, (place, report.findings[0])
+    assert report.summary.exit_code is ExitCode.INCOMPLETE, place
+    shutil.rmtree(root)
 
 
 def test_every_kind_has_its_own_name() -> None:

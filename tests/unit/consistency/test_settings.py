@@ -292,3 +292,6 @@ def test_what_may_not_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: py
     closed = str(tmp_path / "broker-b")
     with pytest.raises(NothingFound, match="broker-b may not be read"):
         replicas_in_folders([tmp_path])
+    closed = str(tmp_path / "broker-b" / "0")
+    with pytest.raises(NothingFound, match="broker-b/0 may not be read"):
+        replicas_in_folders([tmp_path])

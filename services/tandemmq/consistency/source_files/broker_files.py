@@ -23,6 +23,7 @@ from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.record_check import RecordCheck
 from tandemmq.core.audit.replica_store import (
     ExtentDigest,
+    NotShown,
     ReplicaFacts,
     ReplicaUnreadable,
     StoreEntry,
@@ -60,6 +61,11 @@ _TRIES: Final = 4
 _BUSY_TRIES: Final = 60
 _BUSY_PAUSE_S: Final = 2.0
 _RETRY_PAUSE_S: Final = 0.5
+_REFUSALS: Final = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
 _ALGORITHMS: Final = {
     "xxh3_128": reader_pb.DIGEST_ALGORITHM_XXH3_128,
     "blake3": reader_pb.DIGEST_ALGORITHM_BLAKE3,
@@ -134,7 +140,7 @@ class BrokerSource:
     def _disk_id(self) -> str:
         try:
             return disk_id(self.files)
-        except ReplicaUnreadable:
+        except NotShown:
             return ""  # Of a version that does not give the file away.
 
     def digests(
@@ -196,7 +202,8 @@ def _ask(location: str, call: Callable[[], AnswerT]) -> AnswerT:
             busy_tries += code is grpc.StatusCode.RESOURCE_EXHAUSTED
             is_hopeless = code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
             if is_hopeless or tries >= _TRIES or busy_tries >= _BUSY_TRIES:
-                raise ReplicaUnreadable(f"{location}: {code.name}: {error.details()}") from error
+                problem = NotShown if code in _REFUSALS else ReplicaUnreadable
+                raise problem(f"{location}: {code.name}: {error.details()}") from error
             time.sleep(_BUSY_PAUSE_S if code is grpc.StatusCode.RESOURCE_EXHAUSTED else _RETRY_PAUSE_S)
 
 

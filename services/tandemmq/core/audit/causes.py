@@ -59,7 +59,7 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _of_many_records(_beneath_changed_records(findings))
     rest = _beneath_other_messages(_of_other_files(rest))
     rest = _without_repeated_topics(_behind_other_messages(rest))
-    rest = _neighbours(rest, _BOUNDS)
+    rest = _under_their_names(_neighbours(rest, _BOUNDS))
     # What was overwritten may begin or end within the properties of a record, which no checksum covers.
     rest = _neighbours(rest, (*_LOST_AT_BYTES, FindingKind.FIELD_DIFFERS))
     rest = _gaps_of_one_stretch(_without_empty_ends(rest))
@@ -72,6 +72,25 @@ def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
     rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
     rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
     return _set_back(_tables(_without_folder(_queues_of_another(rest))))
+
+
+def _under_their_names(findings: list[Finding]) -> list[Finding]:
+    """What is not there, as it lies under another name: one cause, told where it is missing."""
+    rest = list(findings)
+    for other in [own for own in findings if own.cause is Cause.OTHER_NAME]:
+        for at, own in enumerate(rest):
+            start, end = place_of(own)
+            is_file = own.kind in _BOUNDS and start <= (-1 if other.leads_to is None else other.leads_to) < end
+            is_queue = own.kind is FindingKind.QUEUE_ENTRY_MISSING and other.topic is not None
+            is_queue = is_queue and (own.topic, own.queue_id) == (other.topic, other.queue_id)
+            # What none of them has in its place may lie elsewhere on each.
+            if own.broker_id in (None, other.broker_id) and (is_file or is_queue):
+                where = f"{other.file}: {other.detail}" if is_file else other.detail
+                where = where if own.broker_id == other.broker_id else f"replica {other.broker_id}: {where}"
+                rest[at] = replace(own, detail=f"{where}; {own.detail}")
+                rest.remove(other)
+                break
+    return rest
 
 
 def _beneath_changed_records(findings: Iterable[Finding]) -> list[Finding]:
@@ -91,7 +110,12 @@ def _beneath_changed_records(findings: Iterable[Finding]) -> list[Finding]:
             and (own.cause is not Cause.OTHER_RECORD or own.detail < changed.detail)
         ]
         rest = _without(rest, told) if changed in rest else rest
-    return rest
+    starts = {(own.broker_id, own.start_offset) for own in rest if own.cause is Cause.QUEUE_OFFSET}
+    return [
+        own
+        for own in rest
+        if own.kind not in _OF_INDEX or own.messages > 1 or (own.broker_id, place_of(own)[0]) not in starts
+    ]
 
 
 def _is_second_of(finding: Finding, changed: Finding) -> bool:

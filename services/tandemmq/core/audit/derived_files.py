@@ -334,6 +334,13 @@ class _DerivedCheck:
         moved = [name for place, _, _ in few if (name := moved_record(self._store, topic, queue_id, place)) is not None]
         if moved and len(moved) == len(extra):
             yield from (other_queue_finding(self._store, name, topic, queue_id) for name in moved)
+        elif extra and span is None and (due := self._due_name(topic, queue_id, extra)) is not None:
+            own = "{}/{}".format(*due)
+            detail = f"{folder} has the entries of consumequeue/{own}, which is not there"
+            more: dict[str, Any] = {"topic": due[0], "queue_id": due[1], "queue_offset": extra[0][0]}
+            more["cause"] = Cause.OTHER_NAME
+            more["end_queue_offset"] = extra[-1][0] + 1
+            yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, folder, messages=len(extra), **more)
         elif extra:
             (queue_offset, offset, size), *_ = extra
             detail = (
@@ -341,7 +348,7 @@ class _DerivedCheck:
                 f"{'it ends at ' + str(behind) if span is not None else 'the log has none of it'}, and entry "
                 f"{queue_offset} says offset {offset}, size {size}"
             )
-            more: dict[str, Any] = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
+            more = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
             more["end_queue_offset"] = extra[-1][0] + 1
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path or folder, messages=len(extra), **more)
         elif span is None and self._is_at_rest and (lost := self._unwritten(topic, queue_id, first, room_end)):
@@ -353,6 +360,17 @@ class _DerivedCheck:
             detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
             more = {"topic": topic, "queue_id": queue_id}
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, folder, **more)
+
+    def _due_name(self, topic: str, queue_id: int, entries: Sequence[tuple[int, int, int]]) -> Queue | None:
+        """The one queue that all entries of another one lead to, each to its own place, and that has no files."""
+        found: set[Queue] = set()
+        for place, offset, size in entries[:: max(1, len(entries) // _SAMPLES)]:
+            name = self._name(offset)
+            if name is None or (name.queue_offset, name.end_offset - name.start_offset) != (place, size):
+                return None
+            found.add((name.topic, name.queue_id))
+        due = found.pop() if len(found) == 1 else (topic, queue_id)
+        return due if due != (topic, queue_id) and self._store.queue_bounds(*due) == (0, 0) else None
 
     def _strangers(self, topic: str, queue_id: int, first: int, end: int) -> list[tuple[int, int, int]]:
         """Entries of [first, end) that should not be there: queue offset, physical offset, size."""

@@ -34,6 +34,7 @@ from tandemmq.core.audit.replica_store import (
     ReplicaFacts,
     ReplicaStore,
     is_number,
+    is_of_others,
     known_of_lost_log,
     written_for,
 )
@@ -152,15 +153,20 @@ class _Bounds:
         for broker_id, store in self._stores.items():
             if is_empty(store.facts):
                 yield from _renamed_segments(store) or self._nothing_left(broker_id, store)
+                yield from self._aside(broker_id, store)
                 continue
             if not store.facts.is_running:
                 yield from odd_segments(store)
                 yield from long_segments(store, store.facts.min_offset, store.facts.end_offset)
                 yield from _short_segments(store)
+            yield from self._aside(broker_id, store)
             yield from self._lost_beginning(broker_id, store)
             yield from self._lost_end(broker_id, store)
         yield from self._extra_ends()
         yield from self._other_lengths()
+
+    def _aside(self, broker_id: int, store: ReplicaStore) -> Iterable[Finding]:
+        return () if broker_id in self._rules.live else _segments_aside(store)
 
     # Files that fit each other, and none of another replica
 
@@ -365,25 +371,27 @@ class _Bounds:
         verdict: Verdict,
         detail: str,
     ) -> Finding:
-        """The messages of a range by number, and the first and the last by name, as who holds most of it says."""
-        holders = [own for own in self._others(broker_id) if _held_bytes(own.facts, lost) > 0]
-        holder = max(holders, key=lambda own: _held_bytes(own.facts, lost), default=None)
+        """The messages of a range by number, and the first and the last by name, as who holds most of them says: a log
+        may be as long, and hold nothing there."""
         finding = Finding(
             kind=kind,
             group=self._stores[broker_id].facts.group,
             verdict=verdict,
             detail=detail,
             broker_id=broker_id,
-            source_broker_id=holder.facts.broker_id if holder is not None else None,
             start_offset=lost.start_offset,
             end_offset=lost.end_offset,
             messages=0,
             file=self._stores[broker_id].segment_path(lost.start_offset),
         )
-        if holder is None:
+        others = [own for own in self._others(broker_id) if _held_bytes(own.facts, lost) > 0]
+        held = [(with_messages(finding, own, _overlap(own.facts, lost)), own) for own in others]
+        named, holder = max(held, key=lambda pair: pair[0].messages, default=(finding, None))
+        if holder is None or not named.messages:
             return replace(finding, detail=f"{detail}; no replica holds what lies between")
-        finding = with_messages(finding, holder, _overlap(holder.facts, lost))
-        return replace(finding, detail=f"{detail}; {_who_holds(finding.messages, holder, holders)}")
+        holders = [own for other, own in held if other.messages == named.messages]
+        who = _who_holds(named.messages, holder, holders)
+        return replace(named, source_broker_id=holder.facts.broker_id, detail=f"{detail}; {who}")
 
 
 def with_messages(finding: Finding, store: ReplicaStore, log_range: LogRange) -> Finding:
@@ -482,7 +490,7 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
     for entry in store.files.list_folder("commitlog"):
         if is_number(entry.name) and len(entry.name) != _NAME_DIGITS:
             detail = f"names of files have {_NAME_DIGITS} digits"
-            yield _of_file(FindingKind.SEGMENT_EXTRA, facts, entry.name, detail)
+            yield _of_own_place(store, entry.name, detail)
     for name, size in _segments(store, of_files=False):
         if size < 0 and not facts.min_offset <= int(name) < facts.end_offset:
             yield _of_file(FindingKind.SEGMENT_EXTRA, facts, name, "a folder, a link or a pipe is in its place")
@@ -507,10 +515,41 @@ def odd_segments(store: ReplicaStore) -> Iterator[Finding]:
             detail = f"the file has {size} bytes instead of {length}, and the log ends before it"
         elif start > facts.end_offset and any(store.read_file(f"commitlog/{name}", 0, _MADE_AHEAD_BYTES)):
             detail = f"it holds bytes, and the log ends before it, at {facts.end_offset}"
-        if detail:
+        if detail and own not in (None, start):
+            yield _of_own_place(store, name, detail)
+        elif detail:
             yield replace(_of_file(FindingKind.SEGMENT_EXTRA, facts, name, detail), cause=cause)
         elif start >= facts.end_offset - facts.end_offset % length:
             due = start + length
+
+
+def _of_own_place(store: ReplicaStore, name: str, detail: str) -> Finding:
+    """Of a file that has another name than the log would give it; where it belongs, if it begins with a record."""
+    own = written_for(store.files, name)
+    finding = _of_file(FindingKind.SEGMENT_EXTRA, store.facts, name, detail)
+    return finding if own is None else replace(finding, cause=Cause.OTHER_NAME, leads_to=own)
+
+
+def _segments_aside(store: ReplicaStore) -> Iterator[Finding]:
+    """Files of the log that lie in a folder below it, or have more than a number for a name, while none has the name
+    that they were written for. Without the first ones it looks as if they had expired."""
+    found = store.files.list_folder("commitlog")
+    held = {int(entry.name) for entry in found if entry.size > 0 and is_number(entry.name)}
+    names: list[tuple[str, int]] = []
+    for entry in found:
+        if is_of_others(entry.name) or is_number(entry.name):
+            continue
+        if entry.is_folder:
+            inner = store.files.list_folder(f"commitlog/{entry.name}")
+            names += [(f"{entry.name}/{own.name}", own.size) for own in inner if not is_of_others(own.name)]
+        else:
+            names.append((entry.name, entry.size))
+    for name, size in names[:_BEGINNINGS_MAX]:
+        if size != store.facts.segment_bytes and not is_empty(store.facts):
+            continue
+        own = written_for(store.files, name) if size > 0 else None
+        if own is not None and own not in held:
+            yield _of_own_place(store, name, f"it is the file {own:020d} of the log, which is not there")
 
 
 def _renamed_segments(store: ReplicaStore) -> list[Finding]:

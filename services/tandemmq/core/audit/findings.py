@@ -108,6 +108,8 @@ class Cause(StrEnum):
     """The table has an older version than the one that is right."""
     NO_FILE = "no-file"
     """A file is not there."""
+    OTHER_NAME = "other-name"
+    """A file or folder is there, under another name or in another folder than its own."""
     QUEUE_OFFSET = "queue-offset"
     """The records of its queue say that a record has another's queue offset."""
     OTHER_RECORD = "other-record"
@@ -389,7 +391,8 @@ class Finding:
     whose: str | None = None
     """Consumer group, delay level or user that a table has otherwise."""
     leads_to: int | None = None
-    """Where an index entry leads, if no record of its key lies there."""
+    """Where an index entry leads, if no record of its key lies there; or where a file of the log belongs that has
+    another name."""
 
     @property
     def severity(self) -> Severity:

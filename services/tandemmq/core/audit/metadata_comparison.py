@@ -172,6 +172,25 @@ def older_than_seen(group: str, texts: Mapping[int, MetadataTexts], seen: Mappin
     yield from _set_back(group, texts, seen)
 
 
+def of_another_group(
+    group: str, texts: Mapping[int, MetadataTexts], names: Mapping[int, str], told: Set[int | None]
+) -> Iterator[Finding]:
+    """Tables of topics with the topic of another broker group, of replicas whose disk names this one: `names` has by
+    broker id the group that `replica.json` names. `told`: of whose table something is known already; None: of all."""
+    for broker_id, own in texts.items():
+        named = groups_named(own.get(MetadataFile.TOPICS) or "")
+        if named and group not in named and names.get(broker_id) == group and not told & {None, broker_id}:
+            yield Finding(
+                kind=FindingKind.METADATA_UNREADABLE,
+                group=group,
+                verdict=Verdict.OWN_EVIDENCE,
+                detail=f"it is the table of broker group {named[0]}",
+                broker_id=broker_id,
+                messages=0,
+                file=f"config/{MetadataFile.TOPICS.value}",
+            )
+
+
 def _set_back(group: str, texts: Mapping[int, MetadataTexts], seen: Mapping[int, Marks]) -> Iterator[Finding]:
     """One replica has an older version than it had, and another one the newer: no slave takes an older table from its
     master while that has a newer one."""
@@ -283,6 +302,9 @@ class _Comparer:
                 detail = "there is no such file, and a slave has it"
                 gone = self._unreadable(self._master_id, file, detail, has_it)
                 yield self._master_id, replace(gone, cause=Cause.NO_FILE)
+                for broker_id in (own for own, texts in slaves.items() if texts.get(file) is None):
+                    gone = self._unreadable(broker_id, file, "there is no such file", has_it)
+                    yield broker_id, replace(gone, cause=Cause.NO_FILE)
         for broker_id, texts in slaves.items():
             for file in MetadataFile:
                 problem = _problem(file, texts.get(file))

@@ -36,6 +36,10 @@ class ReplicaUnreadable(Exception):
     """A file or a broker does not answer. The run is incomplete for this replica; nothing is said about its bytes."""
 
 
+class NotShown(ReplicaUnreadable):
+    """A broker does not give this file away, whatever is in it: one of another version, or none that reads it."""
+
+
 class StoreEntry(NamedTuple):
     """A file or folder of a store."""
 

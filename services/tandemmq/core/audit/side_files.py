@@ -23,7 +23,7 @@ from itertools import combinations, pairwise
 from typing import Any, Final, NamedTuple, Self
 
 from tandemmq.core.audit.findings import Cause, Finding, FindingKind, Verdict
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaUnreadable, StoreEntry, whole_file
+from tandemmq.core.audit.replica_store import NotShown, ReplicaFacts, ReplicaFiles, StoreEntry, whole_file
 from tandemmq.core.message.record import TIMER_TOPIC
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
 from tandemmq.core.replication.log_history import (
@@ -124,7 +124,7 @@ class SideFacts:
 
 
 def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
-    """Reads them. Raises ReplicaUnreadable when the tables' folder cannot be listed."""
+    """Reads them. Raises ReplicaUnreadable when one of them does not answer, or their folder does not."""
     listed = files.list_folder("config")
     sizes = {entry.name: entry.size for entry in listed if not entry.is_folder}
     values: dict[str, Any] = {
@@ -135,7 +135,7 @@ def read_side_facts(files: ReplicaFiles, broker_id: int) -> SideFacts:
     try:
         values |= _record(_text(files, REPLICA_FILE)) | _epochs(_text(files, EPOCH_FILE))
         values["has_tables"] = _has_tables(files, listed)
-    except ReplicaUnreadable:
+    except NotShown:
         return SideFacts(broker_id, **values, is_read=False)
     return SideFacts(broker_id, **values)
 
@@ -218,7 +218,7 @@ def _unreadable(files: ReplicaFiles, sizes: Mapping[str, int]) -> Iterator[tuple
                 read_java_json(whole_file(files, f"config/{name}", sizes[name]).decode())
             except (MetadataCorrupt, UnicodeDecodeError) as error:
                 yield f"config/{name}", str(error)
-            except ReplicaUnreadable:
+            except NotShown:
                 continue  # Our brokers, which do not read it, do not show it.
     for name in _OBJECTS:
         if name in sizes:
@@ -404,6 +404,10 @@ def _records(
         names = {its.broker_name for its in facts.values() if its.broker_name} - {own.broker_name}
         if own.broker_name and own.broker_name != group and group in names:
             detail = f"it says that the disk is of group {own.broker_name}"
+            yield _new(group, kind, broker_id, detail, REPLICA_FILE)
+            continue
+        if own.broker_name == group and own.own_broker_id not in (-1, broker_id):
+            detail = f"it says that the disk is that of broker {own.own_broker_id} of its group"
             yield _new(group, kind, broker_id, detail, REPLICA_FILE)
             continue
         told = [

@@ -175,6 +175,18 @@ def test_oldest_file_that_nobody_has_any_more(equal_group: list[Path], tmp_path:
     ]
 
 
+def test_a_log_that_is_as_long_and_holds_nothing_is_no_source(equal_group: list[Path], tmp_path: Path) -> None:
+    """Its ConsumeQueues know how long it was."""
+    folders = copy_group(equal_group[:2], tmp_path)
+    replicate(equal_group[0], tmp_path / "2", end_offset=open_group(equal_group)[0].facts.end_offset // 2)
+    for path in sorted((folders[0] / "commitlog").iterdir())[1:]:
+        path.write_bytes(bytes(path.stat().st_size))
+    found = missing_messages(open_group([*folders, tmp_path / "2"]), rules=BoundRules())
+    (finding,) = [own for own in found if own.broker_id == 2]
+    assert kinds([finding]) == [(FindingKind.ON_FEWER_REPLICAS, 2, 1)]
+    assert f"{finding.messages} messages are on replica 1 only" in finding.detail
+
+
 def test_slave_beyond_its_master(tmp_path: Path) -> None:
     make_master(tmp_path / "long", messages=120)
     make_master(tmp_path / "short", messages=100)

@@ -166,6 +166,15 @@ def test_missing_file_counts_once_it_is_settled() -> None:
     assert finding.file == "config/consumerOffset.json"
 
 
+def test_each_replica_that_lacks_a_file_is_named() -> None:
+    gone = {**texts(), MetadataFile.TOPICS: None}
+    found = compare_metadata("broker-a", gone, {1: gone, 2: texts()}, settled=True)
+    assert [(own.kind, own.broker_id, own.source_broker_id) for own in found] == [
+        (FindingKind.METADATA_UNREADABLE, 0, 2),
+        (FindingKind.METADATA_UNREADABLE, 1, 2),
+    ]
+
+
 def test_tables_of_a_java_broker_in_another_order() -> None:
     def read(file: MetadataFile) -> str | None:
         path: Path = STORE / "config" / file.value

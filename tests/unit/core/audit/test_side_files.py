@@ -14,7 +14,7 @@ from support.audit_stores import copy_group
 from support.replica_folders import FolderFiles, open_replica
 from support.store_samples import STORE as JAVA_STORE
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
-from tandemmq.core.audit.replica_store import ReplicaUnreadable
+from tandemmq.core.audit.replica_store import NotShown, ReplicaUnreadable
 from tandemmq.core.audit.side_files import (
     SideFacts,
     doubtful_ranges,
@@ -125,15 +125,20 @@ def test_a_clock_that_no_broker_writes(group: list[Path], name: str, value: obje
 
 
 def test_a_table_that_only_rocketmq_reads_and_nobody_shows_ends_no_audit(tmp_path: Path) -> None:
-    """Our broker goes on with a store of RocketMQ's, and shows what it reads itself."""
+    """Our broker goes on with a store of RocketMQ's, and shows what it reads itself. A folder that does not give it is
+    not read."""
+    problem: type[ReplicaUnreadable] = NotShown
 
     class Shown(FolderFiles):
         def read(self, path: str, offset: int, length: int) -> bytes:
             if path == "config/consumerFilter.json":
-                raise ReplicaUnreadable("PERMISSION_DENIED")
+                raise problem("PERMISSION_DENIED")
             return super().read(path, offset, length)
 
     shutil.copytree(JAVA_STORE, tmp_path, dirs_exist_ok=True)
     (tmp_path / "config" / "consumerOrderInfo.json").write_bytes(b"")
     problems = dict(read_side_facts(Shown(tmp_path), 0).unreadable)
     assert list(problems) == ["config/consumerOrderInfo.json"]
+    problem = ReplicaUnreadable
+    with pytest.raises(ReplicaUnreadable):
+        read_side_facts(Shown(tmp_path), 0)
