@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from heapq import nsmallest
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
 import grpc
 import structlog
 
-from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.client_commands import Unreachable
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
 from tandemmq.broker.client_api.validation import OK, Outcome
@@ -31,6 +30,9 @@ from tandemmq.service.event_loop import TurnLimit
 from tandemmq.service.grpc_server import Context, Invalid, Refused, by_kind, refusing
 from tandemmq.service.logging import EventMemory
 from tandemmq.service.protobuf import as_message
+
+if TYPE_CHECKING:
+    from tandemmq.broker.client_api.client_api import ClientApi
 
 log = structlog.get_logger(__name__)
 
