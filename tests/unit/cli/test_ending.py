@@ -740,8 +740,9 @@ def test_an_empty_list_is_no_name_that_was_not_found() -> None:
     empty = FakeCluster(FakeOperations(empty=True))
     for words in ("topic list", "group list", "user list", "acl list", "clients"):
         assert "no such" not in empty.run(*words.split()), words
-    for words in ("topic list --search x", "group list --search x", "user list --search x", "clients --topic x"):
+    for words in ("topic list --search x", "group list --search x", "user list --search x"):
         assert "no such" in empty.run(*words.split()), words
+    assert empty.failure("clients", "--topic", "x").problem == "there is no topic x"
 
 
 def test_a_transaction_has_no_end_that_was_not_named() -> None:
