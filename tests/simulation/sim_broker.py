@@ -279,7 +279,7 @@ class SimBroker:
         )
         self.parts.tables.spread = self.failover.spread
         self.parts.master_left = self.failover.master_left
-        self.parts.reads_begun = self.failover.poke
+        self.parts.reads_begun = self.failover.reads_begun
         self.parts.take_role(SlaveRole(self._roles_parts))
         self._door = SimDeliveryDoor(
             process=process,

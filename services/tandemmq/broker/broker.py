@@ -115,7 +115,7 @@ class Broker:
         if self._failover is not None:
             parts.tables.spread = self._failover.spread
             parts.master_left = self._failover.master_left
-            parts.reads_begun = self._failover.poke
+            parts.reads_begun = self._failover.reads_begun
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
         self._forwarder = CallForwarder(
             self._master_client,

@@ -379,6 +379,11 @@ class Failover:
         """The record has changed, somebody says: it is read at once."""
         self._poked.set()
 
+    def reads_begun(self) -> None:
+        """The role gives messages from now on: what it sent away may come before the record is read again."""
+        self._turned_away.take_again()
+        self.poke()
+
     async def claim(self, epoch: int, seen: tuple[int, int]) -> int:
         """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is, or the authority
         has an older record than other members, who have `seen` one of this epoch and these renewals. Of a start that

@@ -209,6 +209,23 @@ async def test_a_member_that_is_cut_off_turns_its_clients_away(
         await until(lambda: not host.turns_away)
 
 
+async def test_who_begins_to_give_messages_takes_the_clients_that_it_sent_away_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says that it gives, and who believes that comes before the record was read again."""
+    monkeypatch.setattr(turned_away, "_DEAF_MS", 100)
+    authority = MemoryAuthority()
+    await authority.swap(None, GroupRecord(1, ME, "there", frozenset({ME}), lease_ms=300))
+    options = FailoverOptions(lease_ms=300, renew_ms=75, margin_ms=50)
+    async with running(Host(OTHER, is_home_master=False), authority, options) as (failover, host):
+        await until(lambda: failover.record is not None)
+        host.role.hears_master = authority.reads = False
+        await until(lambda: host.turns_away)
+        host.role.serves_reads = True
+        failover.reads_begun()
+        assert not host.turns_away
+
+
 @pytest.mark.parametrize("hears", [True, False])
 @pytest.mark.parametrize("renews", [True, False])
 async def test_a_member_stands_in_for_a_master_that_is_silent_before_its_lease_is_over(
