@@ -20,7 +20,7 @@ from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.message.record import Host
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.event_loop import LoopMeter
-from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.name_server_link import ClusterView, NameServerLinks
 from tandemmq.service.settings import load_settings
 
 SLAVE = ("brokerRole=SLAVE", "brokerId=1", "namesrvAddr=localhost:9876")
@@ -35,6 +35,7 @@ def parts_of(folder: Path, *overrides: str) -> BrokerParts:
     )
     time = ManualTime()
     links = mock.create_autospec(NameServerLinks, instance=True)
+    links.view = ClusterView(0, ())
     parts = BrokerParts(
         settings, clock=time, store_host=Host.parse("127.0.0.1", 10_911), links=links, loop_meter=LoopMeter()
     )
