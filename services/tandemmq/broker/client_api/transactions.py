@@ -330,13 +330,7 @@ class Transactions:
     def _end(self, half: Half, resolution: Resolution, copies: list[OutgoingMessage], done: Done) -> None:
         services, table = self._services, self._table
         table.end(half, resolution)
-        last = op_record(
-            half.queue_offset,
-            resolution,
-            undecided_from=self._low_mark(),
-            host=services.store_host,
-            wall_ms=services.clock.wall_ms(),
-        )
+        last = self._op_record(half.queue_offset, resolution)
 
         def answered(results: list[AppendResult]) -> None:
             outcome = PUT_OUTCOMES[results[-1].status]
@@ -357,14 +351,7 @@ class Transactions:
             done(outcome)
             return
         services, table = self._services, self._table
-        again = op_record(
-            wanted.queue_offset,
-            resolution,
-            undecided_from=self._low_mark(),
-            host=services.store_host,
-            wall_ms=services.clock.wall_ms(),
-            is_again=True,
-        )
+        again = self._op_record(wanted.queue_offset, resolution, is_again=True)
 
         def answered(results: list[AppendResult]) -> None:
             held = PUT_OUTCOMES[results[0].status]
@@ -373,6 +360,17 @@ class Transactions:
             done(held)
 
         services.put([again], answered)
+
+    def _op_record(self, queue_offset: int, resolution: Resolution, *, is_again: bool = False) -> OutgoingMessage:
+        services = self._services
+        return op_record(
+            queue_offset,
+            resolution,
+            undecided_from=self._low_mark(),
+            host=services.store_host,
+            wall_ms=services.clock.wall_ms(),
+            is_again=is_again,
+        )
 
     def ended_as(self, wanted: TransactionId, resolution: Resolution, *, topic: str = "") -> Outcome:
         """OK if a half that is not undecided, one of `topic` if that is given, has ended so; else what is to be
