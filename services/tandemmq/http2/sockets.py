@@ -8,11 +8,12 @@ sockets that are ready, and each is read once:
 A socket keeps its descriptor until the turn after its end. So no descriptor is used again before every socket of a poll
 that named it has been handled.
 
-All answers of a turn leave at its end, so a turn is as long as the least that everybody waits. Two bounds keep it short
-however much others send (ADR 44). A socket that shares the loop with others is read as many bytes at a time as were
-handled in `_READ_COST_S` lately: what requests cost is known only when they were handled, and a receive of 200 bytes
-may cost more than a body of 100 KiB. And after `_TURN_S` whoever was not served waits for the next turn, which serves
-one socket of each address, whoever was served longest ago first, before it serves a second of any.
+All answers of a turn leave at its end, so a turn is as long as the least that everybody waits. Three rules keep it
+short however much others send (ADR 44). A socket that shares the loop with others is read as many bytes at a time as
+were handled in `_READ_COST_S` lately: what requests cost is known only when they were handled, and a receive of 200
+bytes may cost more than a body of 100 KiB. After `_TURN_S` whoever was not served waits for the next turn, which serves
+one socket of each address, whoever was served longest ago first, before it serves a second of any. And where addresses
+speak that had nothing left over, every other turn is theirs alone, and as short as what they ask for.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ CLOSE_TIMEOUT_S: Final = 1.0
 _RESUME_BYTES: Final = WRITE_BUFFER_BYTES // 4
 # Sockets of one poll; the rest is ready in the next, behind all others of the loop.
 _EVENTS_MAX: Final = 256
-# No socket is read any more when the requests of a turn have taken so long: some 200 sends, enough for what a turn
+# No socket is read any more when the requests of a turn have taken so long: some 70 sends, enough for what a turn
 # does once for all of them to be little for each.
-_TURN_S: Final = 0.003
+_TURN_S: Final = 0.001
 # What one read may cost in CPU time: between the half and the double of it the size stays.
-_READ_COST_S: Final = 0.0005
-_READ_BYTES_FIRST: Final = 32 << 10
-# A few receives: none smaller than a usual request, or it would be read in pieces.
-_READ_BYTES_MIN: Final = 1 << 10
+_READ_COST_S: Final = 0.0003
+# Greeting and first requests: whoever sends much is read in larger pieces soon.
+_READ_BYTES_FIRST: Final = 4 << 10
+# A receive or two. What is longer costs less a byte, and is read in larger pieces.
+_READ_BYTES_MIN: Final = 256
 _INT: Final = Struct("i")
 _READABLE: Final = 0x001  # EPOLLIN
 _WRITABLE: Final = 0x004  # EPOLLOUT
@@ -88,6 +90,8 @@ class PlainSockets:
         self._sockets: dict[int, PlainSocket] = {}
         # Ready in the last turn and not served; empty unless there is more to do than a turn may take.
         self._unserved: list[int] = []
+        # The last turn served only those who had nothing left over.
+        self._was_for_newcomers = False
         # Of turns that did not serve everybody; for telling who was served longest ago.
         self._turn = 0
         self._served_hosts: dict[str, int] = {}
@@ -155,9 +159,16 @@ class PlainSockets:
         """A turn after one that did not come to everybody."""
         sockets = self._sockets
         events_of = dict.fromkeys([fd for fd in self._unserved if fd in sockets], _READABLE)
+        waiting_hosts = {sockets[fd].host for fd in events_of}
         events_of.update(ready)
         self._turn += 1
         order = self._fair_order(list(events_of))
+        left_over: list[int] = []
+        if not self._was_for_newcomers and (new := [fd for fd in order if sockets[fd].host not in waiting_hosts]):
+            self._was_for_newcomers = True
+            left_over, order = [fd for fd in order if sockets[fd].host in waiting_hosts], new
+        else:
+            self._was_for_newcomers = False
         turn_ends = self.read_at = 0.0
         for index, fd in enumerate(order):
             served = sockets[fd]
@@ -166,10 +177,9 @@ class PlainSockets:
             if not turn_ends:
                 turn_ends = self.read_at and self.read_at + _TURN_S
             elif self.read_at >= turn_ends:
-                self._unserved = order[index + 1 :]
+                left_over = order[index + 1 :] + left_over
                 break
-        else:
-            self._unserved = []
+        self._unserved = left_over
         if not self._unserved:
             self._served_hosts.clear()
 
@@ -277,6 +287,10 @@ class PlainSocket:
             self._learn(sockets.cpu_time() - started)
         else:
             self._received(size, now)
+            # A few receives are a short read and much work. That it took long may be another process's doing: the size
+            # grows again with the next whole read that costs little.
+            if size > _READ_BYTES_MIN and sockets.is_shared and sockets.now() - now > 2 * _READ_COST_S:
+                self._read_bytes = max(_READ_BYTES_MIN, size // 2)
         if connection.is_closed:
             self._has_output()  # its last words, then the end
         elif connection.next_deadline() < self._timer_at:

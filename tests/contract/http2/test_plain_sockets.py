@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import struct
@@ -422,6 +423,56 @@ async def test_a_connection_is_read_so_much_at_a_time_as_its_requests_allow() ->
         peer.sendall(requests[half:])
         await until(lambda: len(order) == 1_500)
         assert max(calls_of_reads.values()) > 8 * sizes[-2]
+
+
+async def test_a_short_read_of_much_work_makes_the_next_ones_shorter() -> None:
+    """A few receives are short, and each brings many messages."""
+    order: list[str] = []
+    calls_of_reads: dict[int, int] = {}
+    async with rigged() as rig:
+
+        def handle(call: Stream) -> None:
+            calls_of_reads[rig.reads] = calls_of_reads.get(rig.reads, 0) + 1
+            spends(rig, 0.001, order)(call)
+
+        rig.handler = handle
+        peer = connect_from(rig, "127.0.0.2")
+        connect_from(rig, "127.0.0.3")  # It is there, and that is enough.
+        await until(lambda: rig.reads >= 2)
+        for first in (1, 41, 81, 121):
+            calls_of_reads.clear()
+            peer.sendall(b"".join(unary_request(first + 2 * number) for number in range(20)))
+            await until(lambda answered=first // 2 + 20: len(order) == answered)
+        assert max(calls_of_reads.values()) <= 256 // len(unary_request(1)) + 1
+
+
+async def test_who_had_nothing_left_over_has_a_turn_of_its_own() -> None:
+    """Its answer leaves before anything else of whoever fills the turns is handled."""
+    order: list[str] = []
+    seen: list[bool] = []
+    async with rigged() as rig:
+
+        def handle(call: Stream) -> None:
+            if "127.0.0.3" in order and not seen:
+                seen.append(bool(select.select([orderly], [], [], 0)[0]))
+            spends(rig, 0.001, order)(call)
+            if len(order) == 10:
+                orderly.sendall(unary_request(1))
+
+        rig.handler = handle
+        greedy = [connect_from(rig, "127.0.0.2") for _ in range(40)]
+        orderly = connect_from(rig, "127.0.0.3")
+        await until(lambda: rig.reads >= 41)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        with suppress(BlockingIOError):  # The server's greeting.
+            while orderly.recv(1 << 20):
+                pass
+        for peer in greedy:
+            peer.sendall(unary_request(1))
+        await until(lambda: len(order) == 41)
+        assert order.index("127.0.0.3") <= 12
+        assert seen == [True]
 
 
 async def test_a_connection_that_is_alone_is_read_as_a_whole() -> None:
