@@ -86,8 +86,8 @@ fuzz: setup compiled ## hostile bytes into the HTTP/2 front and our own decoders
 attacks: setup ## HTTP/2 attacks against a real broker, many rounds, while an orderly client sends: ROUNDS=20
 	@$(BIN)/python tools/attacks.py --rounds $(or $(ROUNDS),20)
 
-strangers: setup ## strangers on every port of a closed cluster while a user sends: p99, nothing lost, nothing of theirs accepted: MINUTES=10
-	@$(BIN)/python tools/strangers.py --minutes $(or $(MINUTES),10)
+strangers: setup compiled ## strangers on every port of a closed cluster, its modules compiled as in images, while a user sends: p99, nothing lost, nothing of theirs accepted: MINUTES=10
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python tools/strangers.py --minutes $(or $(MINUTES),10)
 
 security: setup ## who gets in: strangers, wrong certificates, every method as everybody, rotation under load; build/security.json
 	@$(BIN)/python tools/security.py
