@@ -134,16 +134,6 @@ class GrpcServer:
         """For the `add_...Servicer_to_server` functions of generated code; name those services to `start`."""
         return self._server
 
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """None: the gRPC library does not tell."""
-        return {}
-
-    @property
-    def connection_count(self) -> int:
-        """0: the gRPC library does not tell."""
-        return 0
-
     def add(self, table: MethodTable, *, for_anybody: bool = False) -> None:
         """Serves the table's methods. Before `start`."""
         self._server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
@@ -202,13 +192,6 @@ class GrpcServer:
         status = health_pb2.HealthCheckResponse
         for name in ("", *self._service_names):
             await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
-
-    def flush(self) -> None:
-        """The gRPC library writes when it likes."""
-
-    async def settle(self, *, limit_ms: int) -> bool:
-        """Cannot know which answers were read: the gRPC library does not tell, and asks nobody."""
-        return False
 
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""

@@ -200,12 +200,6 @@ class ClientApi:
         """Receives that wait end, without messages; later ones are refused, passed on or held back."""
         self._receive.end_polls(_STOPPING if is_stopping else _MASTER_CHANGES)
 
-    def doubt_latest(self) -> None:
-        """Nobody knows which of the latest answers were read: what a push consumer was given in them runs out."""
-        services = self._services
-        services.leases.doubt_latest(services.clock.monotonic_ms())
-        services.persist_leases()
-
     def drain(self, *, is_stopping: bool = True) -> None:
         """Ends what would otherwise wait: long polls and Telemetry streams.
 
