@@ -16,7 +16,8 @@ from typing import Any, Final
 import structlog
 
 from tandemmq.broker.audit.range_repair import OwnFile
-from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder, by_address
+from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder
+from tandemmq.broker.client_api.sessions import by_address
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover

@@ -359,13 +359,15 @@ class BrokerSettings(ServicePortSettings):
         50,
         ge=1,
         description="Consumer groups that clients' first receives may create in a second; more are told to wait. "
-        "Each is a part of a file that is written whole.",
+        "Each is a part of a file that is written whole. If one user, or address where nobody signs in, uses them up, "
+        "the others have as many besides.",
     )
     new_groups_per_client_per_second: int = Field(10, ge=1, description="The same for one client.")
     subscription_groups_max: int = Field(
         10_000,
         ge=1,
-        description="Consumer groups up to which clients may create more by naming them; operators may go beyond.",
+        description="Consumer groups up to which clients may create more by naming them; operators may go beyond. One "
+        "user, or address where nobody signs in, may make three times what it leaves free since the broker's start.",
     )
     consume_from_earliest: bool = Field(
         False, description="A new group starts at the oldest message, not at the newest."
