@@ -285,8 +285,9 @@ _NEW_FILTERS_AHEAD_MS: Final = 8_000
 """All filters of one client's settings at once."""
 _NEW_FILTERS_HOLDERS_MAX: Final = 10_000
 _LONG_FILTERS_BYTES_MAX: Final = 64 << 20
-"""Five thousand of twenty tags each are a third of it."""
-_TAG_BYTES: Final = 160
+"""Ten thousand of twenty tags each."""
+_TAG_BYTES: Final = 300
+"""Measured: the tag, its code, and their places in two sets."""
 
 
 def parsed_filter(
