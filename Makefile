@@ -69,10 +69,10 @@ wheels: setup ## wheels in build/wheels: a pure one, and a compiled one for each
 	@tools/bootstrap.sh compiler
 	@$(BIN)/python tools/wheels.py
 
-e2e-clients: setup $(if $(COMPILED),compiled) ## the conformance scenarios with the official Java, Go, Node and Python clients: FRONT=grpcio, COMPILED=1
+e2e-clients: setup $(if $(COMPILED),compiled) ## the conformance scenarios with the official Java, Go, Node and Python clients: COMPILED=1
 	@$(BIN)/python tools/official_clients.py
-	@$(BIN)/python tools/run_tests.py --report e2e-clients$(if $(FRONT),-$(FRONT))$(if $(COMPILED),-compiled) \
-		$(if $(COMPILED),--compiled) $(if $(FRONT),--front $(FRONT)) \
+	@$(BIN)/python tools/run_tests.py --report e2e-clients$(if $(COMPILED),-compiled) \
+		$(if $(COMPILED),--compiled) \
 		e2e/official_java e2e/official_go e2e/official_node e2e/official_python
 
 e2e-kube: setup ## all presets and faults on a real Kubernetes of three nodes (root): ONLY="faults scaling", DOCS=1
