@@ -67,6 +67,8 @@ class SeenReplica:
     """Digests of bytes that were kept aside, by path; of the last deep run."""
     homes: str = ""
     """Digest of the homes of message groups; empty: not known."""
+    named: str = ""
+    """The broker group that its table of topics named; empty: none."""
     told_by: int | None = None
     """The replica that remembers this, if it was no run."""
 
