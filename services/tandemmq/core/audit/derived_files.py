@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Final, Self
 from zlib import crc32
@@ -483,13 +484,14 @@ class _DerivedCheck:
             .integer("timestamp", 0)
         )
         for topic, spans in sorted(by_topic.items()):
-            last = self._name(max(span.last_offset for span in spans))
             messages = sum(max(0, span.next_queue_offset - span.first_queue_offset) for span in spans)
             config = topics.get(topic)
             if config is None:
-                # A topic that was deleted has no queues, and the table was changed after its last message.
-                is_younger = last is not None and last.store_timestamp_ms > version_ms
-                if topic in held or is_younger:
+                # A topic that was deleted has no queues, and the table was changed after its last message: after all
+                # that came behind it as well, whatever time it had before the clock was set.
+                last_offset = max(span.last_offset for span in spans)
+                behind = [time_ms for offset, time_ms in self._last_times.items() if offset >= last_offset]
+                if topic in held or min(behind, default=0) > version_ms:
                     detail = f"the log has {messages} messages of topic {topic}, and the table does not know it"
                     yield self._topic_finding(FindingKind.TOPIC_MISSING, topic, detail, messages)
                 continue
@@ -501,6 +503,17 @@ class _DerivedCheck:
                     span.next_queue_offset - span.first_queue_offset for span in spans if span.queue_id >= queues
                 )
                 yield self._topic_finding(FindingKind.TOPIC_DIFFERS, topic, detail, count)
+
+    @cached_property
+    def _last_times(self) -> dict[int, int]:
+        """When the last record of each queue was stored, and each behind all of these, by where it lies."""
+        last_offset = max((span.last_offset for span in self._spans.values()), default=self._store.facts.min_offset)
+        names = [(span.last_offset, self._name(span.last_offset)) for span in self._spans.values()]
+        times = {offset: name.store_timestamp_ms for offset, name in names if name is not None}
+        for piece in walk_log(self._store, last_offset, self._store.facts.end_offset, in_batches=False):
+            if isinstance(piece, LogPiece) and piece.kind is PieceKind.RECORD and piece.record is not None:
+                times[piece.start_offset] = piece.record.store_timestamp_ms
+        return times
 
     def _topic_finding(self, kind: FindingKind, topic: str, detail: str, messages: int) -> Finding:
         return self._new(kind, detail, f"config/{MetadataFile.TOPICS.value}", messages=messages, topic=topic)
@@ -627,8 +640,7 @@ class _DerivedCheck:
 
     def _impossible(self, checkpoint: StoreCheckpoint) -> list[str]:
         facts = self._store.facts
-        times = [name.store_timestamp_ms for span in self._spans.values() if (name := self._name(span.last_offset))]
-        times += [file.end_timestamp_ms for file in self._index]
+        times = [*self._last_times.values(), *(file.end_timestamp_ms for file in self._index)]
         newest_ms = max(times, default=0)
         last_offset = max((span.last_offset for span in self._spans.values()), default=0)
         is_newest_known = not any(last_offset < piece.end_offset for piece in self._damaged)

@@ -246,8 +246,9 @@ class _Bounds:
         if not is_seen or broker_id in rules.live or not rules.file_reserved_ms:
             return False
         # The oldest file that is left was begun when the one before was full: that one is about as old.
+        # Of a time to come nobody knows how long ago it was: the clock was set back since.
         begun_ms = _first_time_ms(store)
-        return begun_ms is not None and rules.now_ms - begun_ms < rules.file_reserved_ms
+        return begun_ms is not None and 0 <= rules.now_ms - begun_ms < rules.file_reserved_ms
 
     # The newest records
 
