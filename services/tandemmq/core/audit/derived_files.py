@@ -351,6 +351,8 @@ class _DerivedCheck:
             )
             more = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
             more["end_queue_offset"] = extra[-1][0] + 1
+            if span is None and self._is_no_queue(topic, queue_id):
+                path, more["cause"] = self._folder_to_move(topic, queue_id), Cause.NO_QUEUE
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path or folder, messages=len(extra), **more)
         elif span is None and self._is_at_rest and (lost := self._unwritten(topic, queue_id, first, room_end)):
             detail = f"{len(lost)} positions are empty before the last entry"
@@ -359,8 +361,14 @@ class _DerivedCheck:
             yield self._new(FindingKind.QUEUE_ENTRY_MISSING, detail, path or folder, messages=len(lost), **more)
         elif span is None and self._is_at_rest and self._is_no_queue(topic, queue_id):
             detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
-            more = {"topic": topic, "queue_id": queue_id}
+            more = {"topic": topic, "queue_id": queue_id, "cause": Cause.NO_QUEUE}
+            folder = self._folder_to_move(topic, queue_id)
             yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, folder, **more)
+
+    def _folder_to_move(self, topic: str, queue_id: int) -> str:
+        """Of what is no queue: with all of its topic, if there is none."""
+        is_topic = topic in (self._topics or ()) or any(known == topic for known, _ in self._spans)
+        return f"consumequeue/{topic}/{queue_id}" if is_topic else f"consumequeue/{topic}"
 
     def _due_name(self, topic: str, queue_id: int, entries: Sequence[tuple[int, int, int]]) -> Queue | None:
         """The one queue that all entries of another one lead to, each to its own place, and that has no files."""
@@ -453,11 +461,13 @@ class _DerivedCheck:
             odd = [entry.name for entry in queues if not is_queue_id(entry.name)]
             for name in (name for name in odd if not _is_passed_over(name)):
                 path = f"consumequeue/{topic.name}/{name}"
-                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, topic=topic.name)
+                more: dict[str, Any] = {"topic": topic.name, "cause": Cause.NO_QUEUE}
+                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, **more)
             if not queues and self._is_no_queue(topic.name, 0) and topic.name not in (self._topics or ()):
                 path = f"consumequeue/{topic.name}"
                 detail = "a folder of a topic that does not exist"
-                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path, topic=topic.name)
+                more = {"topic": topic.name, "cause": Cause.NO_QUEUE}
+                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path, **more)
 
     # Topics
 
