@@ -58,6 +58,11 @@ class WrittenRecord:
     timestamp_ms: int
 
 
+def right_clock(_number: int) -> int:
+    """See WrittenStore: it is never set."""
+    return 0
+
+
 class WrittenStore:
     """Half a dozen topics with names and messages of every sort, in some CommitLog files."""
 
@@ -69,7 +74,7 @@ class WrittenStore:
         *,
         messages: int = 250,
         lites: Sequence[str] = (),
-        ahead_ms: Callable[[int], int] = lambda _: 0,
+        ahead_ms: Callable[[int], int] = right_clock,
     ) -> None:
         """`lites`: logical queues (LMQ) that messages of topic alpha are in as well. `ahead_ms`: how far the broker's
         clock goes before its clients' when it stores a message, by the message's number."""

@@ -22,6 +22,7 @@ from support.written_stores import (
     change_replicas,
     log_file,
     problem_with,
+    right_clock,
     set_clock,
     write_at,
 )
@@ -43,8 +44,8 @@ def problem_of(
 ) -> str:
     """What is wrong with what a deep run says of it; empty: nothing. `root` is used and removed."""
     try:
-        ahead_ms = {"ahead_ms": set_clock(seed)} if is_clock_set else {}
-        store = JavaStore() if by_java else WrittenStore(seed % 5, **ahead_ms)
+        clock = set_clock(seed) if is_clock_set else right_clock
+        store = JavaStore() if by_java else WrittenStore(seed % 5, ahead_ms=clock)
         folders = [root / "groups" / "broker-a" / str(broker_id) for broker_id in range(replicas)]
         for folder in folders:
             store.write(folder)
